@@ -13,6 +13,7 @@ import sys
 from oslo_config import cfg
 
 from monasca_common import kafka
+from monasca_common.monitoring.dead_letters import DeadLetterReplay
 
 OPTIONS = [
     cfg.IntOpt("max_replays", default=3, min=1, help="How often one message is sent back at most."),
@@ -22,7 +23,7 @@ OPTIONS = [
 def replay(producer: kafka.KafkaProducer, consumer: kafka.KafkaConsumer, max_replays: int) -> tuple[int, int, int]:
     """How many letters were sent back, how many stay, and how many wait for another run."""
     sent = stayed = waiting = 0
-    for letter in kafka.DeadLetterReplay(consumer, max_replays=max_replays).send(producer):
+    for letter in DeadLetterReplay(consumer, max_replays=max_replays).send(producer):
         if letter.refusal:
             print(f"waits, {letter.refusal}: {letter.place}")
             waiting += 1

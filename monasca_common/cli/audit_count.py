@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from monasca_common.cli.command import stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
-from monasca_common.kafka import Admin, open_consumer, open_producer, plugins, run_with_restarts
+from monasca_common.kafka import Admin, open_consumer, open_producer, plugins
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import (
     KAFKA_GROUP,
@@ -34,6 +34,7 @@ from monasca_common.monitoring.audit.settings import (
     audit_settings,
     count_status_settings,
 )
+from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.monitoring.settings import StatusSettings
 
 LOGGER = logging.getLogger(__name__)

@@ -17,10 +17,7 @@ from monasca_common.cli import configuration, services
 from monasca_common.cli.command import OperatorCommand, moment_ms, partitions_of_topic
 from monasca_common.kafka import (
     Admin,
-    DeadLetterReplay,
     KafkaConsumer,
-    Letter,
-    SentMessages,
     TopicPartition,
     open_consumer,
     open_producer,
@@ -31,6 +28,7 @@ from monasca_common.kafka.errors import ConfigurationError, MessagingError, Tran
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.monitoring.audit.reporter import audited_source
 from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
+from monasca_common.monitoring.dead_letters import DeadLetterReplay, Letter, SentMessages
 from monasca_common.monitoring.settings import DLQ_GROUP
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"

@@ -17,9 +17,10 @@ from cliff.show import ShowOne
 from monasca_common.cli import message_view, progress
 from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, add_execute, positive
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
-from monasca_common.kafka import FencedError, Letter, TopicPartition
+from monasca_common.kafka import FencedError, TopicPartition
 from monasca_common.kafka.errors import TransactionError, UndeliveredError
 from monasca_common.models import times
+from monasca_common.monitoring.dead_letters import Letter
 from monasca_common.monitoring.log_reading import LogReader
 
 _MAX_REPLAYS = 3

@@ -15,8 +15,9 @@ from monasca_common.cli import progress
 from monasca_common.cli.command import NOTHING_FOUND, add_execute
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
 from monasca_common.cli.dlq import count_letters
-from monasca_common.kafka import Letter, Message, TopicPartition, dead_letters
+from monasca_common.kafka import Message, TopicPartition
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.dead_letters import Letter, is_note
 from monasca_common.monitoring.log_reading import LogReader
 
 _TELL_EVERY = 1000
@@ -95,7 +96,7 @@ class DlqPurge(DeadLetterCommand):
         ):
             dealt_with = replay.dealt_with() if parsed_args.dealt_with else _nothing
             for message in LogReader(topic.connection).messages(firsts, ends):
-                letter = None if dead_letters.is_note(message) else Letter.of(message)
+                letter = None if is_note(message) else Letter.of(message)
                 wanted = (
                     letter is None
                     or (selecting and selects(parsed_args, letter))

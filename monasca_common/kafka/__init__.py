@@ -59,13 +59,10 @@ from monasca_common.kafka.plugins import (
     open_producer,
 )
 from monasca_common.kafka.processor import dead_letters
-from monasca_common.kafka.processor.dead_letter_notes import DeadLetterNotes, Letter, SentMessages
-from monasca_common.kafka.processor.dead_letter_replay import DeadLetterReplay
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.handler_call import Output
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.processor import Processor
-from monasca_common.kafka.processor.restarts import failures_in_a_row, restart_delay_seconds, run_with_restarts
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import StopReport
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
@@ -93,8 +90,6 @@ __all__ = [
     "ConsumerError",
     "ConsumerHealth",
     "DeadLetterLimit",
-    "DeadLetterNotes",
-    "DeadLetterReplay",
     "DeadLetters",
     "Delivery",
     "DeliveryAbandoned",
@@ -114,7 +109,6 @@ __all__ = [
     "KafkaConsumer",
     "KafkaProducer",
     "LargerThanBudget",
-    "Letter",
     "Message",
     "MessageTooLarge",
     "MessagingError",
@@ -132,7 +126,6 @@ __all__ = [
     "RetriableError",
     "RetryLater",
     "RetryPolicy",
-    "SentMessages",
     "SerializationError",
     "Serializer",
     "StaleCommit",
@@ -146,7 +139,6 @@ __all__ = [
     "WrongType",
     "dead_letters",
     "entry_point",
-    "failures_in_a_row",
     "load_admin",
     "load_consumer",
     "load_hooks",
@@ -156,8 +148,6 @@ __all__ = [
     "open_consumer",
     "open_producer",
     "portions",
-    "restart_delay_seconds",
-    "run_with_restarts",
 ]
 
 

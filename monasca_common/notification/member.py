@@ -20,13 +20,13 @@ from monasca_common.kafka import (
     RetryPolicy,
     open_consumer,
     open_producer,
-    run_with_restarts,
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 from monasca_common.monitoring.audit.reporter import AuditReporter, audited
 from monasca_common.monitoring.lag import LagWindow
+from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.notification.settings import StreamOf
 from monasca_common.storage.errors import StorageError
 

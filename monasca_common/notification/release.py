@@ -16,10 +16,11 @@ from functools import partial
 from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.transitions import AlarmChange
-from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError, open_producer, run_with_restarts
+from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError, open_producer
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.notification import calm
 from monasca_common.notification.calm import HELD, LIMIT_KEY, RepeatStep
 from monasca_common.notification.held import REPEAT, HeldNotice, HeldRow

@@ -18,7 +18,6 @@ from monasca_common.kafka import (
     RetryPolicy,
     open_consumer,
     open_producer,
-    run_with_restarts,
 )
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import MessagingError
@@ -29,6 +28,7 @@ from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 from monasca_common.monitoring.audit.reporter import AuditReporter, audited
+from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.persister.handler import Decoder, RowsHandler
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.start_offsets import StartOffsets

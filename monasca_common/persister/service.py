@@ -23,10 +23,11 @@ from cotyledon.types import WorkerId
 from msgspec import structs
 from oslo_config import cfg
 
-from monasca_common.kafka import DeadLetters, failures_in_a_row, restart_delay_seconds
+from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import joined, shown_url, started, stopped
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.restarts import failures_in_a_row, restart_delay_seconds
 from monasca_common.monitoring.status_server import listen_for_status
 from monasca_common.persister.member import Member
 from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings

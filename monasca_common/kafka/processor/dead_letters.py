@@ -48,8 +48,6 @@ KEY_AND_HEADERS_DROPPED = "dead-letter-key-and-headers-dropped"
 REPLAYS = "dead-letter-replays"  # of a message that was sent back: how often
 FIRST_ORIGIN = "dead-letter-first-origin"  # of a message that was sent back: topic/partition/offset where it was first
 
-NOTE_KEY = b"dead-letter-note/"  # of a record that names letters which were dealt with; the group's name follows
-
 HEADER_PREFIX = "dead-letter-"
 _MAX_ERROR_TEXT = 1000
 # The two lengths of a header as varints, with room for how differently clients count a record's size.
@@ -194,14 +192,6 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
     )
     own_id = f"{group}/{message.topic}/{message.partition}/{message.offset}".encode()
     return Record(message.value, key=message.key, headers=kept + origin, message_id=own_id)
-
-
-def is_note(message: Message) -> bool:
-    """Whether this names letters that were dealt with, and is not a letter itself: that has the key of its message,
-    which may be anything, but tells its origin."""
-    if message.key is None or not message.key.startswith(NOTE_KEY):
-        return False
-    return all(name != ORIGIN_TOPIC for name, _ in message.headers)
 
 
 def can_shrink(letter: Record) -> bool:

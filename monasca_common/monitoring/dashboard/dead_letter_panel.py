@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from monasca_common.kafka import Admin, DeadLetterNotes, Letter, dead_letters
+from monasca_common.kafka import Admin
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, clock, count, panel_of
+from monasca_common.monitoring.dead_letters import DeadLetterNotes, Letter, is_note
 from monasca_common.monitoring.log_reading import LogReader
 from monasca_common.monitoring.settings import DLQ_GROUP
 
@@ -69,7 +70,7 @@ class _KnownLetters:
 
     def read(self, message: Message) -> None:
         self.notes.read(message)
-        if len(self._reasons) < _REASONS_KEPT and not dead_letters.is_note(message):
+        if len(self._reasons) < _REASONS_KEPT and not is_note(message):
             partition = TopicPartition(message.topic, message.partition)
             self._reasons[partition, message.offset] = _reason(Letter.of(message)), message.timestamp_ms or 0
 

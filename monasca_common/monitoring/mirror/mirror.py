@@ -32,11 +32,9 @@ from monasca_common.kafka import (
     Record,
     RetriableError,
     TopicPartition,
-    failures_in_a_row,
     open_admin,
     open_consumer,
     open_producer,
-    restart_delay_seconds,
 )
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import MIB, ConsumerSettings, ProducerSettings
@@ -47,6 +45,7 @@ from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, TRANSACT
 from monasca_common.monitoring.mirror.settings import MirrorSettings
 from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.monitoring.mirror.topics import MirrorPlan, check_clusters, plan_topics
+from monasca_common.monitoring.restarts import failures_in_a_row, restart_delay_seconds
 
 LOG = logging.getLogger(__name__)
 

@@ -6,10 +6,11 @@ from unittest import mock
 
 from oslotest import base
 
-from monasca_common.kafka import DeadLetterReplay, Record, RetriableError, TopicPartition, dead_letters
+from monasca_common.kafka import Record, RetriableError, TopicPartition, dead_letters
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.monitoring.dashboard import dead_letter_panel
 from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterGatherer
+from monasca_common.monitoring.dead_letters import DeadLetterReplay
 from monasca_common.monitoring.log_reading import LogReader
 from monasca_common.monitoring.settings import DLQ_GROUP
 

@@ -14,30 +14,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from monasca_common.kafka.clock import Signal
-from monasca_common.kafka.consumer.consumer import KafkaConsumer
-from monasca_common.kafka.errors import (
+from monasca_common.kafka import (
+    Batch,
     ConsumerError,
     DeliveryError,
     DeliveryRefused,
+    KafkaConsumer,
+    KafkaProducer,
+    Message,
     MessageTooLarge,
     OffsetOutOfRange,
+    PartitionBatch,
     RetriableError,
+    TopicPartition,
     TransactionError,
     TransportError,
 )
+from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import (
-    TOPIC_NAME_RULE,
-    Batch,
-    Message,
-    PartitionBatch,
-    TopicPartition,
-    is_topic_name,
+from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
+from monasca_common.monitoring.dead_letters.notes import (
+    AT_ONCE,
+    MAX_REPLAYS,
+    DeadLetterNotes,
+    Letter,
+    SentMessages,
+    is_note,
 )
-from monasca_common.kafka.processor.dead_letter_notes import AT_ONCE, MAX_REPLAYS, DeadLetterNotes, Letter, SentMessages
-from monasca_common.kafka.processor.dead_letters import is_note
-from monasca_common.kafka.producer.producer import KafkaProducer
 
 LOG = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 
 from oslotest import base
 
-from monasca_common.kafka import DeadLetterLimit, TransportError, run_with_restarts
-from monasca_common.kafka.processor.restarts import HEALTHY_SECONDS, restart_delay_seconds
+from monasca_common.kafka import DeadLetterLimit, TransportError
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.monitoring.restarts import HEALTHY_SECONDS, restart_delay_seconds, run_with_restarts
 
 
 class Stopping:

@@ -7,9 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.errors import DeadLetterLimit
-from monasca_common.kafka.processor.retry import RetryPolicy
+from monasca_common.kafka import Clock, DeadLetterLimit, RetryPolicy
 
 LOG = logging.getLogger(__name__)
 

@@ -8,11 +8,9 @@ from oslotest import base
 
 from monasca_common.kafka import (
     ConsumerError,
-    DeadLetterReplay,
     DeadLetters,
     KafkaConsumer,
     KafkaProducer,
-    Letter,
     MessagingError,
     Poison,
     Processor,
@@ -21,11 +19,11 @@ from monasca_common.kafka import (
     UndeliveredError,
 )
 from monasca_common.kafka import dead_letters as headers_of
-from monasca_common.kafka.processor import dead_letter_replay
 from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
 from monasca_common.kafka.producer import serving
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, VirtualClock
+from monasca_common.monitoring.dead_letters import DeadLetterReplay, Letter, replay
 from monasca_common.tests.unit.kafka.transactional_memory import (
     TransactionalMemoryConsumer,
     TransactionalMemoryProducer,
@@ -286,7 +284,7 @@ class RateTest(ReplayCase):
             def wait(self, clock, seconds):
                 waits.append(seconds)
 
-        self.patch(dead_letter_replay, "Signal", NoWait)
+        self.patch(replay, "Signal", NoWait)
         self.die(*(b"%d" % number for number in range(10)))
         self.assertEqual((10, 0), self.replay(rate=4))
         self.assertEqual(3, len(waits))  # after four, eight and ten

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from oslotest import base
 
-from monasca_common.kafka import DeadLetterNotes, Message, TopicPartition, dead_letters
+from monasca_common.kafka import Message, TopicPartition, dead_letters
+from monasca_common.monitoring.dead_letters import DeadLetterNotes
 
 ONE = TopicPartition("metrics.dlq", 1)
 LETTER = ((dead_letters.ORIGIN_TOPIC, b"metrics"),)

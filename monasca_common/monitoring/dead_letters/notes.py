@@ -10,32 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record, TopicPartition
-from monasca_common.kafka.processor.dead_letters import (
-    ATTEMPTS,
-    ERROR_CLASS,
-    ERROR_TEXT,
-    FIRST_FAILURE,
-    FIRST_ORIGIN,
-    GROUP,
-    HEADER_PREFIX,
-    NOTE_KEY,
-    ORIGIN_MESSAGE_ID,
-    ORIGIN_OFFSET,
-    ORIGIN_PARTITION,
-    ORIGIN_TOPIC,
-    REPLAYS,
-    VALUE_CUT_FROM,
-    is_note,
-)
+from monasca_common.kafka import Message, Record, TopicPartition, dead_letters
+from monasca_common.kafka.message import MESSAGE_ID_HEADER
 
 LOG = logging.getLogger(__name__)
 
 AT_ONCE = 500  # letters that one note names, at most
-
-
 MAX_REPLAYS = 3
 
+_NOTE_KEY = b"dead-letter-note/"  # the group's name follows
 _REMEMBERED_IDS = 1_000_000
 _DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
 
@@ -70,12 +53,12 @@ class Letter:
             digits = text(name)
             return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
 
-        place = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET)
-        topic, replays = text(ORIGIN_TOPIC), number(REPLAYS)
+        place = (dead_letters.ORIGIN_TOPIC, dead_letters.ORIGIN_PARTITION, dead_letters.ORIGIN_OFFSET)
+        topic, replays = text(dead_letters.ORIGIN_TOPIC), number(dead_letters.REPLAYS)
         stays = ""
         if not topic:
             stays = "it does not say which topic it came from"
-        elif VALUE_CUT_FROM in headers:
+        elif dead_letters.VALUE_CUT_FROM in headers:
             stays = "its value was cut"
         elif replays >= max_replays:
             stays = f"it was sent back {replays} times already: repair its reader first"
@@ -84,13 +67,13 @@ class Letter:
             message,
             origin_topic=topic,
             origin=origin,
-            group=text(GROUP),
-            error=": ".join(filter(None, (text(ERROR_CLASS), text(ERROR_TEXT)))),
-            attempts=number(ATTEMPTS),
+            group=text(dead_letters.GROUP),
+            error=": ".join(filter(None, (text(dead_letters.ERROR_CLASS), text(dead_letters.ERROR_TEXT)))),
+            attempts=number(dead_letters.ATTEMPTS),
             replays=replays,
             stays=stays,
-            first_failure_ms=number(FIRST_FAILURE) or None,
-            first_origin=text(FIRST_ORIGIN) or origin,
+            first_failure_ms=number(dead_letters.FIRST_FAILURE) or None,
+            first_origin=text(dead_letters.FIRST_ORIGIN) or origin,
         )
 
     @property
@@ -104,19 +87,19 @@ class Letter:
         headers: list[tuple[str, bytes | None]] = [
             each
             for each in self.message.headers
-            if each[0] != MESSAGE_ID_HEADER and not each[0].startswith(HEADER_PREFIX)
+            if each[0] != MESSAGE_ID_HEADER and not each[0].startswith(dead_letters.HEADER_PREFIX)
         ]
-        headers.append((REPLAYS, b"%d" % (self.replays + 1)))
+        headers.append((dead_letters.REPLAYS, b"%d" % (self.replays + 1)))
         if self.first_origin:
-            headers.append((FIRST_ORIGIN, self.first_origin.encode()))
+            headers.append((dead_letters.FIRST_ORIGIN, self.first_origin.encode()))
         if self.first_failure_ms is not None:
-            headers.append((FIRST_FAILURE, b"%d" % self.first_failure_ms))
+            headers.append((dead_letters.FIRST_FAILURE, b"%d" % self.first_failure_ms))
         return Record(self.message.value, key=self.message.key, headers=tuple(headers), message_id=self.message_id)
 
     @property
     def message_id(self) -> bytes:
         """The id of the message that died, by which its readers know it."""
-        return dict(self.message.headers).get(ORIGIN_MESSAGE_ID) or self.message.message_id
+        return dict(self.message.headers).get(dead_letters.ORIGIN_MESSAGE_ID) or self.message.message_id
 
     @property
     def goes(self) -> bool:
@@ -139,6 +122,14 @@ class SentMessages:
         return (letter.origin_topic, letter.message_id) in self._ids
 
 
+def is_note(message: Message) -> bool:
+    """Whether this names letters that were dealt with, and is not a letter itself: that has the key of its message,
+    which may be anything, but its headers name its origin."""
+    if message.key is None or not message.key.startswith(_NOTE_KEY):
+        return False
+    return all(name != dead_letters.ORIGIN_TOPIC for name, _ in message.headers)
+
+
 class _Mark(IntEnum):
     """What is at an offset: a letter, or no message or a note (`NOTHING`)."""
 
@@ -152,7 +143,7 @@ class DeadLetterNotes:
     offset that was read."""
 
     def __init__(self, group: str) -> None:
-        self._prefix = NOTE_KEY + group.encode() + b"/"
+        self._prefix = _NOTE_KEY + group.encode() + b"/"
         self._firsts: dict[TopicPartition, int] = {}
         self._marks: dict[TopicPartition, bytearray] = {}
 
