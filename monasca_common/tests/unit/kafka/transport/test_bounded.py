@@ -313,7 +313,7 @@ class ThreadsTest(BoundedCase):
         opened = []
 
         def hangs(*_arguments):
-            thread = opened[0].thread if kind is ConsumerTransport else opened[0]._thread
+            thread = opened[0].thread
             self.clock.advance(40.0)
             thread.inspect()
             self.assertIn(f"{name} has not come back for 40 s", self.log.output)
