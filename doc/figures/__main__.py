@@ -149,7 +149,7 @@ def states() -> Canvas:
 
 def floors() -> Canvas:
     """Which part may import from which."""
-    c = Canvas(760, 528, "Each floor imports only from the floors below it")
+    c = Canvas(760, 592, "Each floor imports only from the floors below it")
     storeys = (
         (("simport, validation, repositories, kafka_lib", "what services written for monasca-common 3 import"),),
         (("cli", "commands"), ("quickstart", "the main job shown")),
@@ -157,6 +157,7 @@ def floors() -> Canvas:
         (("pipeline", "jobs on Spark"),),
         (("alarms", "expressions, definitions, states"),),
         (("storage", "rows and positions"), ("devbroker", "a real Kafka for tests")),
+        (("runtime", "the process of a service"),),
         (("kafka", "producer, consumer, processor"),),
         (("models", "what travels: envelopes, limits, rows"),),
     )

@@ -16,13 +16,7 @@ from monasca_common.cli.command import stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import Admin, open_consumer, open_producer, plugins
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.config import (
-    KAFKA_GROUP,
-    connection_settings,
-    producer_settings,
-    started,
-    stopped,
-)
+from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.monitoring.audit.counter_status import CounterStatus
@@ -36,6 +30,7 @@ from monasca_common.monitoring.audit.settings import (
 )
 from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.monitoring.settings import StatusSettings
+from monasca_common.runtime import started, stopped
 
 LOGGER = logging.getLogger(__name__)
 

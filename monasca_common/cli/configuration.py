@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from oslo_config import cfg
 
 from monasca_common.kafka.config import config_file
-from monasca_common.kafka.config.logs import PROJECT
+from monasca_common.runtime import PROJECT
 
 _OPTIONS = "oslo.config.opts"
 _OURS = "monasca_common."

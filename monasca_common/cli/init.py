@@ -15,8 +15,9 @@ from monasca_common.cli import configuration, services
 from monasca_common.cli.audit_alarm import NeededAlarm, needed_alarms
 from monasca_common.cli.command import MonascaCommand, add_execute, positive
 from monasca_common.kafka import Admin, plugins
-from monasca_common.kafka.config import connection_settings, joined, shown_url
+from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
+from monasca_common.runtime import joined, shown_url
 from monasca_common.storage import Storage, open_storage
 from monasca_common.storage.errors import NotSupported, StorageError
 

@@ -14,9 +14,9 @@ from oslo_config import cfg
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, stop_on_signals
 from monasca_common.cli.start_check import check_at_start
-from monasca_common.kafka.config import register_logging, start_logging, started, stopped
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.models import times
+from monasca_common.runtime import register_logging, start_logging, started, stopped
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from monasca_common.cli.command import (
     no_signal_lost,
 )
 from monasca_common.cli.start_check import check_at_start
-from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.runtime import register_logging, start_logging
 
 
 class ServiceCommand(MonascaCommand):

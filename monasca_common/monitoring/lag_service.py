@@ -24,7 +24,6 @@ from monasca_common.kafka import (
     portions,
 )
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.config import joined, started, stopped
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
 from monasca_common.monitoring.lag import LagStatus, LagVerdict, group_lag
@@ -42,6 +41,7 @@ from monasca_common.monitoring.lag_positions import ReadPositions, no_database, 
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import LAG_GROUP, LagSettings, lag_settings
 from monasca_common.monitoring.status_server import status_served
+from monasca_common.runtime import joined, started, stopped
 
 LOG = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 from prometheus_client.registry import Collector
 
-from monasca_common.kafka.config import listen
 from monasca_common.monitoring.health import ServiceHealth
 from monasca_common.monitoring.settings import StatusSettings
+from monasca_common.runtime import listen
 
 _REQUEST_SECONDS = 5.0
 _POLL_SECONDS = 0.1

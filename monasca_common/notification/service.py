@@ -24,7 +24,6 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.config import joined, shown_url, started, stopped
 from monasca_common.monitoring.audit.reporter import audited_source
 from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.monitoring.status_server import StatusServer, listen_for_status
@@ -47,6 +46,7 @@ from monasca_common.notification.settings import (
 )
 from monasca_common.notification.status import NotificationMetrics, WaitingNotifications, service_health
 from monasca_common.notification.waiting import RetryTimer, WaitingRetries
+from monasca_common.runtime import joined, shown_url, started, stopped
 
 LOG = logging.getLogger(__name__)
 

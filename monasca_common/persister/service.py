@@ -25,7 +25,6 @@ from oslo_config import cfg
 
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.config import joined, shown_url, started, stopped
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.monitoring.restarts import failures_in_a_row, restart_delay_seconds
 from monasca_common.monitoring.status_server import listen_for_status
@@ -34,6 +33,7 @@ from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, Pe
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.status_server import status_server
+from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.plugins import open_storage

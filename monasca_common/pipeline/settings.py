@@ -28,7 +28,6 @@ from monasca_common.kafka.config import (
     options_of,
     producer_settings,
     register,
-    shown_url,
     with_defaults,
 )
 from monasca_common.kafka.errors import ConfigurationError
@@ -39,6 +38,7 @@ from monasca_common.pipeline.aggregate.output import Publisher
 from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.reader import read as read_specifications
 from monasca_common.pipeline.specification.specification import Specifications
+from monasca_common.runtime import shown_url
 from monasca_common.storage.settings import storage_settings
 
 SPARK_GROUP = "spark"

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka import Admin, KafkaProducer, MessagingError, load_admin, open_producer
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.config import connection_settings, producer_settings, started, stopped
+from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, AuditVerdict, Balance
@@ -28,6 +28,7 @@ from monasca_common.monitoring.audit.reports import bucket_of
 from monasca_common.monitoring.audit.settings import AUDIT_GROUP, AuditSettings, audit_settings
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
 from monasca_common.monitoring.status_server import status_served
+from monasca_common.runtime import started, stopped
 
 LOG = logging.getLogger(__name__)
 

@@ -19,13 +19,13 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
 from prometheus_client import CollectorRegistry
 
-from monasca_common.kafka.config import joined, started, stopped
 from monasca_common.monitoring.dashboard.app import DashboardLogin, make_app
 from monasca_common.monitoring.dashboard.lag_panel import kept_trends
 from monasca_common.monitoring.dashboard.panels import Panels
 from monasca_common.monitoring.dashboard.sessions import kept_sessions
 from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, DashboardSettings
 from monasca_common.monitoring.status_server import status_served
+from monasca_common.runtime import joined, started, stopped
 
 LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from types import FrameType
 from oslo_config import cfg
 
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.config import joined, producer_settings, started, stopped
+from monasca_common.kafka.config import producer_settings
 from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.monitoring.audit.reports import MIRRORED
 from monasca_common.monitoring.audit.settings import audit_settings
@@ -20,6 +20,7 @@ from monasca_common.monitoring.mirror.mirror import Mirror
 from monasca_common.monitoring.mirror.settings import MIRROR_GROUP, mirror_settings
 from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.monitoring.status_server import status_served
+from monasca_common.runtime import joined, started, stopped
 
 LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import joined, shown_url
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.batch import ArchiveReport, Archiving
 from monasca_common.pipeline.archive.settings import archive_settings
@@ -20,6 +19,7 @@ from monasca_common.pipeline.jobs.wiring import open_audit, open_offset_store
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
+from monasca_common.runtime import joined, shown_url
 
 
 class ArchiveJob(Job):

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import joined, shown_url
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.batch import check_owner
 from monasca_common.pipeline.archive.settings import archive_settings
@@ -20,6 +19,7 @@ from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWa
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.spark.session import close_session, open_session
+from monasca_common.runtime import joined, shown_url
 
 
 class CompactJob(Job):

@@ -10,7 +10,6 @@ from dataclasses import replace
 from oslo_config import cfg
 
 from monasca_common.kafka import entry_point, load_admin
-from monasca_common.kafka.config import shown_url
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.pipeline.archive.selection import Selection
@@ -24,6 +23,7 @@ from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, S
 from monasca_common.pipeline.settings import spark_settings, status_settings
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
+from monasca_common.runtime import shown_url
 from monasca_common.storage.base import Capability
 from monasca_common.storage.plugins import DRIVERS
 

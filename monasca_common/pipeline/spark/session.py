@@ -20,10 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from monasca_common.kafka.temporary_folder import lock_for_child, temporary_folder
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark.jars import check_jars, connector_jars, packages, resolved_jars
+from monasca_common.runtime import lock_for_child, temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

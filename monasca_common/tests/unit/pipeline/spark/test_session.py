@@ -16,10 +16,10 @@ import pyspark
 from oslotest import base
 from testtools.matchers import Contains, MatchesRegex
 
-from monasca_common.kafka.temporary_folder import temporary_folder
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark import session
+from monasca_common.runtime import temporary_folder
 
 
 class InstalledTest(base.BaseTestCase):

@@ -10,7 +10,7 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 _SERVICE = """
 import logging, sys
 from oslo_config import cfg
-from monasca_common.kafka.config import register_logging, start_logging
+from monasca_common.runtime import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 conf = cfg.ConfigOpts()
 register_logging(conf)

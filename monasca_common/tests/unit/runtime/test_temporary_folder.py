@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import fcntl
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
-from monasca_common.kafka.temporary_folder import temporary_folder
+from monasca_common.runtime import temporary_folder
 
 
 class TestTemporaryFolder(base.BaseTestCase):
@@ -51,7 +52,7 @@ class TestTemporaryFolder(base.BaseTestCase):
             (folder / "deeper" / f"block{number}").touch()
         program = (
             "import os, signal\n"
-            "from monasca_common.kafka.temporary_folder import temporary_folder\n"
+            "from monasca_common.runtime import temporary_folder\n"
             "unlink, gone = os.unlink, []\n"
             "def killed(*of, **named):\n"
             "    unlink(*of, **named)\n"
@@ -80,9 +81,7 @@ class TestTemporaryFolder(base.BaseTestCase):
             self.assertTrue(folder.exists())
 
     def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(self):
-        from monasca_common.kafka import temporary_folder as module
-
-        made, flock = [], module.fcntl.flock
+        made, flock = [], fcntl.flock
 
         def another_is_quicker(lock, how):
             if not made:

@@ -3,8 +3,8 @@ import socket
 
 from oslotest import base
 
-from monasca_common.kafka.config import check_listener, listen
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.runtime import check_listener, listen
 
 
 class ListenerTest(base.BaseTestCase):

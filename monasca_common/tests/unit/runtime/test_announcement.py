@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from monasca_common.kafka.config import shown_url, started, stopped
+from monasca_common.runtime import shown_url, started, stopped
 
 
 class LineTest(base.BaseTestCase):

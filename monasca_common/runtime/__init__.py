@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of this package: where it listens and logs, the lines of its start and stop, and its temporary folder."""
+
+from monasca_common.runtime.announcement import joined, shown_url, started, stopped
+from monasca_common.runtime.listener import check_listener, listen
+from monasca_common.runtime.logs import PROJECT, register_logging, start_logging
+from monasca_common.runtime.temporary_folder import lock_for_child, temporary_folder
+
+__all__ = [
+    "PROJECT",
+    "check_listener",
+    "joined",
+    "listen",
+    "lock_for_child",
+    "register_logging",
+    "shown_url",
+    "start_logging",
+    "started",
+    "stopped",
+    "temporary_folder",
+]
