@@ -32,8 +32,8 @@ def native_extensions() -> list[setuptools.Extension]:
     return [
         setuptools.Extension(
             NATIVE.replace("/", ".") + "._librdkafka",
-            [f"{NATIVE}/_librdkafka.c"],
-            depends=[f"{NATIVE}/rdkafka_abi.h"],
+            [f"{NATIVE}/_librdkafka.c", f"{NATIVE}/producer.c"],
+            depends=[f"{NATIVE}/client.h", f"{NATIVE}/rdkafka_abi.h"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,
             optional=True,

@@ -17,7 +17,7 @@ native=monasca_common/kafka/transport/native
 headers="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
 gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wall -Wextra \
     -Wno-missing-field-initializers -Werror -shared -fPIC -DPy_LIMITED_API=0x030B0000 -I"$headers" \
-    "$native/_librdkafka.c" -o "$copy/$native/_librdkafka.abi3.so"
+    "$native"/*.c -o "$copy/$native/_librdkafka.abi3.so"
 
 cd "$copy"
 LD_PRELOAD="$(readlink -f "$(gcc -print-file-name=libasan.so)")"

@@ -15,12 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 
 BEGINNING = -2
 END = -1
 ANY_PARTITION = -1
+
+
+def no_transactions(driver: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"driver={driver} has no transactions: use driver=kafka, or write the offsets with the results instead"
+    )
 
 
 def message_id(id_prefix: bytes, sequence: int) -> bytes:
@@ -167,20 +173,22 @@ class ProducerTransport(ABC):
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
         """The identity of each existing topic: it changes when a topic is deleted and recreated."""
 
-    @abstractmethod
-    def init_transactions(self, timeout: float) -> None: ...
+    # A driver without transactions refuses all five.
 
-    @abstractmethod
-    def begin_transaction(self) -> None: ...
+    def init_transactions(self, timeout: float) -> None:
+        raise no_transactions(self.driver)
 
-    @abstractmethod
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_metadata: Any, timeout: float) -> None: ...
+    def begin_transaction(self) -> None:
+        raise no_transactions(self.driver)
 
-    @abstractmethod
-    def commit_transaction(self, timeout: float) -> None: ...
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_metadata: Any, timeout: float) -> None:
+        raise no_transactions(self.driver)
 
-    @abstractmethod
-    def abort_transaction(self, timeout: float) -> None: ...
+    def commit_transaction(self, timeout: float) -> None:
+        raise no_transactions(self.driver)
+
+    def abort_transaction(self, timeout: float) -> None:
+        raise no_transactions(self.driver)
 
     @abstractmethod
     def close(self, timeout: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from monasca_common.kafka.errors import ClosedError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport, RebalanceCallbacks
+from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport, RebalanceCallbacks, no_transactions
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
 from monasca_common.kafka.transport.memory.group import Step
@@ -19,7 +19,6 @@ from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.log import PartitionLog
 from monasca_common.kafka.transport.memory.membership import Membership
 from monasca_common.kafka.transport.memory.record import MemoryMessage
-from monasca_common.kafka.transport.memory.unsupported import no_transactions
 
 # As long as a real coordinator has been seen to hold a commit before the client gives up.
 _COMMIT_SECONDS = 45.0
@@ -166,7 +165,7 @@ class MemoryConsumer(ConsumerTransport):
             return {topic.name: topic.topic_id for topic in found if topic is not None}
 
     def group_metadata(self) -> Any:
-        raise no_transactions()
+        raise no_transactions("memory")
 
     def close(self) -> None:
         if self._closed:

@@ -7,13 +7,13 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
 
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport, message_id
@@ -21,7 +21,6 @@ from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
 from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.record import MemoryMessage
-from monasca_common.kafka.transport.memory.unsupported import no_transactions
 from monasca_common.kafka.transport.report_columns import ReportColumns
 
 OnError = Callable[[TransportError], None]
@@ -149,21 +148,6 @@ class MemoryProducer(ProducerTransport):
         with self._broker.lock:
             found = [self._broker.find_topic(name) for name in topics]
             return {topic.name: topic.topic_id for topic in found if topic is not None}
-
-    def init_transactions(self, timeout: float) -> None:
-        raise no_transactions()
-
-    def begin_transaction(self) -> None:
-        raise no_transactions()
-
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_metadata: Any, timeout: float) -> None:
-        raise no_transactions()
-
-    def commit_transaction(self, timeout: float) -> None:
-        raise no_transactions()
-
-    def abort_transaction(self, timeout: float) -> None:
-        raise no_transactions()
 
     def close(self, timeout: float) -> None:
         with self._broker.changed:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import (
     DeliveryCount,
@@ -32,6 +31,9 @@ LOG = logging.getLogger(__name__)
 
 # By the levels of syslog, from "emergency" to "debug".
 _LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
+
+_LOG_LINE, _FATAL_ERROR = 0, 2
+_SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # of a delivered message
 
 _LONGEST_WAIT_SECONDS = 1_000_000.0
 
@@ -54,7 +56,6 @@ class NativeProducer(ProducerTransport):
         self._topics = TopicQuestions(settings.connection)
         options = {**producer_options(settings), "batch.size": batch_bytes}
         self._client = make_client("producer_options", lambda: _open({name: _text(options[name]) for name in options}))
-        self.wake = self._client.wake
         # No Python frame between a producer and C.
         self.send = self._client.send  # type: ignore[assignment, method-assign]
         self.produce = self._client.produce  # type: ignore[assignment, method-assign]
@@ -96,39 +97,32 @@ class NativeProducer(ProducerTransport):
         self._client.purge()
 
     def _outcomes(self, collected: _librdkafka.Outcomes | None) -> Outcomes:
-        self._write_log()
         if collected is None:
             return Outcomes()
-        (sequences, partitions, offsets, sizes), undelivered, counts, errors = collected
+        delivered, undelivered, counts, notices = collected
+        numbers = memoryview(delivered).cast("q")
         outcomes = Outcomes(
-            memoryview(sequences).cast("q"),
-            memoryview(partitions).cast("i"),
-            memoryview(offsets).cast("q"),
-            memoryview(sizes).cast("q"),
+            numbers[_SEQUENCE::_NUMBERS],
+            numbers[_PARTITION::_NUMBERS],
+            numbers[_OFFSET::_NUMBERS],
+            numbers[_SIZE::_NUMBERS],
             [
                 UndeliveredMessage(sequence, translate(KafkaError(code, text)), value, key)
                 for sequence, code, text, value, key in undelivered
             ],
             _added_up(counts),
         )
-        for code, text, fatal in errors:
-            fault = translate(KafkaError(code, text, fatal))
+        for number, text, kind in notices:
+            if kind == _LOG_LINE:
+                self._log.log(_LOG_LEVELS[number & 7], "%s", text)
+                continue
+            fault = translate(KafkaError(number, text, kind == _FATAL_ERROR))
             self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
             try:
                 self._on_error(fault)
             except Exception:  # the outcomes must reach the caller
                 LOG.exception("an error of the Kafka client could not be handled")
         return outcomes
-
-    def _write_log(self) -> None:
-        written = self._client.logs()
-        if written is None:
-            return
-        lines, dropped = written
-        for level, text, _ in lines:
-            self._log.log(_LOG_LEVELS[level & 7], "%s", text)
-        if dropped:
-            self._log.log(logging.WARNING, "%d more lines of the Kafka client's log were dropped", dropped)
 
     def close(self, timeout: float) -> None:
         """Destroying a client joins its threads, which nothing bounds."""
@@ -141,29 +135,10 @@ class NativeProducer(ProducerTransport):
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
         return self._topics.topic_ids(topics, timeout)
 
-    def init_transactions(self, timeout: float) -> None:
-        raise _no_transactions()
 
-    def begin_transaction(self) -> None:
-        raise _no_transactions()
-
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_metadata: Any, timeout: float) -> None:
-        raise _no_transactions()
-
-    def commit_transaction(self, timeout: float) -> None:
-        raise _no_transactions()
-
-    def abort_transaction(self, timeout: float) -> None:
-        raise _no_transactions()
-
-
-def _no_transactions() -> ConfigurationError:
-    return ConfigurationError("driver=native has no transactions: use driver=confluent")
-
-
-def _open(options: dict[str, str]) -> _librdkafka.Client:
+def _open(options: dict[str, str]) -> _librdkafka.Producer:
     try:
-        return _librdkafka.Client(options)
+        return _librdkafka.Producer(options)
     except _librdkafka.Error as error:
         raise KafkaException(KafkaError(*error.args)) from None
 

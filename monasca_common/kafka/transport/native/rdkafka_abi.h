@@ -16,7 +16,6 @@ typedef struct rd_kafka_conf_s rd_kafka_conf_t;
 typedef struct rd_kafka_topic_s rd_kafka_topic_t;
 typedef struct rd_kafka_topic_conf_s rd_kafka_topic_conf_t;
 typedef struct rd_kafka_headers_s rd_kafka_headers_t;
-typedef struct rd_kafka_queue_s rd_kafka_queue_t;
 
 /* Enumerations of librdkafka: their values, in its order. */
 enum { RD_KAFKA_PRODUCER = 0 };
@@ -43,6 +42,7 @@ enum {
 };
 
 #define RD_KAFKA_MSG_F_COPY 0x2
+#define RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE 0x8
 #define RD_KAFKA_PURGE_F_QUEUE 0x1
 #define RD_KAFKA_PURGE_F_INFLIGHT 0x2
 #define RD_KAFKA_PURGE_F_NON_BLOCKING 0x4
@@ -75,7 +75,7 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(conf_set_error_cb, void, (rd_kafka_conf_t *, rd_kafka_error_cb_t *))                                             \
     F(conf_set_log_cb, void, (rd_kafka_conf_t *, rd_kafka_log_cb_t *))                                                 \
     F(new, rd_kafka_t *, (int kind, rd_kafka_conf_t *, char *error, size_t error_size))                                \
-    F(destroy, void, (rd_kafka_t *))                                                                                   \
+    F(destroy_flags, void, (rd_kafka_t *, int flags))                                                                  \
     F(opaque, void *, (const rd_kafka_t *))                                                                            \
     F(name, const char *, (const rd_kafka_t *))                                                                        \
     F(poll, int, (rd_kafka_t *, int timeout_ms))                                                                       \
@@ -92,14 +92,11 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(headers_destroy, void, (rd_kafka_headers_t *))                                                                   \
     F(header_add, int, (rd_kafka_headers_t *, const char *name, ssize_t name_size, const void *, ssize_t size))        \
     F(message_timestamp, int64_t, (const rd_kafka_message_t *, int *kind))                                             \
-    F(message_produce_errstr, const char *, (const rd_kafka_message_t *))                                              \
-    F(queue_get_main, rd_kafka_queue_t *, (rd_kafka_t *))                                                              \
-    F(queue_yield, void, (rd_kafka_queue_t *))                                                                         \
-    F(queue_destroy, void, (rd_kafka_queue_t *))
+    F(message_produce_errstr, const char *, (const rd_kafka_message_t *))
 
 #define RD_KAFKA_MEMBER(name, result, parameters) result(*name) parameters;
-static struct {
+struct rd_kafka_functions {
     RD_KAFKA_FUNCTIONS(RD_KAFKA_MEMBER)
-} rd;
+};
 
 #endif

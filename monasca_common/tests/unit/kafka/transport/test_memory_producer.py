@@ -172,7 +172,7 @@ class ProduceTest(ProducerCase):
 
     def test_transactions_say_that_they_are_not_there(self):
         error = self.assertRaises(ConfigurationError, self.producer.begin_transaction)
-        self.assertIn("real broker", str(error))
+        self.assertIn("use driver=kafka", str(error))
 
 
 class FaultsTest(ProducerCase):

@@ -140,17 +140,17 @@ class TestWithoutBroker(NativeCase):
     def test_wrong_types_are_refused_with_the_name_of_the_argument(self):
         producer = self.open()
         for call, arguments, text in (
-            (producer.send, (b"t", b"v", None, 0, None), "topic must be str, not bytes"),
-            (producer.send, ("t", "v", None, 0, None), "value must be bytes, not str"),
-            (producer.send, ("t", None, None, 0, None), "value must be bytes, not NoneType"),
-            (producer.send, ("t", b"v", "k", 0, None), "key must be bytes, not str"),
-            (producer.send, ("t", b"v", None, 0, "p"), "id_prefix must be bytes, not str"),
+            (producer.send, (b"t", b"v", None, 0, None), "topic must be str, not <class 'bytes'>"),
+            (producer.send, ("t", "v", None, 0, None), "value must be bytes, not <class 'str'>"),
+            (producer.send, ("t", None, None, 0, None), "value must be bytes, not <class 'NoneType'>"),
+            (producer.send, ("t", b"v", "k", 0, None), "key must be bytes, not <class 'str'>"),
+            (producer.send, ("t", b"v", None, 0, "p"), "id_prefix must be bytes, not <class 'str'>"),
             (producer.send, ("t", b"v", None, "0", None), "int"),
-            (producer.send, ("t", b"v"), "not 2 arguments"),
-            (producer.produce, ("t", (b"v",), None, 0, None), "values must be list, not tuple"),
-            (producer.produce, ("t", [b"v", 1], None, 0, None), "each value must be bytes, not int"),
-            (producer.produce, ("t", [b"v"]), "not 2 arguments"),
-            (producer.produce_record, ("t", 1, None, -1, 0, (), 0), "value must be bytes, not int"),
+            (producer.send, ("t", b"v"), "takes 5 arguments, not 2"),
+            (producer.produce, ("t", (b"v",), None, 0, None), "values must be list, not <class 'tuple'>"),
+            (producer.produce, ("t", [b"v", 1], None, 0, None), "each value must be bytes, not <class 'int'>"),
+            (producer.produce, ("t", [b"v"]), "takes 5 arguments, not 2"),
+            (producer.produce_record, ("t", 1, None, -1, 0, (), 0), "value must be bytes, not <class 'int'>"),
             (producer.produce_record, ("t", b"v", None, -1, 0, 5, 0), "int"),
             (producer.produce_record, ("t", b"v", None, -1, 0, ("h",), 0), "each header must be a tuple"),
             (producer.produce_record, ("t", b"v", None, -1, 0, (("h",),), 0), "2 arguments"),
@@ -199,17 +199,12 @@ class TestWithoutBroker(NativeCase):
         self.assertEqual(set(range(10)), {message.sequence for message in outcomes.undelivered})
         self.assertEqual(1, producer.queued())
 
-    def test_wake_ends_a_poll(self):
-        producer = self.open(self.silent_broker())
-        with PollingThread(producer):
-            producer.wake()
-
     def test_one_poll_at_a_time(self):
         producer = self.open(self.silent_broker())
         with PollingThread(producer):
             self.assertRaises(RuntimeError, producer.poll, 0)
             self.assertRaises(RuntimeError, producer.flush, 0)
-            producer.wake()
+            producer.close(1.0)
 
     def test_closing_ends_a_poll_and_refuses_everything(self):
         producer = self.open(self.silent_broker())
@@ -223,7 +218,6 @@ class TestWithoutBroker(NativeCase):
             lambda: producer.poll(0),
             lambda: producer.flush(0),
             producer.purge,
-            producer.wake,
         ):
             self.assertIn("closed", str(self.assertRaises(self.client_error(), call)))
         self.assertRaises(TransportError, producer.topic_ids, ["t"], 1.0)
@@ -284,23 +278,21 @@ class TestWithoutBroker(NativeCase):
 class TestForkedChild(base.BaseTestCase):
     def test_it_does_not_destroy_the_client_that_it_inherited(self):
         program = """
-import os, sys
+import os, signal, sys
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.transport.native.producer import NativeProducer
 producer = NativeProducer(
-    ProducerSettings(ConnectionSettings("127.0.0.1:1"), options={"debug": "generic"}),
+    ProducerSettings(ConnectionSettings("127.0.0.1:1")),
     batch_bytes=1000,
     on_error=lambda error: None,
 )
 producer.send("t", b"v", None, 0, b"prefix")
 child = os.fork()
 if not child:
-    client = producer._client
-    client.logs()
+    signal.alarm(20)  # destroying it would wait for its threads, which are in the parent
     producer.close(1.0)
-    written = client.logs() or ((), 0)
-    del producer, client
-    sys.exit(8 if any("DESTROY" in text for _, text, _ in written[0]) else 7)
+    del producer
+    sys.exit(7)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 producer.purge()
 producer.flush(10)

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the clients of this module share; the GIL protects their fields, except for those that say otherwise. */
+
+#ifndef MONASCA_CLIENT_H
+#define MONASCA_CLIENT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <pthread.h>
+
+#include "rdkafka_abi.h"
+
+#pragma GCC visibility push(hidden)
+
+typedef struct {
+    const char *start; /* NULL: None */
+    size_t size;
+} bytes_t;
+
+typedef struct {
+    char *items;
+    size_t count, room;
+} array_t;
+
+typedef struct client {
+    PyObject_HEAD
+    rd_kafka_t *rk;
+    void (*release)(struct client *); /* what holds `rk`, before its destruction */
+    pid_t pid;
+    int closed;
+    int users;   /* calls that use `rk` without the GIL */
+    int serving; /* whether `serve` is one of them */
+
+    pthread_mutex_t notices_lock; /* any thread of librdkafka logs */
+    array_t notices;              /* errors, and lines of the log */
+    size_t dropped_notices;
+    int has_errors;
+} client_t;
+
+extern struct rd_kafka_functions rd;
+extern PyType_Spec producer_spec;
+
+void *required(void *memory);
+void *append(array_t *array, size_t item_size);
+
+PyObject *decoded(bytes_t text);
+PyObject *bytes_or_none(bytes_t bytes);
+
+/* Builds the item at `index` of what is at `from`. */
+typedef PyObject *build_item_t(const void *from, size_t index);
+PyObject *build_list(build_item_t *build_item, const void *from, size_t count);
+
+/* Those that return int return 0 with an exception. */
+int as_text(const char *what, PyObject *object, bytes_t *text);
+int has_type(const char *what, PyObject *object, int matches, const char *wanted);
+int is_open(const client_t *self);
+void raise_error(int code, const char *text, int fatal);
+void raise_refused(client_t *self, int code);
+
+void begin_use(client_t *self);
+void end_use(client_t *self);
+PyObject *take_notices(client_t *self);
+
+/* Waits in slices, each of which says without the GIL whether the wait is over, and returns what `take` does then. */
+PyObject *serve(client_t *self, int slice(client_t *, int timeout_ms), int64_t timeout_ms, PyObject *take(client_t *));
+
+client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *),
+                     void release(client_t *));
+PyObject *close_client(PyObject *self, PyObject *unused);
+void free_client(client_t *self);
+
+#pragma GCC visibility pop
+
+#endif

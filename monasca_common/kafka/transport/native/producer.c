@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A producing client that identifies messages by sequence numbers and returns their outcomes in columns.
+ *
+ * 1. Delivery reports: librdkafka calls us back without the GIL, in the thread that serves; we collect them in arrays.
+ * 2. The arrays as Python objects: `poll` and `flush` return them all, or raise and keep them for the next call.
+ * 3. Producing: with the GIL for few messages, without it for many.
+ * 4. Serving, and the type. */
+
+#include "client.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if UINTPTR_MAX < INT64_MAX
+#error "a message's sequence number is its opaque pointer, which needs 64 bits"
+#endif
+
+#ifndef CLOCK_REALTIME_COARSE /* precise to some milliseconds, for a third of the cost */
+#define CLOCK_REALTIME_COARSE CLOCK_REALTIME
+#endif
+
+#define ID_HEADER "message-id"
+#define ID_DIGITS 12
+#define MOST_ID_BYTES 80
+#define ANY_PARTITION -1
+#define COUNTS_LOOKED_AT 8 /* Python adds up the counts of the same bucket */
+/* Less takes less time than it may take to get the GIL again. */
+#define GIL_RELEASED_FROM_MESSAGES 64
+#define GIL_RELEASED_FROM_BYTES 65536
+
+/* Python reads the array of them: see `Outcomes` in _librdkafka.pyi. */
+typedef struct {
+    int64_t sequence, offset;
+    int64_t size; /* of value and key; `take_outcomes` adds those of the messages before it */
+    int64_t partition;
+} delivered_t;
+
+typedef struct {
+    int64_t sequence;
+    int code;
+    bytes_t text, value, key;
+    char bytes[]; /* to which they point */
+} undelivered_t;
+
+typedef struct {
+    char *topic;
+    int64_t bucket_ms; /* its beginning */
+    int64_t messages, bytes, delay_ms, most_delay_ms;
+} count_t;
+
+typedef struct {
+    client_t client;
+    rd_kafka_topic_t *topic; /* the one that `send` used last, or NULL */
+    int64_t queued;          /* handed over, and not returned as an outcome */
+    _Atomic int64_t bucket_ms;
+    array_t delivered, undelivered, counts; /* written by callbacks */
+} producer_t;
+
+/* ---- 1. Delivery reports ---- */
+
+static bytes_t copied(char **to, const void *from, size_t size) {
+    bytes_t copy = {from ? *to : NULL, size};
+    if (from && size)
+        memcpy(*to, from, size);
+    *to += size;
+    return copy;
+}
+
+static undelivered_t *undelivered_copy(const rd_kafka_message_t *message) {
+    const char *text = rd.message_produce_errstr(message);
+    if (!text)
+        text = rd.err2str(message->err);
+    undelivered_t *copy = required(malloc(sizeof(undelivered_t) + strlen(text) + message->len + message->key_len));
+    char *to = copy->bytes;
+    copy->sequence = (intptr_t)message->opaque;
+    copy->code = message->err;
+    copy->text = copied(&to, text, strlen(text));
+    copy->value = copied(&to, message->payload, message->len);
+    copy->key = copied(&to, message->key, message->key_len);
+    return copy;
+}
+
+static count_t *find_count(array_t *counts, const char *topic, int64_t bucket_ms) {
+    count_t *end = (count_t *)counts->items + counts->count;
+    for (size_t i = 1; i <= counts->count && i <= COUNTS_LOOKED_AT; i++)
+        if (end[-i].bucket_ms == bucket_ms && !strcmp(end[-i].topic, topic))
+            return &end[-i];
+    count_t *count = append(counts, sizeof(count_t));
+    count->topic = required(strdup(topic));
+    count->bucket_ms = bucket_ms;
+    return count;
+}
+
+static void count_delivered(producer_t *self, const rd_kafka_message_t *message, int64_t length_ms) {
+    int kind;
+    struct timespec now;
+    int64_t sent_ms = rd.message_timestamp(message, &kind);
+    count_t *count = find_count(&self->counts, rd.topic_name(message->rkt), sent_ms - sent_ms % length_ms);
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    int64_t delay_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - sent_ms;
+    count->messages++;
+    count->bytes += message->len;
+    count->delay_ms += delay_ms > 0 ? delay_ms : 0;
+    if (delay_ms > count->most_delay_ms)
+        count->most_delay_ms = delay_ms;
+}
+
+static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
+    producer_t *self = opaque;
+    int64_t bucket_ms = self->bucket_ms;
+    (void)rk;
+    if (message->err) {
+        *(undelivered_t **)append(&self->undelivered, sizeof(undelivered_t *)) = undelivered_copy(message);
+        return;
+    }
+    if (bucket_ms)
+        count_delivered(self, message, bucket_ms);
+    *(delivered_t *)append(&self->delivered, sizeof(delivered_t)) =
+        (delivered_t){(intptr_t)message->opaque, message->offset, message->len + message->key_len, message->partition};
+}
+
+/* The arrays keep their memory for the next reports. */
+static void clear_outcomes(producer_t *self) {
+    for (size_t i = 0; i < self->undelivered.count; i++)
+        free(((undelivered_t **)self->undelivered.items)[i]);
+    for (size_t i = 0; i < self->counts.count; i++)
+        free(((count_t *)self->counts.items)[i].topic);
+    self->delivered.count = self->undelivered.count = self->counts.count = 0;
+}
+
+/* ---- 2. The arrays as Python objects ---- */
+
+/* Returns the end of the ascending run from `start`. */
+static size_t run_end(const delivered_t *items, size_t start, size_t count) {
+    size_t end = start + 1;
+    while (end < count && items[end - 1].sequence <= items[end].sequence)
+        end++;
+    return end < count ? end : count;
+}
+
+/* Sorts by sequence: reports come batch by batch of a partition, each ascending. Merges the runs two by two. */
+static void sort_delivered(array_t *array) {
+    size_t count = array->count;
+    delivered_t *items = (delivered_t *)array->items, *to = NULL;
+    while (run_end(items, 0, count) < count) {
+        if (!to)
+            to = required(malloc(array->room * sizeof(delivered_t)));
+        for (size_t start = 0, end; start < count; start = end) {
+            size_t middle = run_end(items, start, count);
+            end = run_end(items, middle, count);
+            for (size_t left = start, right = middle, i = start; i < end; i++) {
+                int is_left = right == end || (left < middle && items[left].sequence <= items[right].sequence);
+                to[i] = items[is_left ? left++ : right++];
+            }
+        }
+        array->items = (char *)to;
+        to = items;
+        items = (delivered_t *)array->items;
+    }
+    free(to);
+}
+
+/* (sequence, code, text, value, key) */
+static PyObject *undelivered_tuple(const void *from, size_t index) {
+    const undelivered_t *message = ((undelivered_t *const *)from)[index];
+    return Py_BuildValue("(LiNNN)", (long long)message->sequence, message->code, decoded(message->text),
+                         bytes_or_none(message->value), bytes_or_none(message->key));
+}
+
+/* (topic, beginning of the bucket, messages, bytes, delay_ms, most_delay_ms) */
+static PyObject *count_tuple(const void *from, size_t index) {
+    const count_t *count = (const count_t *)from + index;
+    return Py_BuildValue("(sLLLLL)", count->topic, (long long)count->bucket_ms, (long long)count->messages,
+                         (long long)count->bytes, (long long)count->delay_ms, (long long)count->most_delay_ms);
+}
+
+/* Returns what was collected, or None; forgets it only if that succeeds. */
+static PyObject *take_outcomes(client_t *client) {
+    producer_t *self = (producer_t *)client;
+    size_t count = self->delivered.count + self->undelivered.count;
+    if (!count && !client->notices.count)
+        Py_RETURN_NONE;
+    sort_delivered(&self->delivered);
+    PyObject *columns = PyBytes_FromStringAndSize(self->delivered.items, self->delivered.count * sizeof(delivered_t));
+    delivered_t *delivered = columns ? (delivered_t *)PyBytes_AsString(columns) : NULL;
+    for (size_t i = 1; columns && i < self->delivered.count; i++)
+        delivered[i].size += delivered[i - 1].size;
+    PyObject *outcomes = Py_BuildValue("(NNNN)", columns,
+                                       build_list(undelivered_tuple, self->undelivered.items, self->undelivered.count),
+                                       build_list(count_tuple, self->counts.items, self->counts.count),
+                                       take_notices(client));
+    if (outcomes) {
+        self->queued -= count;
+        clear_outcomes(self);
+    }
+    return outcomes;
+}
+
+/* ---- 3. Producing ---- */
+
+static int as_bytes(const char *what, PyObject *object, bytes_t *bytes) {
+    char *start;
+    Py_ssize_t size;
+    if (!has_type(what, object, PyBytes_Check(object), "bytes") || PyBytes_AsStringAndSize(object, &start, &size))
+        return 0;
+    *bytes = (bytes_t){start, size};
+    return 1;
+}
+
+static int as_optional_bytes(const char *what, PyObject *object, bytes_t *bytes) {
+    *bytes = (bytes_t){NULL, 0};
+    return object == Py_None || as_bytes(what, object, bytes);
+}
+
+static int as_sequence(PyObject *object, int64_t *sequence) {
+    *sequence = PyLong_AsLongLong(object);
+    if (*sequence >= 0)
+        return 1;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "a sequence must not be negative: %lld", (long long)*sequence);
+    return 0;
+}
+
+static int as_prefix(PyObject *object, bytes_t *prefix) {
+    if (!as_optional_bytes("id_prefix", object, prefix))
+        return 0;
+    if (prefix->size <= MOST_ID_BYTES - 16)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "id_prefix must have at most %d bytes", MOST_ID_BYTES - 16);
+    return 0;
+}
+
+/* Selects the topic to produce to. Its handle stays until another is selected, which saves the look-up by name.
+ * The last check of a call: Python code that runs after it, such as a finalizer, may select another topic or close the
+ * client. Whatever may run Python code or allocate an object that is garbage-collected comes before it. */
+static int select_topic(producer_t *self, PyObject *object) {
+    bytes_t name;
+    if (!is_open(&self->client) || !as_text("topic", object, &name))
+        return 0;
+    if (self->topic && !strcmp(rd.topic_name(self->topic), name.start))
+        return 1;
+    rd_kafka_topic_t *topic = rd.topic_new(self->client.rk, name.start, NULL);
+    if (!topic) {
+        raise_refused(&self->client, rd.last_error());
+        return 0;
+    }
+    if (self->topic)
+        rd.topic_destroy(self->topic);
+    self->topic = topic;
+    return 1;
+}
+
+/* Writes the digits of the sequence as "%012x" does, and returns how many there are. */
+static size_t write_digits(char *to, uint64_t sequence) {
+    size_t count = ID_DIGITS;
+    while (count < 16 && sequence >> 4 * count)
+        count++;
+    for (size_t i = count; i > 0; sequence >>= 4)
+        to[--i] = "0123456789abcdef"[sequence & 15];
+    return count;
+}
+
+typedef struct {
+    rd_kafka_t *rk;
+    rd_kafka_topic_t *topic;
+    const bytes_t *values;
+    Py_ssize_t count, taken;
+    size_t bytes; /* of all values */
+    bytes_t key, prefix;
+    int64_t first; /* sequence */
+    int32_t partition;
+    int64_t timestamp_ms;
+    rd_kafka_headers_t *headers; /* of the only message */
+    bytes_t id;                  /* of the last message; NULL without a prefix */
+    char digits[MOST_ID_BYTES];
+    int error; /* why no more were taken */
+} bulk_t;
+
+static int queue_message(bulk_t *bulk, bytes_t value, int64_t sequence) {
+#define MESSAGE                                                                                                        \
+    bulk->rk, RD_KAFKA_VTYPE_RKT, bulk->topic, RD_KAFKA_VTYPE_MSGFLAGS, RD_KAFKA_MSG_F_COPY, RD_KAFKA_VTYPE_VALUE,     \
+        value.start, value.size, RD_KAFKA_VTYPE_KEY, bulk->key.start, bulk->key.size, RD_KAFKA_VTYPE_OPAQUE,           \
+        (void *)(intptr_t)sequence, RD_KAFKA_VTYPE_PARTITION, bulk->partition, RD_KAFKA_VTYPE_TIMESTAMP,               \
+        bulk->timestamp_ms
+    if (bulk->prefix.start) {
+        bulk->id = (bytes_t){bulk->digits, bulk->prefix.size + write_digits(bulk->digits + bulk->prefix.size, sequence)};
+        return rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADER, ID_HEADER, bulk->id.start, (ssize_t)bulk->id.size,
+                           RD_KAFKA_VTYPE_END);
+    }
+    if (bulk->headers)
+        return rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADERS, bulk->headers, RD_KAFKA_VTYPE_END);
+    return rd.producev(MESSAGE, RD_KAFKA_VTYPE_END);
+}
+
+static void queue_bulk(bulk_t *bulk) {
+    if (bulk->prefix.start)
+        memcpy(bulk->digits, bulk->prefix.start, bulk->prefix.size);
+    while (!bulk->error && bulk->taken < bulk->count) {
+        bulk->error = queue_message(bulk, bulk->values[bulk->taken], bulk->first + bulk->taken);
+        bulk->taken += !bulk->error;
+    }
+}
+
+static void queue_without_gil(producer_t *self, bulk_t *bulk) {
+    /* A handle of its own, because another thread may select another topic. */
+    bulk->topic = rd.topic_new(bulk->rk, rd.topic_name(bulk->topic), NULL);
+    begin_use(&self->client);
+    Py_BEGIN_ALLOW_THREADS
+    queue_bulk(bulk);
+    rd.topic_destroy(bulk->topic);
+    Py_END_ALLOW_THREADS
+    end_use(&self->client);
+}
+
+static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
+    if (!select_topic(self, topic))
+        return 0;
+    bulk->rk = self->client.rk;
+    bulk->topic = self->topic;
+    self->queued += bulk->count; /* before another thread sees outcomes */
+    if (bulk->count < GIL_RELEASED_FROM_MESSAGES && bulk->bytes < GIL_RELEASED_FROM_BYTES)
+        queue_bulk(bulk);
+    else
+        queue_without_gil(self, bulk);
+    self->queued -= bulk->count - bulk->taken;
+    return 1;
+}
+
+/* What `send` and `produce` have in common: topic, value or values, key, first sequence, prefix of the ids. */
+static int as_bulk(const char *name, PyObject *const *arguments, Py_ssize_t count, bulk_t *bulk) {
+    *bulk = (bulk_t){.partition = ANY_PARTITION};
+    if (count == 5)
+        return as_optional_bytes("key", arguments[2], &bulk->key) && as_sequence(arguments[3], &bulk->first) &&
+               as_prefix(arguments[4], &bulk->prefix);
+    PyErr_Format(PyExc_TypeError, "%s takes 5 arguments, not %zd", name, count);
+    return 0;
+}
+
+static PyObject *producer_produce(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
+    bulk_t bulk;
+    if (!as_bulk("produce", arguments, count, &bulk) ||
+        !has_type("values", arguments[1], PyList_Check(arguments[1]), "list"))
+        return NULL;
+    PyObject *held = PyList_AsTuple(arguments[1]); /* another thread may change the list */
+    if (!held)
+        return NULL;
+    bulk.count = PyTuple_Size(held);
+    bytes_t *values = required(malloc((bulk.count + 1) * sizeof(bytes_t)));
+    Py_ssize_t read = 0;
+    for (; read < bulk.count && as_bytes("each value", PyTuple_GetItem(held, read), &values[read]); read++)
+        bulk.bytes += values[read].size;
+    bulk.values = values;
+    int queued = read == bulk.count && queue_values((producer_t *)object, arguments[0], &bulk);
+    free(values);
+    Py_DECREF(held);
+    return queued ? PyLong_FromSsize_t(bulk.taken) : NULL;
+}
+
+/* Queues one message, or raises. */
+static int queue_one(producer_t *self, PyObject *topic, bulk_t *bulk, bytes_t value) {
+    bulk->values = &value;
+    bulk->count = 1;
+    if (queue_values(self, topic, bulk) && bulk->error)
+        raise_refused(&self->client, bulk->error);
+    return bulk->taken;
+}
+
+static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
+    bulk_t bulk;
+    bytes_t value;
+    if (!as_bulk("send", arguments, count, &bulk) || !as_bytes("value", arguments[1], &value) ||
+        !queue_one((producer_t *)object, arguments[0], &bulk, value))
+        return NULL;
+    return bytes_or_none(bulk.id);
+}
+
+/* Returns 0 for None or an empty sequence, too; the caller owns the headers. */
+static int as_headers(PyObject *object, rd_kafka_headers_t **headers) {
+    PyObject *pairs = PySequence_Tuple(object);
+    if (!pairs)
+        return 0;
+    Py_ssize_t count = PyTuple_Size(pairs);
+    *headers = count ? rd.headers_new(count) : NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name_object, *value_object;
+        bytes_t name, value;
+        PyObject *pair = PyTuple_GetItem(pairs, i);
+        if (!has_type("each header", pair, PyTuple_Check(pair), "a tuple (name, value)") ||
+            !PyArg_ParseTuple(pair, "OO", &name_object, &value_object) ||
+            !as_text("a header's name", name_object, &name) ||
+            !as_optional_bytes("a header's value", value_object, &value)) {
+            rd.headers_destroy(*headers);
+            Py_DECREF(pairs);
+            return 0;
+        }
+        rd.header_add(*headers, name.start, name.size, value.start, value.size);
+    }
+    Py_DECREF(pairs);
+    return 1;
+}
+
+static PyObject *producer_produce_record(PyObject *object, PyObject *arguments) {
+    PyObject *topic, *value_object, *key, *headers, *sequence;
+    bytes_t value;
+    bulk_t bulk = {0};
+    long long timestamp_ms;
+    if (!PyArg_ParseTuple(arguments, "OOOiLOO:produce_record", &topic, &value_object, &key, &bulk.partition,
+                          &timestamp_ms, &headers, &sequence) ||
+        !as_optional_bytes("value", value_object, &value) || !as_optional_bytes("key", key, &bulk.key) ||
+        !as_sequence(sequence, &bulk.first) || !as_headers(headers, &bulk.headers))
+        return NULL;
+    bulk.timestamp_ms = timestamp_ms;
+    if (queue_one((producer_t *)object, topic, &bulk, value))
+        Py_RETURN_NONE;
+    if (bulk.headers)
+        rd.headers_destroy(bulk.headers);
+    return NULL;
+}
+
+/* ---- 4. Serving, and the type ---- */
+
+static int has_outcomes(const producer_t *self) {
+    return self->delivered.count || self->undelivered.count || self->client.has_errors;
+}
+
+static int poll_slice(client_t *client, int timeout_ms) {
+    producer_t *self = (producer_t *)client;
+    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* an interrupted call may have left some */
+    return has_outcomes(self);
+}
+
+static int flush_slice(client_t *client, int timeout_ms) { return !rd.flush(client->rk, timeout_ms); }
+
+static PyObject *producer_poll(PyObject *self, PyObject *timeout) {
+    return serve((client_t *)self, poll_slice, PyLong_AsLongLong(timeout), take_outcomes);
+}
+
+static PyObject *producer_flush(PyObject *self, PyObject *timeout) {
+    return serve((client_t *)self, flush_slice, PyLong_AsLongLong(timeout), take_outcomes);
+}
+
+static PyObject *producer_queued(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(((producer_t *)self)->queued);
+}
+
+static PyObject *producer_count(PyObject *self, PyObject *bucket_seconds) {
+    long long seconds = PyLong_AsLongLong(bucket_seconds);
+    if (seconds > 0 && seconds <= INT32_MAX)
+        ((producer_t *)self)->bucket_ms = seconds * 1000;
+    else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "bucket_seconds must be positive: %lld", seconds);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *producer_purge(PyObject *object, PyObject *unused) {
+    client_t *self = (client_t *)object;
+    (void)unused;
+    if (!is_open(self))
+        return NULL;
+    begin_use(self);
+    Py_BEGIN_ALLOW_THREADS
+    rd.purge(self->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
+    Py_END_ALLOW_THREADS
+    end_use(self);
+    Py_RETURN_NONE;
+}
+
+static void set_callbacks(rd_kafka_conf_t *conf) { rd.conf_set_dr_msg_cb(conf, on_delivery_report); }
+
+static void release(client_t *client) {
+    producer_t *self = (producer_t *)client;
+    if (self->topic)
+        rd.topic_destroy(self->topic);
+    self->topic = NULL;
+}
+
+static PyObject *producer_new(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+    PyObject *options;
+    if (names && PyDict_Size(names))
+        return PyErr_Format(PyExc_TypeError, "Producer takes no keyword arguments");
+    if (!PyArg_ParseTuple(arguments, "O!:Producer", &PyDict_Type, &options))
+        return NULL;
+    return (PyObject *)new_client(type, options, RD_KAFKA_PRODUCER, set_callbacks, release);
+}
+
+static void producer_dealloc(PyObject *object) {
+    producer_t *self = (producer_t *)object;
+    clear_outcomes(self);
+    array_t arrays[] = {self->delivered, self->undelivered, self->counts};
+    free_client(&self->client);
+    for (int i = 0; i < 3; i++)
+        free(arrays[i].items);
+}
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef producer_methods[] = {
+    {"send", FAST(producer_send), METH_FASTCALL, "send(topic, value, key, sequence, id_prefix) -> the id, or None"},
+    {"produce", FAST(producer_produce), METH_FASTCALL,
+     "produce(topic, values, key, first, id_prefix) -> how many were queued"},
+    {"produce_record", producer_produce_record, METH_VARARGS,
+     "produce_record(topic, value, key, partition, timestamp_ms, headers, sequence)"},
+    {"poll", producer_poll, METH_O, "poll(timeout_ms) -> outcomes; waits for the first"},
+    {"flush", producer_flush, METH_O, "flush(timeout_ms) -> outcomes; waits until nothing is queued"},
+    {"queued", producer_queued, METH_NOARGS, "How many messages have no outcome that poll or flush returned."},
+    {"count", producer_count, METH_O, "count(bucket_seconds): count what is delivered from now on."},
+    {"purge", producer_purge, METH_NOARGS, "Give up all messages, without waiting."},
+    {"close", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it do so."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot producer_slots[] = {
+    {Py_tp_new, producer_new},
+    {Py_tp_dealloc, producer_dealloc},
+    {Py_tp_methods, producer_methods},
+    {Py_tp_doc, "Producer(options): a producing client; options are librdkafka's, from str to str."},
+    {0, NULL},
+};
+
+PyType_Spec producer_spec = {
+    .name = "monasca_common.kafka.transport.native._librdkafka.Producer",
+    .basicsize = sizeof(producer_t),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = producer_slots,
+};
