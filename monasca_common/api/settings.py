@@ -14,7 +14,6 @@ from monasca_common.api import legacy
 from monasca_common.kafka.config import (
     GroupReader,
     OptionGroup,
-    OptionType,
     config_file,
     made_of,
     option,
@@ -36,7 +35,7 @@ class ApiSettings:
     """The settings of the API. Times are in seconds, sizes in bytes."""
 
     host: str = option("127.0.0.1", help="The address to listen on; 0.0.0.0 for every address of this machine.")
-    port: int = option(8070, type=OptionType.PORT, help="The port to listen on.")
+    port: int = option(8070, type=cfg.PortOpt, help="The port to listen on.")
     workers: int = option(
         1,
         minimum=1,

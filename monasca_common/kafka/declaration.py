@@ -1,41 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """An option is declared once: as a field of a frozen settings class.
 
-`option` makes a field from what an operator and a reader must know: help, bounds, unit, secrecy, former names;
-`declared` and `made_of` do for fields without a default, and for those of several options. `options_of` collects the
-declarations of a class. `monasca_common.kafka.config` makes oslo.config's options of them; settings are made without
-it as well, by their constructors.
+`option` makes a field from what an operator and a reader must know: help, bounds, unit, secrecy, former names, and
+librdkafka's names; `declared` and `made_of` do for fields without a default, and for those of several options.
+`options_of` collects the declarations of a class. `monasca_common.kafka.config` registers and reads them; settings are
+made without it as well, by their constructors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from oslo_config import cfg
+
 _OPTION, _PARTS = "option", "parts"
+_LONE_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
-class OptionType(enum.Enum):
-    """How an operator writes a value."""
+class _LiteralDollars:
+    """An option whose ``$`` is literal, such as a secret: a file must double it.
 
-    TEXT = "text"
-    LITERAL_TEXT = "text in which each $ is doubled"
-    INTEGER = "an integer"
-    NUMBER = "a number"
-    SWITCH = "true or false"
-    PORT = "a port"
-    LIST = "values separated by commas"
-    LINES = "name=value, one a line; the line is repeated"
+    Otherwise oslo.config replaces ``$name`` by an option of that name silently, or raises an error that quotes it.
+    """
+
+    def _get_from_namespace(self, namespace: Any, group_name: str | None) -> tuple[Any, Any]:
+        value, location = super()._get_from_namespace(namespace, group_name)  # type: ignore[misc]
+        for text in value if isinstance(value, list) else [value]:
+            if _LONE_DOLLAR.search(text.replace("$$", "")):
+                raise ValueError("a $ in it must be written $$")
+        return value, location
 
 
-_TYPES = {bool: OptionType.SWITCH, int: OptionType.INTEGER, float: OptionType.NUMBER, str: OptionType.TEXT}
-_CONTAINERS = {tuple: OptionType.LIST, frozenset: OptionType.LIST, Mapping: OptionType.LINES}
+class LiteralOpt(_LiteralDollars, cfg.StrOpt):
+    """Text in which every ``$`` is literal."""
+
+
+class LinesOpt(_LiteralDollars, cfg.MultiStrOpt):
+    """One ``name=value`` per line, because a dictionary option breaks at a comma in a value."""
+
+
+_TYPES = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
+_CONTAINERS = {tuple: cfg.ListOpt, frozenset: cfg.ListOpt, Mapping: LinesOpt}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +56,12 @@ class Option:
 
     ``inherited``: a consumer's group that leaves it unset takes the value of ``[kafka]``.
     ``old_names``: former names in the same group, or ``group.name``.
+    ``librdkafka``: the names of the client's option that this one decides.
     """
 
     name: str
     help: str
-    type: OptionType = OptionType.TEXT
+    type: type[cfg.Opt] = cfg.StrOpt
     default: Any = None
     unit: str | None = None
     minimum: float | None = None
@@ -58,7 +71,26 @@ class Option:
     secret: bool = False
     inherited: bool = False
     old_names: tuple[str, ...] = ()
+    librdkafka: tuple[str, ...] = ()
     example: str | None = None
+
+    def oslo(self) -> cfg.Opt:
+        """The option for oslo.config. A secret has no bounds, because oslo.config's error would print the value."""
+        make = LiteralOpt if self.secret and self.type is cfg.StrOpt else self.type
+        limits: dict[str, Any] = {}
+        if self.choices is not None:
+            limits = {"choices": list(self.choices.items())} | ({"ignore_case": True} if self.ignore_case else {})
+        elif self.minimum is not None or self.maximum is not None:
+            limits = {"min": self.minimum, "max": self.maximum}
+        return make(
+            self.name,
+            default=list(self.default) if isinstance(self.default, tuple | frozenset | Mapping) else self.default,
+            help=self.help + (f" Unit: {self.unit}." if self.unit else ""),
+            secret=self.secret,
+            sample_default=self.example,
+            deprecated_opts=[_deprecated(name) for name in self.old_names],
+            **limits,
+        )
 
 
 def option(
@@ -84,13 +116,13 @@ def option(
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
-def declared(*, name: str = "", type: OptionType | None = None, **facts: Any) -> Mapping[str, Any]:  # noqa: A002
+def declared(**facts: Any) -> Mapping[str, Any]:
     """The metadata of a field that constructors must be given: ``field(metadata=declared(help=...))``.
 
-    ``name``: the option's, where the field has another. ``type``: if the field's annotation does not imply it.
-    ``facts``: further fields of `Option`. The field of a secret also needs ``repr=False``.
+    ``facts``: fields of `Option`; its name and type are the field's where they are not given. The field of a secret
+    also needs ``repr=False``.
     """
-    return MappingProxyType({_OPTION: {"name": name, "type": type, **facts}})
+    return MappingProxyType({_OPTION: facts})
 
 
 def made_of(*parts: Option | type) -> Mapping[str, Any]:
@@ -117,16 +149,16 @@ def option_of(field: dataclasses.Field[Any], annotation: Any) -> Option | None:
     facts = field.metadata.get(_OPTION)
     if facts is None:
         return None
-    return Option(**{**facts, "name": facts["name"] or field.name, "type": facts["type"] or _type_of(annotation)})
+    return Option(**{"name": field.name, **({} if "type" in facts else {"type": _type_of(annotation)}), **facts})
 
 
-def without_default(option: Option) -> Option:
-    """The same option where ``None`` says that it was not set."""
-    return replace(option, default=None, example=None)
-
-
-def _type_of(annotation: Any) -> OptionType:
+def _type_of(annotation: Any) -> type[cfg.Opt]:
     if isinstance(annotation, types.UnionType):
         annotation = next(each for each in annotation.__args__ if each is not types.NoneType)
     origin = typing.get_origin(annotation)
-    return OptionType.TEXT if origin is typing.Literal else _CONTAINERS.get(origin) or _TYPES[annotation]
+    return cfg.StrOpt if origin is typing.Literal else _CONTAINERS.get(origin) or _TYPES[annotation]
+
+
+def _deprecated(name: str) -> cfg.DeprecatedOpt:
+    group, dot, old = name.rpartition(".")
+    return cfg.DeprecatedOpt(old, group=group if dot else None)

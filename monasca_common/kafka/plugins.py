@@ -135,30 +135,21 @@ def native_producer(settings: ProducerSettings) -> KafkaProducer:
         raise ConfigurationError(f"driver=native cannot be used, because {unable}: use driver=kafka")
     from monasca_common.kafka.transport.native.producer import NativeProducer
 
-    def open_transport(batch_bytes: int, on_error: Any) -> NativeProducer:
-        return NativeProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
-
-    return KafkaProducer(settings, open_transport)
+    return KafkaProducer(settings, functools.partial(NativeProducer, settings))
 
 
 def confluent_producer(settings: ProducerSettings) -> KafkaProducer:
     from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 
-    def open_transport(batch_bytes: int, on_error: Any) -> ConfluentProducer:
-        return ConfluentProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
-
-    return KafkaProducer(settings, open_transport)
+    return KafkaProducer(settings, functools.partial(ConfluentProducer, settings))
 
 
 def memory_producer(settings: ProducerSettings) -> KafkaProducer:
     from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.memory import MemoryProducer
 
-    def open_transport(batch_bytes: int, on_error: Any) -> MemoryProducer:
-        return MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
-
-    return KafkaProducer(settings, open_transport)
+    return KafkaProducer(settings, functools.partial(MemoryProducer, settings))
 
 
 def kafka_consumer(

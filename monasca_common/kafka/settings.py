@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from monasca_common.kafka.declaration import OptionType, declared, made_of, option
+from oslo_config import cfg
+
+from monasca_common.kafka.declaration import declared, made_of, option
 
 MIB = 1024 * 1024
 _DAY_SECONDS = 86_400.0
@@ -35,6 +37,7 @@ class SecuritySettings:
             "SASL_SSL": "credentials within TLS",
         },
         ignore_case=True,
+        librdkafka=("security.protocol",),
         help="The protocol of connections to brokers. SASL_PLAINTEXT also needs allow_insecure_credentials.",
     )
     sasl_mechanism: str | None = option(
@@ -46,13 +49,22 @@ class SecuritySettings:
             "SCRAM-SHA-512": "the same with a longer hash",
         },
         ignore_case=True,
+        librdkafka=("sasl.mechanism", "sasl.mechanisms"),
         help="The mechanism of the login, if security_protocol is SASL_SSL or SASL_PLAINTEXT.",
     )
     sasl_username: str | None = option(
-        None, inherited=True, secret=True, help="The user to log in as. Write $$ for each $."
+        None,
+        inherited=True,
+        secret=True,
+        librdkafka=("sasl.username",),
+        help="The user to log in as. Write $$ for each $.",
     )
     sasl_password: str | None = option(
-        None, inherited=True, secret=True, help="The password of sasl_username. Write $$ for each $."
+        None,
+        inherited=True,
+        secret=True,
+        librdkafka=("sasl.password",),
+        help="The password of sasl_username. Write $$ for each $.",
     )
     allow_insecure_credentials: bool = option(
         False,
@@ -62,16 +74,27 @@ class SecuritySettings:
     tls_ca_file: str | None = option(
         None,
         inherited=True,
+        librdkafka=("ssl.ca.location",),
         help="PEM file of the certificate authorities to trust. Unset: those of the operating system.",
     )
     tls_certificate_file: str | None = option(
-        None, inherited=True, help="PEM file of this client's certificate, if brokers ask for one."
+        None,
+        inherited=True,
+        librdkafka=("ssl.certificate.location",),
+        help="PEM file of this client's certificate, if brokers ask for one.",
     )
     tls_key_file: str | None = option(
-        None, inherited=True, help="PEM file of the private key that belongs to tls_certificate_file."
+        None,
+        inherited=True,
+        librdkafka=("ssl.key.location",),
+        help="PEM file of the private key that belongs to tls_certificate_file.",
     )
     tls_key_password: str | None = option(
-        None, inherited=True, secret=True, help="The password of tls_key_file. Write $$ for each $."
+        None,
+        inherited=True,
+        secret=True,
+        librdkafka=("ssl.key.password",),
+        help="The password of tls_key_file. Write $$ for each $.",
     )
 
 
@@ -81,8 +104,9 @@ class ConnectionSettings:
 
     bootstrap_servers: str = field(
         metadata=declared(
-            type=OptionType.LIST,
+            type=cfg.ListOpt,
             inherited=True,
+            librdkafka=("bootstrap.servers", "metadata.broker.list"),
             old_names=("uri", "url"),
             example="kafka1.example.org:9092,kafka2.example.org:9092",
             help="The brokers to connect to first, as host:port, separated by commas; they report the others. There is "
@@ -90,7 +114,10 @@ class ConnectionSettings:
         )
     )
     client_id: str = option(
-        "monasca-common", inherited=True, help="The name under which brokers log this client and apply quotas to it."
+        "monasca-common",
+        inherited=True,
+        librdkafka=("client.id",),
+        help="The name under which brokers log this client and apply quotas to it.",
     )
     security: Mapping[str, str] = field(default_factory=_none, repr=False, metadata=made_of(SecuritySettings))
     driver: str = option(
@@ -123,6 +150,7 @@ class ProducerSettings:
             "lz4": "fast",
             "zstd": "small and fast; needs brokers of version 2.1",
         },
+        librdkafka=("compression.type", "compression.codec"),
         help="The codec that compresses batches of messages.",
     )
     linger_ms: int = option(
@@ -130,6 +158,7 @@ class ProducerSettings:
         minimum=0,
         maximum=1000,
         unit="milliseconds",
+        librdkafka=("linger.ms", "queue.buffering.max.ms"),
         help="How long a message may linger, so that others share its request. Too small: more requests and worse "
         "compression. Too large: later delivery. A publish that waits for its outcome ends the linger.",
     )
@@ -147,6 +176,7 @@ class ProducerSettings:
         minimum=1,
         maximum=10_000_000,
         unit="messages",
+        librdkafka=("queue.buffering.max.messages",),
         help="How many messages may be in flight at once. Beyond that, sending waits and then fails. Too small: "
         "senders wait for acknowledgements. Too large: more messages are unknown after a crash.",
     )
@@ -155,6 +185,7 @@ class ProducerSettings:
         minimum=MIB,
         maximum=64 * 1024 * MIB,
         unit="bytes",
+        librdkafka=("queue.buffering.max.kbytes",),
         help="How many bytes of messages may be in flight at once. Beyond that, sending waits and then fails. Too "
         "small: senders wait for acknowledgements. Too large: the process runs out of memory while Kafka does not "
         "answer.",
@@ -164,12 +195,14 @@ class ProducerSettings:
         minimum=1024,
         maximum=1_000_000_000,
         unit="bytes",
+        librdkafka=("message.max.bytes",),
         help="Largest batch, and largest message if the topic's own max.message.bytes cannot be read. Set it to the "
         "smallest limit of the topics written to if this client may not describe their configuration, or if it is "
         "transactional. Too small: valid messages fail. Too large: brokers refuse batches.",
     )
     transactional_id: str | None = option(
         None,
+        librdkafka=("transactional.id",),
         help="Makes the producer transactional. Every live process needs its own id, because a second process with the "
         "same id fences the first.",
     )
@@ -178,6 +211,7 @@ class ProducerSettings:
         minimum=1.0,
         maximum=900.0,
         unit="seconds",
+        librdkafka=("transaction.timeout.ms",),
         help="After how long brokers abort a transaction that is not committed. Too small: slow work is aborted. Too "
         "large: readers wait behind the open transaction of a dead process.",
     )
@@ -208,6 +242,7 @@ class ConsumerSettings:
     )
     group_id: str = field(
         metadata=declared(
+            librdkafka=("group.id",),
             help="The consumer group that shares the topic's partitions and stores how far it has read.",
         )
     )
@@ -218,6 +253,7 @@ class ConsumerSettings:
             "classic": "the members agree among themselves",
             "consumer": "the brokers decide (KIP-848, Kafka 4.0 and later)",
         },
+        librdkafka=("group.protocol",),
         help="The protocol by which the members of a group share its partitions.",
     )
     assignment_strategy: str | None = option(
@@ -228,6 +264,7 @@ class ConsumerSettings:
             "range": "everything stops; partitions of the same number go to the same member",
             "roundrobin": "everything stops; partitions are dealt out in turn",
         },
+        librdkafka=("partition.assignment.strategy",),
         help="Which member gets which partition, with group_protocol classic. Unset: cooperative-sticky.",
     )
     session_timeout_seconds: float | None = option(
@@ -236,11 +273,13 @@ class ConsumerSettings:
         minimum=0.5,
         maximum=3600.0,
         unit="seconds",
+        librdkafka=("session.timeout.ms",),
         help="After how long a silent member counts as dead, with group_protocol classic. Too small: a busy member "
         "loses its partitions. Too large: the partitions of a dead member wait long. Unset: 45 s.",
     )
     group_instance_id: str | None = option(
         None,
+        librdkafka=("group.instance.id",),
         help="Static membership: a restart within the session time-out moves no partitions. Every live process "
         "of the group needs its own.",
     )
@@ -274,6 +313,7 @@ class ConsumerSettings:
         minimum=1.0,
         maximum=_DAY_SECONDS,
         unit="seconds",
+        librdkafka=("max.poll.interval.ms",),
         help="After how long without a poll a member loses its partitions. Too small: slow work is done twice. Too "
         "large: the partitions of a hung process wait long.",
     )
@@ -293,6 +333,7 @@ class ConsumerSettings:
             "read_committed": "hides messages of aborted and of unfinished transactions",
             "read_uncommitted": "shows everything",
         },
+        librdkafka=("isolation.level",),
         help="Which messages of transactions the consumer reads.",
     )
     topic_check_seconds: float = option(
@@ -321,6 +362,7 @@ class ConsumerSettings:
         minimum=MIB,
         maximum=2048 * MIB - 1024,
         unit="bytes",
+        librdkafka=("queued.max.messages.kbytes",),
         help="How many bytes may be fetched ahead of the handler. Too small: handlers wait for fetches. Too large: the "
         "process runs out of memory.",
     )

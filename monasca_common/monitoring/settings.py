@@ -16,7 +16,6 @@ from oslo_config import cfg
 from monasca_common.kafka.config import (
     GroupReader,
     OptionGroup,
-    OptionType,
     connection_settings,
     made_of,
     option,
@@ -46,7 +45,7 @@ class StatusSettings:
     port: int | None = option(
         None,
         name="status_port",
-        type=OptionType.PORT,
+        type=cfg.PortOpt,
         help="The port at which /healthz, /readyz and /healthcheck (JSON) and /metrics (Prometheus) answer. Unset: "
         "none is served.",
     )

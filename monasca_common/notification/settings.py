@@ -16,8 +16,8 @@ from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.config import (
     KAFKA_GROUP,
     GroupReader,
+    LinesOpt,
     OptionGroup,
-    OptionType,
     config_file,
     consumer_settings,
     group_of,
@@ -148,14 +148,14 @@ class CalmSettings:
     )
     inhibit_by_definition: tuple[str, ...] = option(
         (),
-        type=OptionType.LINES,
+        type=LinesOpt,
         help="NAME=KEYS: while an alarm of the definition with this name is in the state ALARM, nobody is told of "
         "alarms of other definitions that have the same values of these dimensions, separated by commas. May be "
         "given several times, the strongest first: the alarms of a definition are inhibited by those before it alone.",
     )
     inhibit_by_severity: tuple[str, ...] = option(
         (),
-        type=OptionType.LINES,
+        type=LinesOpt,
         help="SEVERITY=KEYS: the same for alarms of this severity, which inhibit those of lower ones. May be given "
         "several times.",
     )
@@ -265,7 +265,7 @@ class EmailSettings:
 
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
     server: str = option("localhost", help="The SMTP server.")
-    port: int = option(25, type=OptionType.PORT, help="The port of the SMTP server.")
+    port: int = option(25, type=cfg.PortOpt, help="The port of the SMTP server.")
     user: str | None = option(None, secret=True, help="The user to log in as. Unset: no login. Write $$ for each $.")
     password: str | None = option(None, secret=True, help="The password of user. Write $$ for each $.")
     from_addr: str = option("monasca@localhost", help="The sender of every e-mail.")

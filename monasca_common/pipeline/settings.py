@@ -19,7 +19,6 @@ from monasca_common.kafka.config import (
     GroupReader,
     Option,
     OptionGroup,
-    OptionType,
     consumer_settings,
     declared,
     group_of,
@@ -254,7 +253,7 @@ class BackfillSettings:
         metadata=made_of(
             Option(
                 "margin_seconds",
-                type=OptionType.INTEGER,
+                type=cfg.IntOpt,
                 default=_DAY_SECONDS,
                 minimum=600,
                 maximum=30 * _DAY_SECONDS,

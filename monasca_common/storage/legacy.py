@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import GroupReader, OptionGroup, OptionType, config_file, option, options_of
+from monasca_common.kafka.config import GroupReader, OptionGroup, config_file, option, options_of
 from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 from monasca_common.runtime import shown_url
 
@@ -85,7 +85,7 @@ class OldInfluxdb:
     """The server in ``[influxdb]``; its defaults are those of the old services."""
 
     ip_address: str = option("127.0.0.1", help="The server's name or address.")
-    port: int = option(8086, type=OptionType.PORT, help="The server's port.")
+    port: int = option(8086, type=cfg.PortOpt, help="The server's port.")
     database_name: str = option("mon", help="The database.")
     user: str | None = option(None, help="The user.")
     password: str | None = option(None, secret=True, help="The user's password.")

@@ -13,7 +13,6 @@ from monasca_common.kafka.config import (
     GroupReader,
     Option,
     OptionGroup,
-    OptionType,
     declared,
     made_of,
     option,
@@ -37,7 +36,7 @@ _EXAMPLE = "sqlite:////var/lib/monasca/monasca.sqlite or postgresql://user:passw
 def _retention_option(kind: Kind) -> Option:
     return Option(
         f"{kind}_retention_days",
-        type=OptionType.INTEGER,
+        type=cfg.IntOpt,
         minimum=1,
         maximum=_CENTURY_DAYS,
         unit="days",

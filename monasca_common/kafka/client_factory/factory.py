@@ -12,8 +12,7 @@ from typing import Any
 from monasca_common.kafka import plugins
 from monasca_common.kafka.client_factory.clients import ServiceConsumer, ServiceProducer
 from monasca_common.kafka.config import configuration, guarded_options, security
-from monasca_common.kafka.config.groups import group_of
-from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+from monasca_common.kafka.declaration import Option, options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 
@@ -26,27 +25,16 @@ _METADATA_REFRESH_MS = 10_000  # how soon a topic that was missing is found; lib
 _WHERE = "the arguments of the client factory"
 
 # What services pass by librdkafka's names and has an option of its own here, whose bounds hold for it.
-_BY_RAW_NAME = {
-    "queue.buffering.max.messages": "budget_messages",
-    "message.max.bytes": "max_message_bytes",
-    "linger.ms": "linger_ms",
-    "queue.buffering.max.ms": "linger_ms",
-    "compression.type": "compression",
-    "compression.codec": "compression",
+_FIELDS = {
+    name: each
+    for each in options_of(ProducerSettings, "budget_messages", "max_message_bytes", "linger_ms", "compression")
+    for name in each.librdkafka
 }
-_SECURITY_BY_RAW_NAME = {
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_username",
-    "sasl.password": "sasl_password",
-    "ssl.ca.location": "tls_ca_file",
-    "ssl.certificate.location": "tls_certificate_file",
-    "ssl.key.location": "tls_key_file",
-    "ssl.key.password": "tls_key_password",
-    "allow_insecure_credentials": "allow_insecure_credentials",  # ours: librdkafka has nothing like it
+_SECURITY = {
+    name: each
+    for each in options_of(SecuritySettings)
+    for name in each.librdkafka or (each.name,)  # librdkafka has nothing like allow_insecure_credentials
 }
-_TYPES = {each.name: each.type for each in group_of(KAFKA_GROUP).oslo_options()}
 
 
 def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
@@ -58,9 +46,9 @@ def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False
     """
     _refuse_legacy(use_legacy_client)
     raw = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
-    secured = SecuritySettings(**_taken(raw, _SECURITY_BY_RAW_NAME))
+    secured = SecuritySettings(**_taken(raw, _SECURITY))
     client_id = raw.pop("client.id", "")
-    fields = _taken(raw, _BY_RAW_NAME)
+    fields = _taken(raw, _FIELDS)
     lines = [f"{name}={value}" for name, value in raw.items()]
     settings = ProducerSettings(
         connection=_connection(kafka_url, client_id, secured),
@@ -129,13 +117,13 @@ def _connection(kafka_url: Sequence[str], client_id: str, secured: SecuritySetti
     )
 
 
-def _taken(raw: dict[str, str], options: Mapping[str, str]) -> dict[str, Any]:
-    """Take from ``raw`` what ``options`` gives other names, as values of these options."""
+def _taken(raw: dict[str, str], options: Mapping[str, Option]) -> dict[str, Any]:
+    """Take from ``raw`` what is an option of ours, as values of these options."""
     taken = {}
     for name, option in options.items():
         if name in raw:
             try:
-                taken[option] = _TYPES[option](raw.pop(name))
+                taken[option.name] = option.oslo().type(raw.pop(name))
             except ValueError as error:
                 raise ConfigurationError(f"{name} in {_WHERE} is refused, correct it: {error}") from None
     return taken

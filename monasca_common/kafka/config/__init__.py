@@ -10,15 +10,16 @@ from monasca_common.kafka.config.configuration import (
 from monasca_common.kafka.config.groups import CONSUMER_GROUPS, group_of, register
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP, OptionGroup, with_defaults
 from monasca_common.kafka.config.reader import GroupReader
-from monasca_common.kafka.declaration import Option, OptionType, declared, made_of, option, options_of
+from monasca_common.kafka.declaration import LinesOpt, LiteralOpt, Option, declared, made_of, option, options_of
 
 __all__ = [
     "CONSUMER_GROUPS",
     "KAFKA_GROUP",
     "GroupReader",
+    "LinesOpt",
+    "LiteralOpt",
     "Option",
     "OptionGroup",
-    "OptionType",
     "connection_settings",
     "consumer_settings",
     "declared",

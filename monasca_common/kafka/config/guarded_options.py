@@ -6,29 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from monasca_common.kafka.declaration import options_of
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 _CALLBACK = "callbacks belong to the library, which would stop hearing of outcomes and errors"
 
-
-def _use(option: str) -> str:
-    return f"it has an option of its own, which is checked: use {option}"
-
-
 # name: why it is refused, with the remedy
 _REFUSED_ALWAYS = {
-    "bootstrap.servers": _use("bootstrap_servers"),
-    "metadata.broker.list": _use("bootstrap_servers"),
-    "client.id": _use("client_id"),
-    "security.protocol": _use("security_protocol"),
-    "sasl.mechanism": _use("sasl_mechanism"),
-    "sasl.mechanisms": _use("sasl_mechanism"),
-    "sasl.username": _use("sasl_username"),
-    "sasl.password": _use("sasl_password"),
-    "ssl.ca.location": _use("tls_ca_file"),
-    "ssl.certificate.location": _use("tls_certificate_file"),
-    "ssl.key.location": _use("tls_key_file"),
-    "ssl.key.password": _use("tls_key_password"),
     "enable.ssl.certificate.verification": "TLS that trusts everybody protects nothing: use tls_ca_file",
     "ssl.endpoint.identification.algorithm": "TLS that trusts everybody protects nothing: put the brokers' host "
     "names into their certificates",
@@ -47,15 +32,8 @@ _REFUSED_OF_PRODUCERS = {
     "message.send.max.retries": "giving up early makes outcomes unknown and messages double: use "
     "publish_timeout_seconds",
     "partitioner": "keys would land on other partitions than those of Java and Spark: give each record its partition",
-    "transactional.id": _use("transactional_id"),
-    "transaction.timeout.ms": _use("transaction_timeout_seconds"),
-    "queue.buffering.max.messages": _use("budget_messages"),
-    "queue.buffering.max.kbytes": _use("budget_bytes"),
     "queuing.strategy": "the order of messages would be lost: leave it out",
-    "message.max.bytes": _use("max_message_bytes"),
     "batch.size": "batches are kept below the topic's limit by the library: leave it out, or use batch.num.messages",
-    "linger.ms": _use("linger_ms"),
-    "compression.type": _use("compression"),
     "delivery.report.only.error": "deliveries would no longer be reported: leave it out",
 }
 
@@ -65,15 +43,7 @@ _REFUSED_OF_CONSUMERS = {
     "auto.offset.reset": "a group would silently jump over what it lost: use start for groups without offsets",
     "enable.partition.eof": "the consumer sets it, to move its position past what is no message: leave it out",
     "offset.store.method": "offsets belong to the group: leave it out",
-    "group.id": _use("group_id"),
-    "group.instance.id": _use("group_instance_id"),
-    "group.protocol": _use("group_protocol"),
-    "partition.assignment.strategy": _use("assignment_strategy"),
-    "session.timeout.ms": _use("session_timeout_seconds"),
     "heartbeat.interval.ms": "it follows from the session time-out: use session_timeout_seconds",
-    "max.poll.interval.ms": _use("max_poll_interval_seconds"),
-    "isolation.level": _use("isolation_level"),
-    "queued.max.messages.kbytes": _use("buffer_bytes"),
 }
 
 _TOPICS = "topic."  # librdkafka takes the options of topics with and without it
@@ -81,8 +51,6 @@ _OTHER_NAMES = {
     "request.required.acks": "acks",
     "delivery.timeout.ms": "message.timeout.ms",
     "retries": "message.send.max.retries",
-    "queue.buffering.max.ms": "linger.ms",
-    "compression.codec": "compression.type",
     "auto.commit.enable": "enable.auto.commit",
     "ssl.ca.pem": "ssl.ca.location",
     "ssl.certificate.pem": "ssl.certificate.location",
@@ -91,10 +59,21 @@ _OTHER_NAMES = {
     "ssl.keystore.password": "ssl.key.password",
 }
 
+
+def _decided(*settings: type) -> dict[str, str]:
+    """The client's options that options of these settings decide."""
+    return {
+        name: f"it has an option of its own, which is checked: use {each.name}"
+        for made in (ConnectionSettings, *settings)
+        for each in options_of(made)
+        for name in each.librdkafka
+    }
+
+
 REFUSED: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "producer_options": MappingProxyType(_REFUSED_ALWAYS | _REFUSED_OF_PRODUCERS),
-        "consumer_options": MappingProxyType(_REFUSED_ALWAYS | _REFUSED_OF_CONSUMERS),
+        "producer_options": MappingProxyType(_decided(ProducerSettings) | _REFUSED_ALWAYS | _REFUSED_OF_PRODUCERS),
+        "consumer_options": MappingProxyType(_decided(ConsumerSettings) | _REFUSED_ALWAYS | _REFUSED_OF_CONSUMERS),
     }
 )
 

@@ -16,7 +16,7 @@ from oslo_config import cfg
 from monasca_common.kafka.config import config_file
 from monasca_common.kafka.config.groups import group_of
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP, OptionGroup
-from monasca_common.kafka.declaration import Option, OptionType, option_of
+from monasca_common.kafka.declaration import Option, option_of
 from monasca_common.kafka.errors import ConfigurationError
 
 _Settings = TypeVar("_Settings")
@@ -93,8 +93,9 @@ def _refusal(group: str, declared: Option, error: Exception) -> ConfigurationErr
 
 
 def _converted(value: Any, declared: Option, annotation: Any) -> Any:
-    if declared.type is OptionType.LIST and value is not None:
-        return typing.get_origin(annotation)(value)
-    if declared.type in (OptionType.TEXT, OptionType.LITERAL_TEXT) and declared.default is None:
+    container = typing.get_origin(annotation)
+    if container in (tuple, frozenset) and value is not None:
+        return container(value)
+    if isinstance(value, str) and declared.default is None:
         return value or None  # an empty text counts as unset
     return value

@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from monasca_common.kafka.declaration import options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import SecuritySettings
+
+_RAW_NAMES = {each.name: each.librdkafka[0] for each in options_of(SecuritySettings) if each.librdkafka}
+_CREDENTIALS = ("sasl_mechanism", "sasl_username", "sasl_password")
 
 
 def checked(options: SecuritySettings, *, group: str) -> Mapping[str, str]:
@@ -18,29 +22,21 @@ def checked(options: SecuritySettings, *, group: str) -> Mapping[str, str]:
     Raises `ConfigurationError`, which quotes no secret.
     """
     options = replace(options, security_protocol=options.security_protocol.upper())
-    settings = {
-        "security.protocol": options.security_protocol.lower(),
-        **_sasl(options, group),
-        **_tls(options, group),
-    }
-    return MappingProxyType(settings)
+    _check_sasl(options, group)
+    _check_tls(options, group)
+    given = {raw: getattr(options, name) for name, raw in _RAW_NAMES.items() if getattr(options, name)}
+    return MappingProxyType(given | {"security.protocol": options.security_protocol.lower()})
 
 
-def _sasl(options: SecuritySettings, group: str) -> dict[str, str]:
-    credentials = {
-        "sasl_mechanism": options.sasl_mechanism,
-        "sasl_username": options.sasl_username,
-        "sasl_password": options.sasl_password,
-    }
-    given = {name: value for name, value in credentials.items() if value}
-    if not options.security_protocol.startswith("SASL_"):
-        for name in given:
+def _check_sasl(options: SecuritySettings, group: str) -> None:
+    used = options.security_protocol.startswith("SASL_")
+    for name in _CREDENTIALS:
+        if used and not getattr(options, name):
+            raise _error(group, name, f"is needed by security_protocol={options.security_protocol}", "set it")
+        if not used and getattr(options, name):
             raise _error(
                 group, name, f"has no effect with security_protocol={options.security_protocol}", "use SASL_SSL"
             )
-        return {}
-    for name in credentials.keys() - given.keys():
-        raise _error(group, name, f"is needed by security_protocol={options.security_protocol}", "set it")
     if options.security_protocol == "SASL_PLAINTEXT" and not options.allow_insecure_credentials:
         raise _error(
             group,
@@ -48,26 +44,15 @@ def _sasl(options: SecuritySettings, group: str) -> dict[str, str]:
             "is SASL_PLAINTEXT, which sends credentials over connections without TLS",
             "use SASL_SSL, or set allow_insecure_credentials=true where the network is trusted",
         )
-    return {name.replace("_", "."): value for name, value in given.items()}
 
 
-def _tls(options: SecuritySettings, group: str) -> dict[str, str]:
-    files = {
-        "tls_ca_file": ("ssl.ca.location", options.tls_ca_file),
-        "tls_certificate_file": ("ssl.certificate.location", options.tls_certificate_file),
-        "tls_key_file": ("ssl.key.location", options.tls_key_file),
-    }
-    settings = {}
-    for option, (name, path) in files.items():
-        if path:
-            _check_file(options, group, option, path)
-            settings[name] = path
+def _check_tls(options: SecuritySettings, group: str) -> None:
+    for name in ("tls_ca_file", "tls_certificate_file", "tls_key_file"):
+        if path := getattr(options, name):
+            _check_file(options, group, name, path)
     if bool(options.tls_certificate_file) != bool(options.tls_key_file):
         lacking = "tls_key_file" if options.tls_certificate_file else "tls_certificate_file"
         raise _error(group, lacking, "is missing: a certificate and its key go together", "set both or neither")
-    if options.tls_key_password:
-        settings["ssl.key.password"] = options.tls_key_password
-    return settings
 
 
 def _check_file(options: SecuritySettings, group: str, option: str, path: str) -> None:

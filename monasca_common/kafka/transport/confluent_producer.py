@@ -31,7 +31,7 @@ class ConfluentProducer(ProducerTransport):
     refusals = (KafkaException, BufferError)
 
     def __init__(
-        self, settings: ProducerSettings, *, batch_bytes: int, on_error: Callable[[TransportError], None]
+        self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
     ) -> None:
         self.clock: Clock = SystemClock()
         self._settings = settings

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import GroupReader, OptionGroup, OptionType, made_of, option, options_of
+from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.monitoring.settings import StatusSettings
 
@@ -27,7 +27,7 @@ class DashboardSettings:
         "127.0.0.1",
         help="The address to listen on. One that other machines reach needs a login, and TLS or tls_at_proxy.",
     )
-    port: int = option(8076, type=OptionType.PORT, help="The port to listen on.")
+    port: int = option(8076, type=cfg.PortOpt, help="The port to listen on.")
     tls_certificate: str | None = option(
         None, help="The file with the certificate of the dashboard and those between it and its authority, as PEM."
     )

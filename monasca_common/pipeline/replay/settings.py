@@ -10,9 +10,9 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import (
     GroupReader,
+    LiteralOpt,
     Option,
     OptionGroup,
-    OptionType,
     declared,
     made_of,
     options_of,
@@ -53,14 +53,14 @@ class ReplaySettings:
     topic: str = field(metadata=declared(default="metrics", help="The archived topic that is replayed."))
     name: Pattern | None = field(
         metadata=declared(
-            type=OptionType.LITERAL_TEXT,
+            type=LiteralOpt,
             help="Which messages: a regular expression (in the syntax of RE2) of the whole name of a metric or an "
             "alarm, or of an event's type. Unset: all, including those that cannot be decoded. Write $$ for each $.",
         )
     )
     tenant: Pattern | None = field(
         metadata=declared(
-            type=OptionType.LITERAL_TEXT,
+            type=LiteralOpt,
             help="Which messages: a regular expression (in the syntax of RE2) of the whole tenant (project id). Unset: "
             "all. Write $$ for each $.",
         )

@@ -18,7 +18,7 @@ from oslotest import base
 
 from monasca_common.alarms.settings import AlarmsSettings
 from monasca_common.api.settings import ApiSettings
-from monasca_common.kafka.declaration import OptionType, option_of, options_of
+from monasca_common.kafka.declaration import option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.monitoring.dashboard.settings import DashboardSettings
@@ -209,13 +209,13 @@ class DeclarationTest(base.BaseTestCase):
     def test_every_number_has_a_unit(self):
         for made in DECLARING:
             for each in options_of(made):
-                if each.type in (OptionType.INTEGER, OptionType.NUMBER):
+                if each.type in (cfg.IntOpt, cfg.FloatOpt):
                     self.assertTrue(each.unit, f"{made.__name__}: {each.name}")
 
     def test_every_number_is_bounded(self):
         for made in DECLARING:
             for each in options_of(made):
-                if each.type in (OptionType.INTEGER, OptionType.NUMBER):
+                if each.type in (cfg.IntOpt, cfg.FloatOpt):
                     self.assertNotIn(None, (each.minimum, each.maximum), f"{made.__name__}: {each.name}")
 
     def test_every_help_text_is_made_of_sentences(self):

@@ -47,7 +47,7 @@ class MemoryProducer(ProducerTransport):
     driver = "memory"
     refusals = (KafkaException,)
 
-    def __init__(self, settings: ProducerSettings, *, batch_bytes: int, on_error: OnError) -> None:
+    def __init__(self, settings: ProducerSettings, batch_bytes: int, on_error: OnError) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)
         self.clock = self._broker.clock
         self._on_error = on_error

@@ -43,7 +43,7 @@ class NativeProducer(ProducerTransport):
     refusals = (_librdkafka.Error, BufferError)
 
     def __init__(
-        self, settings: ProducerSettings, *, batch_bytes: int, on_error: Callable[[TransportError], None]
+        self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
     ) -> None:
         """Raises `ConfigurationError` for settings that the native client cannot serve (`native_can`)."""
         unable = native_can(settings)
