@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short form of the cell of the matrix with the oldest Kafka, which is fetched before the tests."""
+"""A short form of the cell of the matrix with the oldest Kafka, which `run_tests.sh` fetches before the tests."""
 
 import os
 import subprocess
