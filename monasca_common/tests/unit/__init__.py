@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that need no broker and no database server. What Hypothesis generates has no limit of time: the machine may be
-busy."""
+"""Tests that need no broker and no database server."""
+
+import os
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("busy", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+#: How many random cases a test tries. The full run (``--all``) tries 300.
+CASES = int(os.environ.get("MONASCA_COMMON_TEST_CASES", "30"))
+
+# Without a time limit for each case, because the machine may be busy.
+settings.register_profile(
+    "cases", parent=settings.default, max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("cases")

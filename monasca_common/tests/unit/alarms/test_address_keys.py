@@ -20,7 +20,6 @@ HOOK = NotificationMethod("hook", "WEBHOOK", "https://example.org/t0ken")
 class AddressKeysTest(SqliteTestCase):
     def setUp(self):
         super().setUp()
-        self.database.prepare()
         self.alarms = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms.close)
 

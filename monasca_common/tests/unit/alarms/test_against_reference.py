@@ -3,7 +3,7 @@
 
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -97,7 +97,6 @@ def in_order_of_history(changes):
 
 class AgainstReferenceTest(base.BaseTestCase):
     # Rule 42
-    @settings(max_examples=200)
     @given(expressions, delays_ms, st.data())
     def test_wherever_batches_are_cut(self, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
@@ -105,7 +104,6 @@ class AgainstReferenceTest(base.BaseTestCase):
 
         self.assertEqual(expected, evaluated(expression, in_batches(data.draw, measured), delay_ms))
 
-    @settings(max_examples=150)
     @given(subs.map(Expression), delays_ms, st.data())
     def test_late_and_out_of_order(self, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
@@ -120,7 +118,6 @@ class AgainstReferenceTest(base.BaseTestCase):
 
         self.assertEqual(expected, evaluated(expression, batches, delay_ms))
 
-    @settings(max_examples=200)
     @given(st.integers(1, 3), st.integers(1, 2), subs.map(Expression) | expressions, delays_ms, st.data())
     def test_a_summary_decides_as_the_windows_that_it_replaces(self, shown, step, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))

@@ -23,6 +23,7 @@ from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 _GROUP = "persister"
 _FIRST, _SECOND = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
@@ -92,7 +93,7 @@ class OffsetsCase(base.BaseTestCase):
         self.patch(plugins, "load_admin", self.load_admin)
         self.url = f"sqlite:///{self.folder}/monasca.sqlite"
         self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", self.url))
-        self.database.prepare()
+        copy_schema(f"{self.folder}/monasca.sqlite")
         self.consumer = f"[kafka_metrics]\ntopic = metrics\ngroup_id = {_GROUP}\nthreads = 3\n"
         self.configuration = self.file(self.consumer + f"[database]\nconnection = {self.url}\n")
 

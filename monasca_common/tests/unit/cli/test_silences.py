@@ -5,17 +5,16 @@ import json
 
 import fixtures
 
-from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing.database import SqlDatabase
 from monasca_common.tests.unit.cli.command_case import CommandCase
+from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 
 class SilenceCommandsTest(CommandCase):
     def setUp(self):
         super().setUp()
-        url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/monasca.sqlite"
-        SqlDatabase(self.addCleanup, StorageSettings("sqlite", url)).prepare()
-        self.configuration = f"[alarms]\nconnection = {url}\n"
+        path = f"{self.useFixture(fixtures.TempDir()).path}/monasca.sqlite"
+        copy_schema(path)
+        self.configuration = f"[alarms]\nconnection = sqlite:///{path}\n"
 
     def silence(self, word, *arguments, tenant="t1"):
         self.command = ("notification", "silence", word)

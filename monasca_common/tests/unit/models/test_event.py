@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from oslotest import base
 
 from monasca_common.models import event
@@ -76,7 +76,6 @@ class TestEventDecode(base.BaseTestCase):
         (text,) = event.parse_post(body({"event": START | {"payload": {"n": 10**30}}})).valid
         self.assertEqual(f'{{"n":{10**30}}}', event.decode_all([event.envelope(text, "p", "r", 9)]).rows[0].payload)
 
-    @settings(deadline=None)
     @given(hostile.members("event_type", "payload", "timestamp"), hostile.TEXTS, hostile.TEXTS)
     def test_what_is_accepted_is_stored(self, one, dimensions, timestamp):
         try:

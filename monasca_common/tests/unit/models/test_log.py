@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from oslotest import base
 
 from monasca_common.models import log
@@ -121,7 +121,6 @@ class TestLogDecode(base.BaseTestCase):
             [{violation.where for violation in error.violations} for error in decoded.errors.values()],
         )
 
-    @settings(deadline=None)
     @given(hostile.members("message", "dimensions", "timestamp", "x"), hostile.members("tenantId", "region"))
     def test_whatever_comes_is_a_row_or_an_error(self, entry, meta):
         decoded = log.decode_all([b'{"log":%b,"meta":%b,"creation_time":5}' % (entry, meta)])
@@ -131,7 +130,6 @@ class TestLogDecode(base.BaseTestCase):
             self.assertNotIn("\0", row.message + str(json.loads(row.dimensions)))
             json.loads(row.fields)
 
-    @settings(deadline=None)
     @given(hostile.members("message", "dimensions", "timestamp", "x"), hostile.TEXTS)
     def test_what_is_accepted_is_stored(self, entry, common):
         try:

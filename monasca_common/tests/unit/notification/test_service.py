@@ -56,6 +56,7 @@ from monasca_common.storage.testing.database import SqlDatabase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.notification_case import DEFINITION, TENANT, NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import ALLOWED, change
+from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 DAY_MS = 86_400_000
 _PATIENCE_SECONDS = 50  # for a machine under load
@@ -68,7 +69,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
         self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite"))
-        self.database.prepare()
+        copy_schema(f"{folder}/monasca.sqlite")
         self.alarms_database = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms_database.close)
         self.kafka = self.useFixture(MemoryKafka())

@@ -7,7 +7,7 @@ import json
 import string
 import traceback
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -46,17 +46,14 @@ class JsonTest(base.BaseTestCase):
     def test_the_content_type_is_told_in_a_header(self):
         self.assertEqual((("content-type", b"application/json"),), self.serializer.headers)
 
-    @settings(max_examples=100, deadline=None)
     @given(VALUES)
     def test_what_is_written_is_read_back(self, value):
         self.assertEqual(value, self.serializer.loads(self.serializer.dumps(value)))
 
-    @settings(max_examples=100, deadline=None)
     @given(VALUES, st.booleans())
     def test_what_other_writers_wrote_is_read(self, value, ascii_only):
         self.assertEqual(value, self.serializer.loads(json.dumps(value, ensure_ascii=ascii_only).encode()))
 
-    @settings(max_examples=100, deadline=None)
     @given(TEXT, TEXT, VALUES, st.booleans(), st.booleans())
     def test_a_key_that_comes_twice_is_refused_however_it_is_written(self, key, decoy, value, escape_key, escape_decoy):
         second = escaped(key) if escape_key else json.dumps(key)
@@ -124,7 +121,6 @@ class JsonTest(base.BaseTestCase):
     def test_a_limit_of_depth_that_cannot_hold_is_refused(self):
         self.assertRaises(ConfigurationError, JsonSerializer, max_depth=1000)
 
-    @settings(max_examples=200, deadline=None)
     @given(st.binary(max_size=60) | st.text(alphabet='{}[]":,\\u0123eE.-+tfn', max_size=60).map(str.encode))
     def test_any_bytes_are_read_as_the_standard_library_reads_them_or_refused(self, data):
         try:

@@ -5,7 +5,7 @@ import itertools
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -351,14 +351,12 @@ class BalanceTest(base.BaseTestCase):
 class CleanRunsTest(base.BaseTestCase):
     """However a clean run is cut into reports, doubled, mixed up and repeated, it is clean."""
 
-    @settings(max_examples=100)
     @given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 3))
     def test_nothing_is_missing(self, chance, messages, again):
         found = balances(self.run_of(chance, messages, again), LATER, RULES)
 
         self.assertEqual([], [each for each in found if each.verdict is not AuditVerdict.OK])
 
-    @settings(max_examples=100)
     @given(st.randoms(use_true_random=False), st.integers(2, 60), st.data())
     def test_exactly_what_a_reader_passed_over_is_missing(self, chance, messages, data):
         lost = data.draw(st.sets(st.integers(1, messages - 1), min_size=1))

@@ -16,6 +16,7 @@ from monasca_common.monitoring.audit.counter_status import CounterStatus
 from monasca_common.monitoring.audit.log_counter import LogCounter
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 from monasca_common.monitoring.audit.reports import COPIES
+from monasca_common.tests.unit import CASES
 from monasca_common.tests.unit.kafka.transactional_memory import (
     TransactionalMemoryConsumer,
     TransactionalMemoryProducer,
@@ -369,11 +370,11 @@ class CounterTest(AuditCase):
 
 
 class CleanRunsTest(AuditCase):
-    """A hundred runs by chance in which nothing is wrong, on brokers in memory: none may be called incomplete, whenever
-    somebody asks. What is sent is 30 s old at most, and all report within 25 s, so the grace period is enough."""
+    """Random runs in which nothing is wrong, on brokers in memory: none may be called incomplete, whenever somebody
+    asks. What is sent is 30 s old at most, and all report within 25 s, so the grace period is enough."""
 
     def test_nothing_is_missing(self):
-        for seed in range(100):
+        for seed in range(CASES):
             with self.subTest(seed=seed):
                 self.run_once(random.Random(seed))
 

@@ -4,7 +4,7 @@
 import math
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -45,7 +45,6 @@ class AgainstReferenceTest(base.BaseTestCase):
             # The reference rounds nothing; what cancels out leaves an error of the size of what was there.
             self.assertTrue(math.isclose(one.quantity, other.quantity, rel_tol=1e-9, abs_tol=1e-6), (one, other))
 
-    @settings(max_examples=300, deadline=None)
     @given(strategies.rows(), strategies.messages())
     def test_the_rows_of_random_specifications_and_data(self, rows, messages):
         specs = specifications(*rows)
@@ -58,7 +57,6 @@ class AgainstReferenceTest(base.BaseTestCase):
         self.assertEqual(sum(without_value.values()), dropped)
 
     # Rule 29
-    @settings(max_examples=100, deadline=None)
     @given(strategies.rows(), strategies.messages(), st.randoms(use_true_random=False))
     def test_however_the_input_is_split_and_merged_the_output_is_the_same_bytes(self, rows, messages, chance):
         specs = specifications(*rows)

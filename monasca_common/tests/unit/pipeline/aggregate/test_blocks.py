@@ -3,7 +3,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from oslotest import base
 
 from monasca_common import pipeline
@@ -29,7 +29,6 @@ def in_order(usages):
 
 
 class BlocksTest(base.BaseTestCase):
-    @settings(max_examples=300, deadline=None)
     @given(strategies.rows(), strategies.messages())
     def test_the_rows_of_random_specifications_and_data(self, rows, messages):
         specs = specifications(*rows)

@@ -2,7 +2,7 @@
 import math
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -35,7 +35,6 @@ def whole(readings):
 
 class MergeTest(base.BaseTestCase):
     # Rule 29
-    @settings(deadline=None)
     @given(readings, st.data())
     def test_merging_is_associative_and_commutative_to_the_last_bit(self, rows, data):
         shuffled = data.draw(st.permutations(rows))
@@ -44,7 +43,6 @@ class MergeTest(base.BaseTestCase):
         merged = whole(parts[-1]) if len(parts) == 1 else whole(parts[1]).merge(whole(parts[0]))
         self.assertEqual(whole(rows), merged)
 
-    @settings(deadline=None)
     @given(readings)
     def test_a_partial_is_what_its_records_say(self, rows):
         partial = whole(rows)
@@ -58,7 +56,6 @@ class MergeTest(base.BaseTestCase):
         self.assertEqual([row for row in by_place if row.timestamp_ms == last][-1], partial.latest)
 
     # Rule 29
-    @settings(deadline=None)
     @given(readings)
     def test_a_row_gives_back_the_partial_even_with_sums_that_were_only_joined(self, rows):
         partial = whole(rows)
@@ -74,7 +71,6 @@ class ExactSumTest(base.BaseTestCase):
         self.assertEqual((), exact_sum([0.1, -0.1, 0.0]))
         self.assertEqual(exact_sum([0.1, 0.2, 0.3]), exact_sum([0.3, 0.2, 0.1]))
 
-    @settings(deadline=None)
     @given(st.lists(quantities, max_size=30))
     def test_the_first_part_is_the_nearest_float_and_none_is_lost(self, values):
         parts = exact_sum(values)
@@ -88,7 +84,6 @@ class ExactSumTest(base.BaseTestCase):
 
 
 class AccumulatorTest(base.BaseTestCase):
-    @settings(deadline=None)
     @given(readings, st.integers(1, 400))
     def test_many_records_at_once_make_what_merging_each_makes(self, rows, times):
         # The same again at higher offsets, so that more wait for their sum than are kept.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -36,7 +36,6 @@ class TestMeasurementLines(base.BaseTestCase):
         line = measurement_line("cpu", Measurement(series(), 1000, 0.5, None, 5000))
         self.assertEqual('cpu value=0.5,value_meta="{}",version=5000i 1000', line)
 
-    @settings(max_examples=500, deadline=None)
     @given(SERIES, NUMBERS, st.none() | ANY_TEXT, st.integers(0, 2**63 - 1))
     @example(series(name="\\,"), 1.0, '\\"', 0)
     @example(series(k="a\\b"), 1.0, "\\", 0)
@@ -84,7 +83,6 @@ class TestMeasurementLines(base.BaseTestCase):
 
 
 class TestTransitionLines(base.BaseTestCase):
-    @settings(max_examples=200, deadline=None)
     @given(EASY, EASY, st.lists(ANY_TEXT, min_size=8, max_size=8), st.none() | ANY_TEXT, st.binary(max_size=8))
     def test_a_transition_is_read_back_by_an_independent_parser(self, tenant, alarm_id, texts, link, message_id):
         row = AlarmTransition(1000, tenant, alarm_id, *texts[:6], link, None, *texts[6:])
