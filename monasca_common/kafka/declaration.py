@@ -47,6 +47,7 @@ class LinesOpt(_LiteralDollars, cfg.MultiStrOpt):
 
 
 _TYPES = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
+_UNITS = {"_seconds": "seconds", "_ms": "milliseconds", "_bytes": "bytes", "_messages": "messages"}
 _CONTAINERS = {tuple: cfg.ListOpt, frozenset: cfg.ListOpt, Mapping: LinesOpt}
 
 
@@ -119,8 +120,8 @@ def option(
 def declared(**facts: Any) -> Mapping[str, Any]:
     """The metadata of a field that constructors must be given: ``field(metadata=declared(help=...))``.
 
-    ``facts``: fields of `Option`; its name and type are the field's where they are not given. The field of a secret
-    also needs ``repr=False``.
+    ``facts``: fields of `Option`; the name and type are the field's where they are not given, and the unit
+    follows from the end of the name. The field of a secret also needs ``repr=False``.
     """
     return MappingProxyType({_OPTION: facts})
 
@@ -149,7 +150,11 @@ def option_of(field: dataclasses.Field[Any], annotation: Any) -> Option | None:
     facts = field.metadata.get(_OPTION)
     if facts is None:
         return None
-    return Option(**{"name": field.name, **({} if "type" in facts else {"type": _type_of(annotation)}), **facts})
+    facts = {"name": field.name, **facts}
+    facts["type"] = facts.get("type") or _type_of(annotation)
+    if facts["type"] in (cfg.IntOpt, cfg.FloatOpt):
+        facts.setdefault("unit", next((unit for end, unit in _UNITS.items() if facts["name"].endswith(end)), None))
+    return Option(**facts)
 
 
 def _type_of(annotation: Any) -> type[cfg.Opt]:

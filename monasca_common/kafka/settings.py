@@ -29,7 +29,6 @@ class SecuritySettings:
 
     security_protocol: str = option(
         "PLAINTEXT",
-        inherited=True,
         choices={
             "PLAINTEXT": "neither TLS nor credentials",
             "SSL": "TLS; with a certificate of this client if brokers ask for one",
@@ -42,7 +41,6 @@ class SecuritySettings:
     )
     sasl_mechanism: str | None = option(
         None,
-        inherited=True,
         choices={
             "PLAIN": "the client sends the password",
             "SCRAM-SHA-256": "the client proves that it knows the password, without sending it",
@@ -54,44 +52,37 @@ class SecuritySettings:
     )
     sasl_username: str | None = option(
         None,
-        inherited=True,
         secret=True,
         librdkafka=("sasl.username",),
         help="The user to log in as. Write $$ for each $.",
     )
     sasl_password: str | None = option(
         None,
-        inherited=True,
         secret=True,
         librdkafka=("sasl.password",),
         help="The password of sasl_username. Write $$ for each $.",
     )
     allow_insecure_credentials: bool = option(
         False,
-        inherited=True,
         help="Send credentials over connections without TLS, where everybody on the network path can read them.",
     )
     tls_ca_file: str | None = option(
         None,
-        inherited=True,
         librdkafka=("ssl.ca.location",),
         help="PEM file of the certificate authorities to trust. Unset: those of the operating system.",
     )
     tls_certificate_file: str | None = option(
         None,
-        inherited=True,
         librdkafka=("ssl.certificate.location",),
         help="PEM file of this client's certificate, if brokers ask for one.",
     )
     tls_key_file: str | None = option(
         None,
-        inherited=True,
         librdkafka=("ssl.key.location",),
         help="PEM file of the private key that belongs to tls_certificate_file.",
     )
     tls_key_password: str | None = option(
         None,
-        inherited=True,
         secret=True,
         librdkafka=("ssl.key.password",),
         help="The password of tls_key_file. Write $$ for each $.",
@@ -105,7 +96,6 @@ class ConnectionSettings:
     bootstrap_servers: str = field(
         metadata=declared(
             type=cfg.ListOpt,
-            inherited=True,
             librdkafka=("bootstrap.servers", "metadata.broker.list"),
             old_names=("uri", "url"),
             example="kafka1.example.org:9092,kafka2.example.org:9092",
@@ -115,7 +105,6 @@ class ConnectionSettings:
     )
     client_id: str = option(
         "monasca-common",
-        inherited=True,
         librdkafka=("client.id",),
         help="The name under which brokers log this client and apply quotas to it.",
     )
@@ -157,7 +146,6 @@ class ProducerSettings:
         10,
         minimum=0,
         maximum=1000,
-        unit="milliseconds",
         librdkafka=("linger.ms", "queue.buffering.max.ms"),
         help="How long a message may linger, so that others share its request. Too small: more requests and worse "
         "compression. Too large: later delivery. A publish that waits for its outcome ends the linger.",
@@ -166,7 +154,6 @@ class ProducerSettings:
         10.0,
         minimum=0.01,
         maximum=3600.0,
-        unit="seconds",
         help="How long a publish waits for its outcome. After that, the outcome of unacknowledged messages is unknown, "
         "and delivery continues. Too small: outcomes are unknown that would be known a moment later. Too large: "
         "callers wait long while Kafka does not answer.",
@@ -175,7 +162,6 @@ class ProducerSettings:
         100_000,
         minimum=1,
         maximum=10_000_000,
-        unit="messages",
         librdkafka=("queue.buffering.max.messages",),
         help="How many messages may be in flight at once. Beyond that, sending waits and then fails. Too small: "
         "senders wait for acknowledgements. Too large: more messages are unknown after a crash.",
@@ -184,7 +170,6 @@ class ProducerSettings:
         256 * MIB,
         minimum=MIB,
         maximum=64 * 1024 * MIB,
-        unit="bytes",
         librdkafka=("queue.buffering.max.kbytes",),
         help="How many bytes of messages may be in flight at once. Beyond that, sending waits and then fails. Too "
         "small: senders wait for acknowledgements. Too large: the process runs out of memory while Kafka does not "
@@ -194,7 +179,6 @@ class ProducerSettings:
         1_000_000,
         minimum=1024,
         maximum=1_000_000_000,
-        unit="bytes",
         librdkafka=("message.max.bytes",),
         help="Largest batch, and largest message if the topic's own max.message.bytes cannot be read. Set it to the "
         "smallest limit of the topics written to if this client may not describe their configuration, or if it is "
@@ -210,7 +194,6 @@ class ProducerSettings:
         60.0,
         minimum=1.0,
         maximum=900.0,
-        unit="seconds",
         librdkafka=("transaction.timeout.ms",),
         help="After how long brokers abort a transaction that is not committed. Too small: slow work is aborted. Too "
         "large: readers wait behind the open transaction of a dead process.",
@@ -248,7 +231,6 @@ class ConsumerSettings:
     )
     group_protocol: Literal["classic", "consumer"] = option(
         "classic",
-        inherited=True,
         choices={
             "classic": "the members agree among themselves",
             "consumer": "the brokers decide (KIP-848, Kafka 4.0 and later)",
@@ -258,7 +240,6 @@ class ConsumerSettings:
     )
     assignment_strategy: str | None = option(
         None,
-        inherited=True,
         choices={
             "cooperative-sticky": "only partitions that move stop",
             "range": "everything stops; partitions of the same number go to the same member",
@@ -269,10 +250,8 @@ class ConsumerSettings:
     )
     session_timeout_seconds: float | None = option(
         None,
-        inherited=True,
         minimum=0.5,
         maximum=3600.0,
-        unit="seconds",
         librdkafka=("session.timeout.ms",),
         help="After how long a silent member counts as dead, with group_protocol classic. Too small: a busy member "
         "loses its partitions. Too large: the partitions of a dead member wait long. Unset: 45 s.",
@@ -285,13 +264,11 @@ class ConsumerSettings:
     )
     start: str = option(
         "earliest",
-        inherited=True,
         help="Where a group without committed offsets starts: earliest, latest, or a time such as "
         "2026-01-31T06:00:00Z.",
     )
     batch_size: int = option(
         500,
-        inherited=True,
         minimum=1,
         maximum=1_000_000,
         unit="messages",
@@ -301,34 +278,27 @@ class ConsumerSettings:
     )
     max_wait_time_seconds: float = option(
         1.0,
-        inherited=True,
         minimum=0.01,
         maximum=3600.0,
-        unit="seconds",
         help="How long a batch may wait to fill up. Too small: small batches. Too large: messages are handled late.",
     )
     max_poll_interval_seconds: float = option(
         300.0,
-        inherited=True,
         minimum=1.0,
         maximum=_DAY_SECONDS,
-        unit="seconds",
         librdkafka=("max.poll.interval.ms",),
         help="After how long without a poll a member loses its partitions. Too small: slow work is done twice. Too "
         "large: the partitions of a hung process wait long.",
     )
     stop_timeout_seconds: float = option(
         10.0,
-        inherited=True,
         minimum=0.0,
         maximum=3600.0,
-        unit="seconds",
         help="How long a stop may take to finish and commit what is in flight. Too small: unfinished messages are read "
         "again after the restart. Too large: a stop with a hung handler takes long.",
     )
     isolation_level: Literal["read_committed", "read_uncommitted"] = option(
         "read_committed",
-        inherited=True,
         choices={
             "read_committed": "hides messages of aborted and of unfinished transactions",
             "read_uncommitted": "shows everything",
@@ -338,30 +308,24 @@ class ConsumerSettings:
     )
     topic_check_seconds: float = option(
         60.0,
-        inherited=True,
         minimum=0.0,
         maximum=_DAY_SECONDS,
-        unit="seconds",
         help="How often to check whether a topic was deleted and recreated, which stops its readers. Too small: more "
         "requests to the brokers. Too large: a reader notices late. 0: never, for a broker without topic ids, such as "
         "the one within librdkafka.",
     )
     max_uncommitted_messages: int = option(
         100_000,
-        inherited=True,
         minimum=1,
         maximum=100_000_000,
-        unit="messages",
         help="How many offsets of one partition may be read and not yet committed. Beyond that the partition is "
         "paused. Too small: one slow message pauses its partition. Too large: more messages are read again after a "
         "crash.",
     )
     buffer_bytes: int = option(
         64 * MIB,
-        inherited=True,
         minimum=MIB,
         maximum=2048 * MIB - 1024,
-        unit="bytes",
         librdkafka=("queued.max.messages.kbytes",),
         help="How many bytes may be fetched ahead of the handler. Too small: handlers wait for fetches. Too large: the "
         "process runs out of memory.",
@@ -374,7 +338,6 @@ class ConsumerSettings:
     options: Mapping[str, str] = option(
         name="consumer_options",
         default_factory=_none,
-        inherited=True,
         secret=True,
         help="Further librdkafka options of consumers, one name=value per line; repeat the line as needed. Write $$ "
         "for each $. Options that would undo a guarantee are refused. A consumer's own are added to those of [kafka].",

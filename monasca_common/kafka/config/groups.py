@@ -43,8 +43,10 @@ CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 # Of clients that choose topics and positions themselves.
 _CONNECTION_GROUPS = frozenset({"mirror_source", "mirror_target"})
 
-_CONNECTION, _PRODUCER = options_of(ConnectionSettings), options_of(ProducerSettings)
-_CONSUMER = options_of(ConsumerSettings)
+_CONNECTION = tuple(replace(each, inherited=each.name != "driver") for each in options_of(ConnectionSettings))
+_PRODUCER = options_of(ProducerSettings)
+_OWN = frozenset({"topic", "group_id", "group_instance_id", "dead_letter_topic"})
+_CONSUMER = tuple(replace(each, inherited=each.name not in _OWN) for each in options_of(ConsumerSettings))
 
 
 def group_of(name: str) -> OptionGroup:
