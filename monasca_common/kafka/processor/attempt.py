@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from monasca_common.kafka.clock import Clock, Signal
@@ -41,46 +42,30 @@ class _Next(NamedTuple):
     rest_seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
 class Attempts:
     """The handler threads' side of one processor; thread-safe, because each of them calls it."""
 
-    def __init__(
-        self,
-        caller: Caller,
-        retry: RetryPolicy,
-        clock: Clock,
-        lanes: Lanes,
-        tracker: OffsetTracker,
-        rewinds: Rewinds,
-        hooks: Hooks,
-        publisher: OutputPublisher | None,
-        dead_letters: DeadLetterPublisher | None,
-        shutdown: Shutdown,
-        accounted: Accounted | None,
-        log_limit: LogLimit,
-        *,
-        transactional: bool,
-    ) -> None:
-        self._caller = caller
-        self._retry = retry
-        self._clock = clock
-        self._lanes = lanes
-        self._tracker = tracker
-        self._rewinds = rewinds
-        self._hooks = hooks
-        self._publisher = publisher
-        self._dead_letters = dead_letters
-        self._shutdown = shutdown
-        self._accounted = accounted
-        self._log_limit = log_limit
-        self._transactional = transactional
+    caller: Caller
+    retry: RetryPolicy
+    clock: Clock
+    lanes: Lanes
+    tracker: OffsetTracker
+    rewinds: Rewinds
+    hooks: Hooks
+    publisher: OutputPublisher | None
+    dead_letters: DeadLetterPublisher | None
+    shutdown: Shutdown
+    accounted: Accounted | None
+    log_limit: LogLimit
+    transactional: bool
 
     def __call__(self, lane: Lane, task: Task) -> None:
         try:
             remains, rest_seconds = self._attempt(lane, task)
         except Abandoned:
             remains, rest_seconds = (task,), 0.0
-        self._lanes.finished(lane, task, remains, rest_seconds)
+        self.lanes.finished(lane, task, remains, rest_seconds)
 
     def _attempt(self, lane: Lane, task: Task) -> _Next:
         """One call of the handler and everything that follows from it."""
@@ -91,9 +76,9 @@ class Attempts:
         if lane.unclaimed is not None:
             task.part.start_offset, lane.unclaimed = lane.unclaimed, None
         attempt = task.attempts + 1
-        self._hooks.call("before_handle", task.part, attempt)
-        call = self._caller.call(task.part, lambda: lane.closing or self._shutdown.requested)
-        self._hooks.call("after_handle", task.part, attempt, call.error)
+        self.hooks.call("before_handle", task.part, attempt)
+        call = self.caller.call(task.part, lambda: lane.closing or self.shutdown.requested)
+        self.hooks.call("after_handle", task.part, attempt, call.error)
         fail_point("processor.after_handle")
         done, failed, untried = task.split(call.handled, call.failed)
         first = self._complete(lane, done, call.outputs) if done else _Next()
@@ -113,17 +98,17 @@ class Attempts:
         if isinstance(error, Poison):
             indices = range(len(task.part)) if error.indices is None else error.indices
             if indices and all(0 <= index < len(task.part) for index in indices):
-                task.failed(self._clock.time_ms())
+                task.failed(self.clock.time_ms())
                 return self._reject(lane, task, {index: error.at(index) for index in indices})
         if isinstance(error, ReadFrom):
-            self._rewinds.request(lane, error.offset)
+            self.rewinds.request(lane, error.offset)
             raise Abandoned
-        task.failed(self._clock.time_ms())
-        if not task.last_chance and not self._retry.exhausted(task.tries):
-            more = self._log_limit.admit("handler", type(error).__name__)
+        task.failed(self.clock.time_ms())
+        if not task.last_chance and not self.retry.exhausted(task.tries):
+            more = self.log_limit.admit("handler", type(error).__name__)
             if more is not None:
                 LOG.warning("handler failed on %s, attempt %d: %s%s", task, task.tries, type(error).__name__, more)
-            return _Next((task,), self._retry.delay(task.tries, random.random()))
+            return _Next((task,), self.retry.delay(task.tries, random.random()))
         if len(task.part) > 1:
             return _Next(task.halves())
         return self._reject(lane, task, {0: error})
@@ -132,18 +117,18 @@ class Attempts:
         task.waits += 1
         if instruction.after is not None:
             return instruction.after
-        return self._retry.delay(task.waits, random.random())
+        return self.retry.delay(task.waits, random.random())
 
     def _reject(self, lane: Lane, task: Task, errors: Mapping[int, Exception]) -> _Next:
         """Dead letters for the messages with errors, acknowledged before they count as done; the others remain."""
-        if self._dead_letters is None:
+        if self.dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
-        if self._transactional and len(errors) < len(task.part):
+        if self.transactional and len(errors) < len(task.part):
             return _Next(task.reject(errors))  # offsets in a transaction must not skip: each piece has its own
-        admitted, limit = self._dead_letters.admit(task, errors)
+        admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
         if admitted:
             rejected = task.select(admitted)
-            self._dead_letters.send(lane, rejected, [errors[index] for index in admitted])
+            self.dead_letters.send(lane, rejected, [errors[index] for index in admitted])
             fail_point("processor.after_dead_letter")
             self._account(lane, task.part.start_offset, _prefix_end(task.part, admitted))
             self._done(rejected)
@@ -160,17 +145,17 @@ class Attempts:
         """Move the position that is kept elsewhere over what is not for the handler any more, before that counts as
         done. While its store is unavailable only this step waits and is tried again; a stop or a revoke ends the wait
         with one last try. Raises `Abandoned` then, and `HandlerError` for what trying again does not cure."""
-        if self._accounted is None or start >= end:
+        if self.accounted is None or start >= end:
             return
         waits, last_try = 0, False
         while True:
             try:
-                self._accounted(lane.partition, start, end)
+                self.accounted(lane.partition, start, end)
                 break
             except RetryLater as unavailable:
                 if last_try:
                     raise Abandoned from unavailable
-                more = self._log_limit.admit("position", lane.partition.topic)
+                more = self.log_limit.admit("position", lane.partition.topic)
                 if more is not None:
                     LOG.warning(
                         "the position of %s/%d cannot be moved to %d yet; its commit waits%s",
@@ -181,10 +166,10 @@ class Attempts:
                 waits += 1
                 seconds = unavailable.after
                 last_try = not self._rest(
-                    lane, self._retry.delay(waits, random.random()) if seconds is None else seconds
+                    lane, self.retry.delay(waits, random.random()) if seconds is None else seconds
                 )
             except ReadFrom as missing:
-                self._rewinds.request(lane, missing.offset)
+                self.rewinds.request(lane, missing.offset)
                 raise Abandoned from missing
             except Exception as error:
                 topic, partition = lane.partition
@@ -195,20 +180,20 @@ class Attempts:
 
     def _rest(self, lane: Lane, seconds: float) -> bool:
         """Rest for these seconds. Return whether to try again: not after a stop or a revoke."""
-        until = self._clock.monotonic() + seconds
+        until = self.clock.monotonic() + seconds
         pause = Signal()
-        while not (lane.closing or lane.dead or self._shutdown.requested):
-            left = until - self._clock.monotonic()
+        while not (lane.closing or lane.dead or self.shutdown.requested):
+            left = until - self.clock.monotonic()
             if left <= 0:
                 return True
-            pause.wait(self._clock, min(left, _CHECK_SECONDS))
+            pause.wait(self.clock, min(left, _CHECK_SECONDS))
         return False
 
     def _reach_end(self, lane: Lane, task: Task) -> _Next:
         """Finish a range without messages up to the end of the log, after everything else in the lane."""
         part = task.part
-        if self._transactional and self._publisher is not None:
-            self._publisher.deliver(lane, task, {})
+        if self.transactional and self.publisher is not None:
+            self.publisher.deliver(lane, task, {})
         else:
             self._account(lane, part.start_offset, part.next_offset)
             self._done(task)
@@ -217,39 +202,39 @@ class Attempts:
     def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> _Next:
         """Have the outputs acknowledged, and only then count their input as done."""
         try:
-            if outputs or self._transactional:
-                if self._publisher is None:
+            if outputs or self.transactional:
+                if self.publisher is None:
                     raise MisuseError("a handler returned outputs, but the processor has no producer: give it one")
-                self._publisher.deliver(lane, task, outputs)
+                self.publisher.deliver(lane, task, outputs)
                 if outputs:
                     fail_point("processor.after_outputs")
         except UndeliveredError as refused:
             return self._refused(lane, task, refused)
-        if self._dead_letters is not None:
-            self._dead_letters.passed(task)
+        if self.dead_letters is not None and not task.counted:
+            self.dead_letters.count.passed(task.part.topic_partition, len(task.part))
         self._done(task)
         return _Next()
 
     def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> _Next:
         """Handle an output that can never be delivered: find its input message, without a retry first."""
         error = next(delivery.error for delivery in refused.report.failed + refused.report.unknown if delivery.error)
-        if self._transactional:
+        if self.transactional:
             raise self._handler_error(task) from error
-        task.failed(self._clock.time_ms())
+        task.failed(self.clock.time_ms())
         if len(task.part) > 1:
             return _Next(task.halves())
         return self._reject(lane, task, {0: error})
 
     def _done(self, task: Task) -> None:
         part = task.part
-        if self._transactional:
+        if self.transactional:
             return  # the transaction did it
         if task.contiguous:
             first = part.offsets[0] if len(part) else part.start_offset
-            self._tracker.done_range(part.topic_partition, part.epoch, first, part.next_offset)
+            self.tracker.done_range(part.topic_partition, part.epoch, first, part.next_offset)
         else:
             for offset in part.offsets:
-                self._tracker.done(part.topic_partition, part.epoch, offset)
+                self.tracker.done(part.topic_partition, part.epoch, offset)
 
     def _handler_error(self, task: Task) -> HandlerError:
         return HandlerError(

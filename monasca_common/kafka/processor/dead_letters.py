@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: publishing the messages that cannot be handled, within limits, with their origin in headers.
-
-`DeadLetterPublisher` checks the limits, sends dead letters, cuts those that are too large, and waits for the
-acknowledgements.
-"""
+"""Dead letters: publishing the messages that cannot be handled, within limits, with their origin in headers."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from monasca_common.kafka.clock import Clock
@@ -92,68 +88,50 @@ class Failure:
     first_failed_ms: int
 
 
+@dataclass(slots=True)
 class DeadLetterPublisher:
-    """Publishes the dead letters of one processor. Its handler threads use it."""
+    """Publishes the dead letters of one processor. Its handler threads use it. ``count`` checks the limits."""
 
-    def __init__(
-        self,
-        policy: DeadLetters,
-        settings: ConsumerSettings,
-        clock: Clock,
-        hooks: Hooks,
-        publisher: OutputPublisher,
-        log_limit: LogLimit,
-    ) -> None:
-        self._policy = policy
-        self._settings = settings
-        self._clock = clock
-        self._hooks = hooks
-        self._publisher = publisher
-        self._log_limit = log_limit
-        self._count = DeadLetterCount(policy)
+    policy: DeadLetters
+    settings: ConsumerSettings
+    clock: Clock
+    hooks: Hooks
+    publisher: OutputPublisher
+    log_limit: LogLimit
+    count: DeadLetterCount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = DeadLetterCount(self.policy)
 
     def topics(self) -> list[str]:
         """The dead-letter topics of the consumer's topics; each must exist."""
-        return sorted({self._topic(origin) for origin in self._settings.topics})
-
-    def passed(self, task: Task) -> None:
-        """Note that the task was handled."""
-        if not task.counted:
-            self._count.passed(task.part.topic_partition, len(task.part))
-
-    def admit(self, task: Task, errors: Mapping[int, Exception]) -> tuple[list[int], DeadLetterLimit | None]:
-        """The positions in the task that may be sent, and the limit that was crossed after them, if one was."""
-        return self._count.admit_some(task.part.topic_partition, errors, len(task.part))
+        return sorted({self._topic(origin) for origin in self.settings.topics})
 
     def send(self, lane: Lane, task: Task, errors: Sequence[Exception]) -> None:
         """Send a dead letter for each message of the task. Returns once all are acknowledged; raises `Abandoned`."""
         messages = list(task.part)
-        first_failed_ms = self._clock.time_ms() if task.first_failed_ms is None else task.first_failed_ms
+        first_failed_ms = self.clock.time_ms() if task.first_failed_ms is None else task.first_failed_ms
         letters = []
         for message, error in zip(messages, errors, strict=True):
-            self._hooks.call("before_dead_letter", message, error)
+            self.hooks.call("before_dead_letter", message, error)
             failure = Failure(error, task.attempts, first_failed_ms)
-            letters.append(dead_letter(message, failure, self._settings.group_id))
+            letters.append(dead_letter(message, failure, self.settings.group_id))
         topic = self._topic(task.part.topic_partition.topic)
-        with self._publisher.session(lane, task) as send:
-            for portion in self._publisher.portions(letters):
+        with self.publisher.session(lane, task) as send:
+            for portion in self.publisher.portions(letters):
                 shrink_to_fit(portion, partial(send, topic))
         for message, error in zip(messages, errors, strict=True):
             self._log(message, error)
-            self._hooks.call("after_dead_letter", message, error)
+            self.hooks.call("after_dead_letter", message, error)
 
     def _log(self, message: Message, error: Exception) -> None:
-        more = self._log_limit.admit("dead letter", message.topic, type(error).__name__)
+        more = self.log_limit.admit("dead letter", message.topic, type(error).__name__)
         if more is not None:
             place = (message.topic, message.partition, message.offset)
             LOG.warning("dead letter of %s/%d offset %d: %s%s", *place, reason_without_payload(message, error), more)
 
-    def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget partitions that another member owns now."""
-        self._count.forget(partitions)
-
     def _topic(self, origin: str) -> str:
-        return self._policy.topic_for(origin, self._settings.dead_letter_topic)
+        return self.policy.topic_for(origin, self.settings.dead_letter_topic)
 
 
 def reason_without_payload(message: Message, error: Exception) -> str:

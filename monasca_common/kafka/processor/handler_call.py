@@ -45,6 +45,7 @@ class Call:
     error: Exception | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Calls ``handler`` with a batch, or with its messages one by one.
 
@@ -52,25 +53,24 @@ class Caller:
     the dead letters. Of what the handler raises, only what is not an `Exception` escapes.
     """
 
-    def __init__(self, handler: Handler, serializer: Serializer | None, group: str, *, per_message: bool) -> None:
-        self._handler = handler
-        self._serializer = serializer
-        self._group = group
-        self._per_message = per_message
+    handler: Handler
+    serializer: Serializer | None
+    group: str
+    per_message: bool
 
     def call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
         """``interrupted``: asked between single messages, whether to leave the rest."""
         try:
-            decoded = decode(part, self._serializer)
+            decoded = decode(part, self.serializer)
         except Undecodable as error:
             return Call(0, failed=len(part), error=error)
-        if self._per_message:
+        if self.per_message:
             return self._one_by_one(decoded, interrupted)
         try:
             returned = self._returned_for(decoded)
         except Exception as error:
             return Call(0, failed=len(part), error=error)
-        return Call(len(part), identify(collect(returned), part, self._group))
+        return Call(len(part), identify(collect(returned), part, self.group))
 
     def _one_by_one(self, part: PartitionBatch[Any], interrupted: Callable[[], bool]) -> Call:
         outputs: list[Output] = []
@@ -86,10 +86,10 @@ class Caller:
             outputs += [output._replace(source=handled) for output in collect(returned)]
             handled += 1
         failed = 0 if failure is None else 1
-        return Call(handled, identify(outputs, part, self._group), failed, failure)
+        return Call(handled, identify(outputs, part, self.group), failed, failure)
 
     def _returned_for(self, argument: PartitionBatch[Any] | Message[Any]) -> Any:
-        returned = self._handler(argument)
+        returned = self.handler(argument)
         # A generator's body is the handler's as well: what it raises must be caught where the handler's is.
         return list(returned) if isinstance(returned, Iterator) else returned
 

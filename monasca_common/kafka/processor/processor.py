@@ -186,7 +186,7 @@ class Processor:
                 dead_letters, self._settings, self._clock, self._hooks, publisher, self._log_limit
             )
         attempts = Attempts(
-            Caller(handler, serializer, self._settings.group_id, per_message=per_message),
+            Caller(handler=handler, serializer=serializer, group=self._settings.group_id, per_message=per_message),
             retry or RetryPolicy(),
             self._clock,
             self._lanes,
@@ -390,7 +390,7 @@ class Processor:
         self._rewinds.forget(partitions)
         self._backpressure.forget(partitions)
         if self._dead_letters is not None:
-            self._dead_letters.forget(partitions)
+            self._dead_letters.count.forget(partitions)
 
     def _fail(self, error: BaseException) -> None:
         self._shutdown.fail(error)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import TypeAlias
 
 from monasca_common.kafka.clock import Clock, Signal
@@ -32,39 +32,30 @@ _RESUME_BELOW = 0.5  # of a partition's share; so that it does not flap
 Key: TypeAlias = bytes | int | None
 
 
+@dataclass(slots=True, eq=False)
 class Task:
     """Messages that go to the handler together, and what has happened to them so far."""
 
-    __slots__ = (
-        "attempts",
-        "contiguous",
-        "counted",
-        "due",
-        "first_failed_ms",
-        "last_chance",
-        "part",
-        "rejected",
-        "size",
-        "tries",
-        "waits",
-    )
+    part: PartitionBatch
+    parent: InitVar[Task | None] = None
+    contiguous: bool = field(default=True, kw_only=True)  # no message was left out in between
+    size: int = field(init=False)
+    attempts: int = field(init=False, default=0)  # failed calls of the handler that had these messages
+    first_failed_ms: int | None = field(init=False, default=None)
+    counted: bool = field(init=False, default=False)  # already among the messages of the dead letters' ratio
+    tries: int = field(init=False, default=0)  # failed calls since these messages are together
+    waits: int = field(init=False, default=0)  # times that a dependency was unavailable
+    # Part of a larger batch that failed often enough: one call, then halves again.
+    last_chance: bool = field(init=False, default=False)
+    rejected: Exception | None = field(init=False, default=None)  # not for the handler any more: a dead letter
+    due: float | None = field(init=False, default=None)  # until when it may wait for more; None once it is on its way
 
-    def __init__(self, part: PartitionBatch, parent: Task | None = None, *, contiguous: bool = True) -> None:
-        self.part = part
-        self.size = sum(map(len, filter(None, part.values))) + len(part) * _OVERHEAD_BYTES + _TASK_BYTES
-        self.contiguous: bool = contiguous  # no message was left out in between
-        self.attempts: int = 0  # failed calls of the handler that had these messages
-        self.first_failed_ms: int | None = None
-        self.counted: bool = False  # already among the messages of the dead letters' ratio
+    def __post_init__(self, parent: Task | None) -> None:
+        self.size = sum(map(len, filter(None, self.part.values))) + len(self.part) * _OVERHEAD_BYTES + _TASK_BYTES
         if parent is not None:
-            self.contiguous = contiguous and parent.contiguous
+            self.contiguous = self.contiguous and parent.contiguous
             self.attempts, self.first_failed_ms = parent.attempts, parent.first_failed_ms
             self.counted = parent.counted
-        self.tries = 0  # failed calls since these messages are together
-        self.waits = 0  # times that a dependency was unavailable
-        self.last_chance = False  # part of a larger batch that failed often enough: one call, then halves again
-        self.rejected: Exception | None = None  # not for the handler any more, but for the dead letters
-        self.due: float | None = None  # until when it may wait for more; None once it is on its way
 
     def __str__(self) -> str:
         topic, partition = self.part.topic_partition
@@ -122,6 +113,7 @@ class Task:
         return tuple(task for task in tasks if task is not None)
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """One line. It is ``queued`` for a thread or ``busy`` with one, or neither.
 
@@ -129,19 +121,16 @@ class Lane:
     ``unclaimed``: where dead letters begin that no handler has accounted for yet.
     """
 
-    __slots__ = ("busy", "closing", "dead", "epoch", "key", "partition", "queued", "resume_at", "tasks", "unclaimed")
-
-    def __init__(self, partition: TopicPartition, key: Key, epoch: int) -> None:
-        self.partition = partition
-        self.key = key
-        self.epoch = epoch
-        self.tasks: deque[Task] = deque()
-        self.queued = False
-        self.busy = False
-        self.closing = False
-        self.dead = False
-        self.resume_at: float | None = None
-        self.unclaimed: int | None = None
+    partition: TopicPartition
+    key: Key
+    epoch: int
+    tasks: deque[Task] = field(default_factory=deque)
+    queued: bool = False
+    busy: bool = False
+    closing: bool = False
+    dead: bool = False
+    resume_at: float | None = None
+    unclaimed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

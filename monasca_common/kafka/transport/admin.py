@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -286,15 +286,8 @@ class Admin:
         if not names:
             return {}
         futures = self._client.describe_topics(TopicCollection(names), request_timeout=_CLIENT_SECONDS)
-        asked = time.monotonic()
-        ids = {}
-        for name, future in futures.items():
-            try:
-                ids[name] = str(self._result(future, timeout, asked).topic_id)
-            except TransportError as error:
-                if error.code != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise
-        return ids
+        found = self._each(futures, timeout, may_lack=(KafkaError.UNKNOWN_TOPIC_OR_PART,))
+        return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
 
     def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
         """The question goes to whom the last metadata named as the controller, which under KRaft is a broker drawn by
@@ -344,14 +337,10 @@ class Admin:
         """`topic_max_message_bytes` of several topics by one request: the limit of each, or the error."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         futures = self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS)
-        asked = time.monotonic()
-        limits: dict[str, int | TransportError] = {}
-        for resource, future in futures.items():
-            try:
-                limits[resource.name] = int(self._result(future, timeout, asked)["max.message.bytes"].value)
-            except TransportError as error:
-                limits[resource.name] = error
-        return limits
+        return {
+            resource.name: found if isinstance(found, TransportError) else int(found["max.message.bytes"].value)
+            for resource, found in self._outcomes(futures, timeout)
+        }
 
     def topic_configs(self, topics: Iterable[str], timeout: float = 10.0) -> dict[str, dict[str, str]]:
         """Every setting of each topic, the brokers' defaults included."""
@@ -439,14 +428,9 @@ class Admin:
 
     def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
         """The members of a consumer group; none if there is no such group."""
-        future = self._client.describe_consumer_groups([group], request_timeout=_CLIENT_SECONDS)[group]
-        try:
-            members = self._result(future, timeout).members
-        except TransportError as error:
-            if error.code != KafkaError.GROUP_ID_NOT_FOUND:
-                raise
-            return ()
-        return tuple(GroupMember(member.client_id, member.host) for member in members)
+        futures = self._client.describe_consumer_groups([group], request_timeout=_CLIENT_SECONDS)
+        found = self._each(futures, timeout, may_lack=(KafkaError.GROUP_ID_NOT_FOUND,))[group]
+        return tuple(GroupMember(member.client_id, member.host) for member in found.members) if found else ()
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
         """What the live members of each consumer group read; nothing where it has none, or is a group of another kind,
@@ -454,22 +438,9 @@ class Admin:
         assigned: dict[str, GroupAssignment] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             futures = self._client.describe_consumer_groups(some, request_timeout=_CLIENT_SECONDS)
-            asked = time.monotonic()
-            for group, future in futures.items():
-                try:
-                    found = self._result(future, timeout, asked)
-                except TransportError as error:
-                    if error.code not in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
-                        raise
-                    assigned[group] = GroupAssignment()
-                    continue
-                parts = [member.assignment.topic_partitions for member in found.members if member.assignment]
-                partitions = frozenset(TopicPartition(tp.topic, tp.partition) for part in parts for tp in part)
-                assigned[group] = GroupAssignment(
-                    partitions,
-                    subscribes=not found.is_simple_consumer_group,
-                    is_settled=found.state in (ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY),
-                )
+            lacking = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL)
+            for group, found in self._each(futures, timeout, may_lack=lacking).items():
+                assigned[group] = GroupAssignment() if found is None else _assignment(found)
         return assigned
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
@@ -498,14 +469,9 @@ class Admin:
         """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes if such a broker
         is asked for a group's offsets (librdkafka#5040), but not if it is asked for the group."""
         futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
-        asked = time.monotonic()
-        for future in futures.values():
-            try:
-                self._result(future, timeout, asked)
-            except RetriableError:
-                raise
-            except TransportError:  # of a group that is unknown or of another kind: its coordinator has answered
-                continue
+        for _, found in self._outcomes(futures, timeout):
+            if isinstance(found, RetriableError):  # another is of a group that is unknown or of another kind
+                raise found
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0) -> None:
         """Set the committed offsets of a group without members; refused (`TransportError`) while it has some."""
@@ -565,8 +531,28 @@ class Admin:
         return self._answer(answer, timeout, timeout + _REASON_SECONDS)
 
     def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
+        """The responses to requests of this moment; raises the first error."""
+        return self._each(futures, timeout, may_lack=())
+
+    def _each(
+        self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float, *, may_lack: Collection[int]
+    ) -> dict[T, Any]:
+        """As `_all`, with ``None`` for errors of these codes."""
+        found = {}
+        for what, outcome in self._outcomes(futures, timeout):
+            if isinstance(outcome, TransportError) and outcome.code not in may_lack:
+                raise outcome
+            found[what] = None if isinstance(outcome, TransportError) else outcome
+        return found
+
+    def _outcomes(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> Iterator[tuple[T, Any]]:
+        """Each response to requests of this moment, or its `TransportError`."""
         asked = time.monotonic()
-        return {what: self._result(future, timeout, asked) for what, future in futures.items()}
+        for what, future in futures.items():
+            try:
+                yield what, self._result(future, timeout, asked)
+            except TransportError as error:
+                yield what, error
 
     def _result(self, future: concurrent.futures.Future[Any], timeout: float, asked: float | None = None) -> Any:
         """Return the response to an administrative request that was sent at ``asked`` (default: now)."""
@@ -610,6 +596,15 @@ class Admin:
 def _portions(items: Iterable[T], size: int) -> list[list[T]]:
     whole = list(items)
     return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+def _assignment(group: Any) -> GroupAssignment:
+    parts = [member.assignment.topic_partitions for member in group.members if member.assignment]
+    return GroupAssignment(
+        frozenset(TopicPartition(tp.topic, tp.partition) for part in parts for tp in part),
+        subscribes=not group.is_simple_consumer_group,
+        is_settled=group.state in (ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY),
+    )
 
 
 def _description(name: str, topic: Any) -> TopicDescription:
