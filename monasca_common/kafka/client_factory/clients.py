@@ -7,7 +7,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -15,7 +14,6 @@ from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import (
     CommitUnknown,
-    DeliveryError,
     DeliveryTimeout,
     RetriableError,
     TransportError,
@@ -85,15 +83,13 @@ class ServiceProducer:
     def __enter__(self) -> ServiceProducer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _settle(self, report: DeliveryReport) -> int:
         if report.ok:
             return 0
-        if report.failed or not all(_on_its_way(delivery.error) for delivery in report.unknown):
+        if report.failed or not all(isinstance(each.error, DeliveryTimeout) for each in report.unknown):
             raise UndeliveredError(report)
         with self._lock:
             self._promised.append(report)
@@ -228,9 +224,7 @@ class ServiceConsumer(RebalanceListener):
     def __enter__(self) -> ServiceConsumer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # The listener's part, called from within a poll
@@ -296,7 +290,3 @@ class ServiceConsumer(RebalanceListener):
 
 def _bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
-
-
-def _on_its_way(error: DeliveryError | None) -> bool:
-    return isinstance(error, DeliveryTimeout)

@@ -94,12 +94,6 @@ class OffsetTracker:
         with self._lock:
             return dict(self._confirmed)
 
-    def span(self, partition: TopicPartition) -> int:
-        """How many messages of a partition were received and are not committed."""
-        with self._lock:
-            state = self._partitions.get(partition)
-            return 0 if state is None else state.span
-
     def unfinished(self) -> dict[TopicPartition, int]:
         """How many messages of each partition were received and are not done."""
         with self._lock:

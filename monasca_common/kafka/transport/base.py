@@ -119,13 +119,19 @@ class ProducerTransport(ABC):
         The id is ``id_prefix`` and twelve hexadecimal digits of the sequence (`message_id`); ``None``: no id.
         """
 
-    @abstractmethod
     def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
         """Queue messages of bytes under the sequences from ``first``; how many the client took. One that it did not
         take is passed to `produce_record` next, which raises what is wrong.
 
         Their ids are as in `send`.
         """
+        accepted = 0
+        try:
+            for accepted, value in enumerate(values):
+                self.send(topic, value, key, first + accepted, id_prefix)
+        except self.refusals:
+            return accepted
+        return len(values)
 
     @abstractmethod
     def produce_record(

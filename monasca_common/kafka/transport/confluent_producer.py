@@ -57,15 +57,6 @@ class ConfluentProducer(ProducerTransport):
         self._produce(topic, value, key, ANY_PARTITION, callback, callback, 0, [(MESSAGE_ID_HEADER, given_id)])
         return given_id
 
-    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
-        accepted = 0
-        try:
-            for accepted, value in enumerate(values):
-                self.send(topic, value, key, first + accepted, id_prefix)
-        except self.refusals:
-            return accepted
-        return len(values)
-
     def produce_record(
         self,
         topic: str,

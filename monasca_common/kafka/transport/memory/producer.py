@@ -68,15 +68,6 @@ class MemoryProducer(ProducerTransport):
         self.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
         return given_id
 
-    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
-        accepted = 0
-        try:
-            for accepted, value in enumerate(values):
-                self.send(topic, value, key, first + accepted, id_prefix)
-        except KafkaException:
-            return accepted
-        return len(values)
-
     def produce_record(
         self,
         topic: str,
@@ -110,7 +101,8 @@ class MemoryProducer(ProducerTransport):
                 self._broker.wait(min(deadline, self._next_landing()))
                 self._send()
                 self._land()
-        self._run_ready()
+        while self._ready:  # without the lock; one that raises leaves the others for the next poll
+            self._ready.popleft()()
         return self._reports.take()
 
     def flush(self, timeout: float) -> Outcomes:
@@ -214,13 +206,3 @@ class MemoryProducer(ProducerTransport):
 
     def _tell(self, error: Any) -> None:
         self._ready.append(lambda: self._on_error(translate(error)))
-
-    def _run_ready(self) -> int:
-        """Run callbacks without the lock; one that raises leaves the others for the next poll."""
-        for count in itertools.count():
-            try:
-                run = self._ready.popleft()
-            except IndexError:
-                return count
-            run()
-        raise AssertionError("unreachable")

@@ -15,8 +15,8 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import contracts
 from monasca_common.kafka.testing.contracts import PARTITIONS, Capability, needs
-from monasca_common.kafka.testing.contracts.member import MemberProcess
 from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.functional.kafka.member_process import MemberProcess
 from monasca_common.tests.periodic import periodic
 
 

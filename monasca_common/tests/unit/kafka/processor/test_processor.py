@@ -567,7 +567,7 @@ class StopTest(ProcessorCase):
         self.fill(*[b"x"] * 10)
         gate = Gate()
         running = self.start(gate, settings={"batch_size": 2})
-        self.until(lambda: gate.calls and running.processor._tracker.span(IN) == 10)
+        self.until(lambda: gate.calls and running.processor._tracker.unfinished() == {IN: 10})
         reports = []
         stopper = threading.Thread(target=lambda: reports.append(running.processor.stop(10)), daemon=True)
         stopper.start()

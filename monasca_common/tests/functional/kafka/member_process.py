@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a group in its own process, so that a test can kill it.
 
-python -m monasca_common.kafka.testing.contracts.member '{"bootstrap_servers": …, "topics": […], "group_id": …}'
+python -m monasca_common.tests.functional.kafka.member_process '{"bootstrap_servers": …, "topics": […], "group_id": …}'
 """
 
 from __future__ import annotations
