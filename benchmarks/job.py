@@ -29,7 +29,7 @@ class Job:
     messages: int
     group: str = ""
     threads: int = 1
-    bulk: int = 1  # messages in one HTTP request
+    bulk: int = 1  # messages in one HTTP request or one `publish`
     case: str = ""  # its name, where one module has several
     database: str = ""  # a SQLAlchemy URL
 
@@ -44,6 +44,8 @@ class Figures:
     written: int = 0  # all that must be in the log
     rows: int | None = None  # all that must be in the database
     next_offsets: int | None = None  # a reader's, all partitions together, where it read everything
+    p50_ms: float | None = None  # of the latencies, with p99_ms
+    p99_ms: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -3,18 +3,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
+
 from benchmarks.job import Job
 from benchmarks.librdkafka import BATCH, LINGER_MS
-from monasca_common.kafka import KafkaConsumer, KafkaProducer, plugins
+from monasca_common.kafka import KafkaConsumer, KafkaProducer, open_consumer, open_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.settings import AuditSettings
+
+_REPORT_SECONDS = 1.0
 
 
-def producer(job: Job) -> KafkaProducer:
-    return plugins.kafka_producer(ProducerSettings(ConnectionSettings(job.servers), linger_ms=LINGER_MS))
+@contextlib.contextmanager
+def producer(job: Job) -> Iterator[KafkaProducer]:
+    """Audited for a case ``…-audited``."""
+    settings = ProducerSettings(_connection(job), linger_ms=LINGER_MS)
+    with contextlib.ExitStack() as stack:
+        if job.case.endswith("-audited"):
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            audit = AuditSettings(folder=folder, report_seconds=_REPORT_SECONDS)
+            reporter = stack.enter_context(AuditReporter(audit, settings, "api", "benchmark"))
+            settings = reporter.audited(settings)
+        yield stack.enter_context(open_producer(settings))
+
+
+def _connection(job: Job) -> ConnectionSettings:
+    return ConnectionSettings(job.servers, driver="confluent" if job.case.endswith("-confluent") else "kafka")
 
 
 def consumer(job: Job, batch: int = BATCH) -> KafkaConsumer:
-    settings = ConsumerSettings(
-        connection=ConnectionSettings(job.servers), topics=(job.topic,), group_id=job.group, batch_size=batch
-    )
-    return plugins.kafka_consumer(settings)
+    settings = ConsumerSettings(connection=_connection(job), topics=(job.topic,), group_id=job.group, batch_size=batch)
+    return open_consumer(settings)

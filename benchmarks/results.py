@@ -52,7 +52,7 @@ class Results:
         for section in SECTIONS:
             rows = [_row(case.title, self.runs[case.name]) for case in section.cases if case.name in self.runs]
             if rows:
-                columns = ("case", "median/s", "min - max", "CPU us/message")
+                columns = ("case", "median/s", "min - max", "CPU us/message", "p50, p99 ms")[: len(rows[0])]
                 lines += [f"{section.title} ({self.measured[section.name]})", *_aligned([columns, *rows]), ""]
         verdicts = [_verdict(verdict) for verdict in self.verdicts()]
         if verdicts:
@@ -66,7 +66,11 @@ class Results:
 def _row(title: str, runs: Sequence[Figures]) -> Sequence[str]:
     rates = [run.rate for run in runs]
     cpu = f"{statistics.median(run.cpu_us for run in runs):.2f}"
-    return title, f"{statistics.median(rates):,.0f}", f"{min(rates):,.0f} - {max(rates):,.0f}", cpu
+    row = [title, f"{statistics.median(rates):,.0f}", f"{min(rates):,.0f} - {max(rates):,.0f}", cpu]
+    latencies = [(run.p50_ms, run.p99_ms) for run in runs if run.p50_ms is not None and run.p99_ms is not None]
+    if latencies:
+        row.append(", ".join(f"{statistics.median(column):.2f}" for column in zip(*latencies, strict=True)))
+    return row
 
 
 def _verdict(verdict: Verdict) -> Sequence[str]:

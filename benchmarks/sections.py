@@ -16,7 +16,7 @@ class Case:
     messages: int
     quick_messages: int
     threads: int = 1
-    bulk: int = 1  # messages in one HTTP request
+    bulk: int = 1  # messages in one HTTP request or one `publish`
     environment: str | None = None
 
 
@@ -46,6 +46,8 @@ class Required:
     peer: str
 
 
+_BULKS = (400_000, 96_000)
+_AUDITED = (1_000_000, 400_000)
 _BACKLOG = (1_000_000, 250_000)
 _SPARK = (2_000_000, 500_000)
 
@@ -56,17 +58,40 @@ SECTIONS = (
         (
             Case("send-bare", "confluent-kafka, counting callback", "messaging.send_bare", 2_000_000, 400_000),
             Case("send", "send with message ids, and flush", "messaging.send_ours", 2_000_000, 400_000),
+            Case("send-confluent", "send, driver confluent", "messaging.send_ours", 2_000_000, 400_000),
             Case("send-arroyo", "arroyo", "messaging.send_arroyo", 200_000, 60_000, environment="arroyo"),
         ),
     ),
     Section(
         "publishing",
-        "Publish bulks of 100 with known outcome",
+        "Publish bulks with known outcome, of 100 where nothing else is said",
         (
-            Case("publish-old", "monasca-common 3.8", "messaging.publish_old", 400_000, 100_000, environment="old"),
-            Case("publish-bare", "confluent-kafka, ids and callbacks", "messaging.publish_bare", 400_000, 100_000),
-            Case("publish", "publish", "messaging.publish_ours", 400_000, 100_000),
+            Case("publish-old", "monasca-common 3.8", "messaging.publish_old", *_BULKS, environment="old"),
+            Case("publish-bare", "confluent-kafka, ids and callbacks", "messaging.publish_bare", *_BULKS, bulk=100),
+            Case("publish", "publish", "messaging.publish_ours", *_BULKS, bulk=100),
+            Case("publish-8", "publish, 8 threads", "messaging.publish_ours", *_BULKS, threads=8, bulk=100),
+            Case("publish-counting", "confluent-kafka, 1,000 counted", "messaging.publish_bare", *_BULKS, bulk=1000),
+            Case("publish-1000", "publish, bulks of 1,000", "messaging.publish_ours", *_BULKS, bulk=1000),
         ),
+    ),
+    Section(
+        "latency",
+        "Publish one message, 100 times a second",
+        (
+            Case("latency-bare", "confluent-kafka, produce and flush", "messaging.publish_latency", 3_000, 1_000),
+            Case("latency", "publish", "messaging.publish_latency", 3_000, 1_000),
+        ),
+    ),
+    Section(
+        "auditing",
+        "Send, and publish bulks of 100, counted for the audit",
+        (
+            Case("send-uncounted", "send", "messaging.send_ours", *_AUDITED),
+            Case("send-audited", "send, audited", "messaging.send_ours", *_AUDITED),
+            Case("publish-uncounted", "publish", "messaging.publish_ours", *_BULKS, bulk=100),
+            Case("publish-audited", "publish, audited", "messaging.publish_ours", *_BULKS, bulk=100),
+        ),
+        repeats=9,
     ),
     Section(
         "posting",
@@ -85,6 +110,7 @@ SECTIONS = (
         (
             Case("consume-bare", "confluent-kafka, consume(1000)", "messaging.consume_bare", 4_000_000, 800_000),
             Case("consume", "poll, tracked, committed", "messaging.consume_ours", 4_000_000, 800_000),
+            Case("consume-confluent", "poll, driver confluent", "messaging.consume_ours", 4_000_000, 800_000),
             Case("processor", "Processor, no-op handler", "messaging.consume_processor", 4_000_000, 800_000),
         ),
         backlog="messaging.fill",
@@ -128,10 +154,18 @@ SECTIONS = (
 REQUIRED = (
     Required("send", 0.5, "send-bare"),
     Required("send", 8, "send-arroyo"),
+    Required("send-confluent", 0.3, "send-bare"),
     Required("publish", 1, "publish-old"),
+    Required("publish", 1, "publish-bare"),
+    Required("publish-8", 1, "send"),
+    Required("publish-1000", 1, "publish-counting"),
+    Required("send-audited", 0.97, "send-uncounted"),
+    Required("publish-audited", 0.98, "publish-uncounted"),
     Required("http-100", 0.7, "http-bare-100"),
     Required("http-1", 0.8, "http-bare-1"),
     Required("consume", 0.7, "consume-bare"),
+    Required("consume-confluent", 0.7, "consume-bare"),
+    Required("processor", 0.6, "consume-bare"),
     Required("persist", 0.8, "persist-bare"),
     Required("aggregate-5", 1, "aggregate-bare"),
     Required("notify", 8, "notify-bare"),

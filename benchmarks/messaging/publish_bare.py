@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bulks with known outcome over confluent-kafka: an id in a header of each message and a callback that counts."""
+"""Bulks over confluent-kafka: a callback that counts, and except for ``publish-counting`` an id in a header of each
+message."""
 
 from __future__ import annotations
 
@@ -10,8 +11,6 @@ from confluent_kafka import Producer
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import producer_options, versions
 from benchmarks.payload import VALUES
-
-BULK = 100
 
 
 class _Counter:
@@ -30,18 +29,22 @@ def run(job: Job) -> Figures:
 
     def publish() -> int:
         bulk = _Counter()
-        for record in VALUES[:BULK]:
-            header = [("message-id", b"producer%d" % next(numbers))]
-            producer.produce(job.topic, record, on_delivery=bulk, headers=header)
+        if job.case == "publish-counting":
+            for record in VALUES[: job.bulk]:
+                producer.produce(job.topic, record, on_delivery=bulk)
+        else:
+            for record in VALUES[: job.bulk]:
+                header = [("message-id", b"producer%d" % next(numbers))]
+                producer.produce(job.topic, record, on_delivery=bulk, headers=header)
         producer.flush()
         return bulk.delivered
 
     publish()
     with Stopwatch() as watch:
-        delivered = sum(publish() for _ in range(job.messages // BULK))
+        delivered = sum(publish() for _ in range(job.messages // job.bulk))
     if delivered != job.messages:
         raise RuntimeError(f"{delivered} of {job.messages} were acknowledged")
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + BULK, versions=versions())
+    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + job.bulk, versions=versions())
 
 
 if __name__ == "__main__":

@@ -1,25 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our ``publish``: bulks with known outcome."""
+"""Our ``publish``: bulks with known outcome, on one thread or several."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import ours
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import versions
 from benchmarks.payload import VALUES
 
-BULK = 100
-
 
 def run(job: Job) -> Figures:
-    bulk = VALUES[:BULK]
-    with ours.producer(job) as producer:
-        producer.publish(job.topic, bulk).raise_for_undelivered()
+    bulk = VALUES[: job.bulk]
+    with ours.producer(job) as producer, ThreadPoolExecutor(job.threads) as threads:
+
+        def publish(bulks: int) -> int:
+            return sum(producer.publish(job.topic, bulk).delivered_count for _ in range(bulks))
+
+        publish(1)
+        each = job.messages // job.bulk // job.threads
         with Stopwatch() as watch:
-            delivered = sum(producer.publish(job.topic, bulk).delivered_count for _ in range(job.messages // BULK))
+            delivered = sum(threads.map(publish, [each] * job.threads)) if job.threads > 1 else publish(each)
     if delivered != job.messages:
         raise RuntimeError(f"{delivered} of {job.messages} were acknowledged")
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + BULK, versions=versions())
+    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + job.bulk, versions=versions())
 
 
 if __name__ == "__main__":
