@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of a cluster: topics, offsets and permissions, each call waiting for the brokers' answer.
+"""Administration of a cluster: topics and offsets, each call waiting for the brokers' answer.
 
 The only importer of `confluent_kafka.admin`. Every error leaves as a `TransportError`; all times are seconds.
 """
@@ -26,17 +26,12 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
     OffsetSpec,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -95,32 +90,6 @@ class GroupAssignment:
     def has(self, partition: TopicPartition) -> bool | None:
         """Whether a live member reads it; ``None``: not known during a rebalance."""
         return partition in self.partitions or (False if self.is_settled else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """What a principal may do: ``Permission("User:alice", "write", "topic", "metrics")``.
-
-    ``operation``: read, write, describe, create, alter, idempotent_write, all, …
-    ``resource``: topic, group, transactional_id or broker (named ``kafka-cluster``).
-    """
-
-    principal: str
-    operation: str
-    resource: str
-    name: str
-    prefixed: bool = False
-
-    def binding(self, kind: type[Any]) -> Any:
-        return kind(
-            ResourceType[self.resource.upper()],
-            self.name,
-            ResourcePatternType.PREFIXED if self.prefixed else ResourcePatternType.LITERAL,
-            self.principal,
-            "*",
-            AclOperation[self.operation.upper()],
-            AclPermissionType.ALLOW,
-        )
 
 
 class Admin:
@@ -326,15 +295,9 @@ class Admin:
         """The cluster's own id: two addresses with one id lead to the same cluster."""
         return str(self._metadata(timeout=timeout).cluster_id)
 
-    def topic_max_message_bytes(self, topic: str, timeout: float) -> int:
-        """The topic's ``max.message.bytes``: the limit of a whole record batch as the broker stores it."""
-        limit = self.max_message_bytes((topic,), timeout)[topic]
-        if isinstance(limit, TransportError):
-            raise limit
-        return limit
-
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        """`topic_max_message_bytes` of several topics by one request: the limit of each, or the error."""
+        """Each topic's ``max.message.bytes``, the limit of a whole record batch as the broker stores it, or the error;
+        by one request."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         futures = self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS)
         return {
@@ -484,16 +447,6 @@ class Admin:
         for partition in self._all(futures, timeout)[group].topic_partitions or []:
             if partition.error is not None:
                 raise translate(partition.error)
-
-    def allow(self, *permissions: Permission, timeout: float = 10.0) -> None:
-        """Grant these permissions (needs a cluster with an authorizer)."""
-        bindings = [permission.binding(AclBinding) for permission in permissions]
-        self._all(self._client.create_acls(bindings, request_timeout=_CLIENT_SECONDS), timeout)
-
-    def revoke(self, *permissions: Permission, timeout: float = 10.0) -> None:
-        """Revoke these permissions; one that was never granted is not an error."""
-        filters = [permission.binding(AclBindingFilter) for permission in permissions]
-        self._all(self._client.delete_acls(filters, request_timeout=_CLIENT_SECONDS), timeout)
 
     def _offsets(
         self,

@@ -22,7 +22,8 @@ from monasca_common.devbroker import ApiKey, BrokerFailed, Fault, InvalidCluster
 from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import AuthenticationError, TransportError
-from monasca_common.kafka.transport.admin import Admin, Permission
+from monasca_common.kafka.transport.admin import Admin
+from monasca_common.tests.functional.permissions import Permission, allow, revoke
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
@@ -117,9 +118,9 @@ class TestOneNode(base.BaseTestCase):
 
     def test_a_topics_limit_can_be_asked_for_and_changed(self):
         topic = self.fixture.topic(config={"max.message.bytes": "5000"})
-        self.assertEqual(5000, self.cluster.admin.topic_max_message_bytes(topic, timeout=10))
+        self.assertEqual(5000, self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic])
         self.cluster.admin.set_topic_config(topic, {"max.message.bytes": "6000"})
-        self.assertTrue(wait_until(lambda: self.cluster.admin.topic_max_message_bytes(topic, timeout=10) == 6000))
+        self.assertTrue(wait_until(lambda: self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic] == 6000))
 
 
 @periodic("the development broker's own test; TestBrokerStart has the smoke test")
@@ -371,14 +372,14 @@ class TestSecurity(base.BaseTestCase):
         (denied,) = produce(self.cluster, topic, 1, **as_monasca, **{"enable.idempotence": False})
         self.assertEqual("TOPIC_AUTHORIZATION_FAILED", denied.name())
         write = Permission("User:monasca", "write", "topic", topic)
-        self.cluster.admin.allow(write)
+        allow(self.cluster.admin, write)
         self.assertEqual([None], produce(self.cluster, topic, 1, **as_monasca))
-        self.cluster.admin.revoke(write)
+        revoke(self.cluster.admin, write)
         self.assertEqual(1, len(read(self.cluster, topic)))
 
     def test_a_certificate_is_a_principal_too(self):
         topic = self.fixture.topic()
-        self.cluster.admin.allow(Permission("User:monasca", "write", "topic", topic))
+        allow(self.cluster.admin, Permission("User:monasca", "write", "topic", topic))
         options = {**self.cluster.mutual_tls_options("monasca"), **ACKS_ALL}
         producer = confluent_kafka.Producer(options)
         producer.produce(topic, b"0")

@@ -28,7 +28,6 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.admin import Permission
 from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.consumer_case import (
@@ -36,6 +35,7 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     ConsumerCase,
     Recorder,
 )
+from monasca_common.tests.functional.permissions import Permission, allow, revoke
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
@@ -319,8 +319,8 @@ class TestPermissions(ConsumerCase):
 
     def allow(self, *resources):
         permissions = [Permission("User:monasca", operation, kind, name) for operation, kind, name in resources]
-        self.admin.allow(*permissions)
-        self.addCleanup(self.admin.revoke, *permissions)
+        allow(self.admin, *permissions)
+        self.addCleanup(revoke, self.admin, *permissions)
 
     @periodic("a variant of a denied topic")
     def test_a_denied_group_is_told_and_does_not_spin(self):
@@ -342,10 +342,10 @@ class TestPermissions(ConsumerCase):
         self.allow(("read", "group", self.group))
         read = Permission("User:monasca", "read", "topic", self.topic)
         describe = Permission("User:monasca", "describe", "topic", self.topic)
-        self.admin.allow(read, describe)
+        allow(self.admin, read, describe)
         consumer = self.consumer(self.topic, user="monasca")
         self.read(consumer, 3)
-        self.admin.revoke(read, describe)
+        revoke(self.admin, read, describe)
         _, _, polls = self.errors_of(consumer, AuthorizationError)
         self.assertLess(polls, 40)
 

@@ -8,6 +8,7 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, doubled
 from monasca_common.tests.functional.kafka.test_hangs_kafka import MESSAGES, HangCase
 from monasca_common.tests.functional.kafka.test_security import SecurityCase
+from monasca_common.tests.functional.permissions import allow, revoke
 from monasca_common.tests.periodic import periodic
 
 
@@ -18,7 +19,7 @@ class TestReopenedAfterAFatalError(SecurityCase):
         right = self.allow("write")
         before = self.producer(user="monasca")
         before.publish(self.topic, [b"before"], timeout=SECONDS).raise_for_undelivered()
-        self.cluster.admin.revoke(right)
+        revoke(self.cluster.admin, right)
         # One that is open goes on for other topics: fatal it is for one that is opened now.
         self.wait_until(lambda: not before.publish(self.topic, [b"before"], timeout=SECONDS).ok)
         producer = self.producer(user="monasca")
@@ -31,7 +32,7 @@ class TestReopenedAfterAFatalError(SecurityCase):
         self.wait_until(finished)
         self.assertFalse(reports[-1].retriable)
         self.assertFalse(producer.retry(reports[-1], timeout=SECONDS).ok)
-        self.cluster.admin.allow(right)
+        allow(self.cluster.admin, right)
 
         def delivered():  # a broker hears of a permission a little later
             if producer.health().finished:

@@ -21,8 +21,8 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.admin import Permission
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+from monasca_common.tests.functional.permissions import Permission, allow, revoke
 
 PRINCIPAL = "User:monasca"
 SOON_SECONDS = 1.0
@@ -42,8 +42,8 @@ class SecurityCase(ProducerCase):
 
     def allow(self, operation, name=None, resource="topic"):
         permission = Permission(PRINCIPAL, operation, resource, name or self.topic)
-        self.cluster.admin.allow(permission)
-        self.addCleanup(self.cluster.admin.revoke, permission)
+        allow(self.cluster.admin, permission)
+        self.addCleanup(revoke, self.cluster.admin, permission)
         return permission
 
     @contextmanager
@@ -108,7 +108,7 @@ class TestProducerSecurity(SecurityCase):
         right = self.allow("write")
         producer = self.as_monasca()
         producer.publish(self.topic, [b"1"], timeout=SECONDS).raise_for_undelivered()
-        self.cluster.admin.revoke(right)
+        revoke(self.cluster.admin, right)
         denied = []
 
         def told():
