@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -12,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
-from stevedore import ExtensionManager, driver
-from stevedore.exception import NoMatches
 
 from monasca_common.kafka.config import configuration
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
@@ -183,45 +180,24 @@ def entry_point(namespace: str, name: str, *, option: str, extra: str = "") -> A
 
     Raises `ConfigurationError`, which lists the known names.
     """
-    manager: Any = None
-    broken: list[BaseException] = []
-    # stevedore logs a name that is not there; what is raised here says more.
-    if name in importlib.metadata.entry_points(group=namespace).names:
-        with contextlib.suppress(NoMatches):
-            manager = driver.DriverManager(
-                namespace,
-                name,
-                on_load_failure_callback=lambda _manager, _plugin, error: broken.append(error),
-                warn_on_missing_entrypoint=False,
-            )
-    if manager is None:
-        raise _no_plugin(namespace, name, option, broken, extra) from (broken[0] if broken else None)
-    return manager.driver
-
-
-def _no_plugin(namespace: str, name: str, option: str, broken: list[BaseException], extra: str) -> ConfigurationError:
-    if broken and isinstance(broken[0], ImportError):
-        return ConfigurationError(
-            f"{option}={name}: the plugin cannot be loaded: {remedy(broken[0], extra)}, or use another"
+    installed = importlib.metadata.entry_points(group=namespace)
+    if name not in installed.names:
+        raise ConfigurationError(
+            f"{option}={name} is not known: use one of {', '.join(sorted(installed.names)) or '(none is installed)'}, "
+            f"or install a package that offers it as an entry point of {namespace}"
         )
-    if broken:
-        return ConfigurationError(
-            f"{option}={name}: the plugin cannot be loaded ({broken[0]}): install what it needs, or use another"
-        )
-    known = sorted(importlib.metadata.entry_points(group=namespace).names)
-    return ConfigurationError(
-        f"{option}={name} is not known: use one of {', '.join(known) or '(none is installed)'}, or install a package "
-        f"that offers it as an entry point of {namespace}"
-    )
+    try:
+        return installed[name].load()
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{option}={name}: the plugin cannot be loaded: {remedy(error, extra)}, or use another"
+        ) from error
+    except Exception as error:
+        raise ConfigurationError(
+            f"{option}={name}: the plugin cannot be loaded ({error}): install what it needs, or use another"
+        ) from error
 
 
 def load_hooks(names: Sequence[str]) -> tuple[Hook, ...]:
     """The hooks of these entry-point names, in this order; an unknown name raises `ConfigurationError`."""
-    if not names:
-        return ()
-    extensions: Iterable[Any] = ExtensionManager(HOOKS)
-    known = {extension.name: extension.plugin for extension in extensions}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ConfigurationError(f"unknown hooks {unknown} in {HOOKS}: known are {sorted(known)}")
-    return tuple(known[name]() for name in names)
+    return tuple(entry_point(HOOKS, name, option="hooks")() for name in names)
