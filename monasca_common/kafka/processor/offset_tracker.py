@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Mapping
 
 from monasca_common.kafka.message import OffsetAndEpoch, PartitionBatch, TopicPartition
@@ -33,7 +32,7 @@ class OffsetTracker:
         offsets = part.offsets
         if offsets:
             with self._lock:
-                self._receive(part, offsets, len(offsets))
+                self._receive(part, offsets[0], offsets)
 
     def reached(self, part: PartitionBatch) -> None:
         """The log ends with the range of ``part``, which has no message: done when `done_range` says so.
@@ -46,7 +45,7 @@ class OffsetTracker:
             if state is not None and state.epoch == part.epoch:
                 start = max(start, state.end)
             if start < part.next_offset:
-                self._receive(part, [start, part.next_offset - 1], 0)
+                self._receive(part, start, [part.next_offset - 1], is_end=True)
 
     def start_at(self, partition: TopicPartition, at: OffsetAndEpoch) -> None:
         """Start a partition of which nothing was received: all before ``at`` is done, and perhaps not committed."""
@@ -111,14 +110,14 @@ class OffsetTracker:
             for partition in partitions:
                 self._drop(self._partitions.pop(partition, None))
 
-    def _receive(self, part: PartitionBatch, offsets: list[int], messages: int) -> None:
+    def _receive(self, part: PartitionBatch, start: int, offsets: list[int], *, is_end: bool = False) -> None:
         state = self._partitions.get(part.topic_partition)
         if state is not None and part.epoch < state.epoch:
             return
-        if state is None or part.epoch > state.epoch or offsets[0] < state.end:
+        if state is None or part.epoch > state.epoch or start < state.end:
             self._drop(state)
-            state = self._partitions[part.topic_partition] = _Partition(part.topic_partition, part.epoch, offsets[0])
-        state.receive(offsets, messages)
+            state = self._partitions[part.topic_partition] = _Partition(part.topic_partition, part.epoch, start)
+        state.receive(offsets, is_end=is_end)
         self._sort(state)
 
     def _drop(self, state: _Partition | None) -> None:
@@ -138,7 +137,8 @@ class OffsetTracker:
 
 
 class _Partition:
-    """One partition under one epoch: blocks of received offsets, oldest first."""
+    """One partition under one epoch: the offsets that were received and are not committed, ascending, but not always
+    contiguous."""
 
     def __init__(self, partition: TopicPartition, epoch: int, start: int) -> None:
         self.partition = partition
@@ -146,66 +146,39 @@ class _Partition:
         self.end = start  # next to receive
         self.done = start  # next to read after the gap-free prefix
         self.committed = start
-        self.span = 0
-        self._open: list[_Block] = []
-        self._uncommitted: deque[tuple[int, int]] = deque()  # (next offset, messages) of each block, oldest first
+        self._offsets: list[int] = []
+        self._done = bytearray()  # of each offset: 1 once it is done
+        self._prefix = 0  # how many of them make up the gap-free prefix
+        self._ends: set[int] = set()  # those that are no messages, but ends of the log
 
-    def receive(self, offsets: list[int], messages: int) -> None:
+    def receive(self, offsets: list[int], *, is_end: bool) -> None:
         self.end = offsets[-1] + 1
-        self.span += messages
-        self._open.append(_Block(offsets, messages))
-        self._uncommitted.append((self.end, messages))
+        self._offsets += offsets
+        self._done += bytes(len(offsets))
+        if is_end:
+            self._ends.update(offsets)
+
+    @property
+    def span(self) -> int:
+        return len(self._offsets) - len(self._ends)
 
     @property
     def unfinished(self) -> int:
-        return sum(block.left for block in self._open if block.messages)
+        return sum(
+            not done and offset not in self._ends for offset, done in zip(self._offsets, self._done, strict=True)
+        )
 
     def finish(self, first: int, next_offset: int) -> None:
-        for index in range(bisect_left(self._open, first, key=_last), len(self._open)):
-            if self._open[index].offsets[0] >= next_offset:
-                break
-            self._open[index].finish(first, next_offset)
-        finished = 0
-        for block in self._open:
-            self.done = max(self.done, block.done_below)
-            if block.left:
-                break
-            finished += 1
-        del self._open[:finished]
+        low, high = bisect_left(self._offsets, first), bisect_left(self._offsets, next_offset)
+        self._done[low:high] = b"\1" * (high - low)
+        if low <= self._prefix < high:
+            undone = self._done.find(0, high)
+            self._prefix = len(self._done) if undone < 0 else undone
+            self.done = self._offsets[self._prefix - 1] + 1
 
     def commit(self, next_offset: int) -> None:
         self.committed = max(self.committed, next_offset)
-        while self._uncommitted and self._uncommitted[0][0] <= next_offset:
-            self.span -= self._uncommitted.popleft()[1]
-
-
-class _Block:
-    """Offsets that one poll received, ascending but not always contiguous, and which of them are done. ``messages``:
-    0 for a range at the end of the log that has none."""
-
-    __slots__ = ("_flags", "_prefix", "left", "messages", "offsets")
-
-    def __init__(self, offsets: list[int], messages: int) -> None:
-        self.offsets = offsets
-        self.messages = messages
-        self.left = len(offsets)
-        self._flags = bytearray(len(offsets))
-        self._prefix = 0
-
-    def finish(self, first: int, next_offset: int) -> None:
-        low = bisect_left(self.offsets, first)
-        high = bisect_left(self.offsets, next_offset)
-        self.left -= self._flags.count(0, low, high)
-        self._flags[low:high] = b"\1" * (high - low)
-        if low <= self._prefix < high:
-            undone = self._flags.find(0, high)
-            self._prefix = len(self.offsets) if undone < 0 else undone
-
-    @property
-    def done_below(self) -> int:
-        """One past the last offset of this block's gap-free prefix; 0 without one."""
-        return self.offsets[self._prefix - 1] + 1 if self._prefix else 0
-
-
-def _last(block: _Block) -> int:
-    return block.offsets[-1]
+        count = min(self._prefix, bisect_left(self._offsets, next_offset))
+        self._ends.difference_update(self._offsets[:count])
+        del self._offsets[:count], self._done[:count]
+        self._prefix -= count
