@@ -13,15 +13,14 @@ from monasca_common.kafka.testing.contracts.scenario import Scenario
 
 class ConsumerContract(Scenario):
     def test_a_batch_has_a_column_for_everything_of_a_message(self) -> None:
-        topic = self.cluster.new_topic()
         self.publish(
-            topic,
+            self.topic,
             [Record(b"%d" % n, b"k%d" % n, (("h", b"%d" % n),), 1000 + n, partition=1) for n in range(3)],
-            topics_without_message_id=frozenset({topic}),
+            topics_without_message_id=frozenset({self.topic}),
         )
-        consumer = self.cluster.consumer(topic, self.cluster.name())
+        consumer = self.cluster.consumer(self.topic, self.group)
         parts = [part for batch in self.await_batches(consumer, 3) for part in batch.partitions]
-        self.assertEqual({TopicPartition(topic, 1)}, {part.topic_partition for part in parts})
+        self.assertEqual({TopicPartition(self.topic, 1)}, {part.topic_partition for part in parts})
         self.assertEqual(1, len({part.epoch for part in parts}))
         self.assertEqual([0, 1, 2], [offset for part in parts for offset in part.offsets])
         self.assertEqual([b"0", b"1", b"2"], [value for part in parts for value in part.values])
@@ -33,15 +32,13 @@ class ConsumerContract(Scenario):
         self.assertEqual(3, parts[-1].next_offset)
 
     def test_a_message_without_an_id_is_known_by_its_place(self) -> None:
-        topic = self.cluster.new_topic()
-        self.publish(topic, [Record(b"v", partition=2)], topics_without_message_id=frozenset({topic}))
-        [message] = self.log(topic)
-        self.assertEqual(f"{topic}/2/0".encode(), message.message_id)
+        self.publish(self.topic, [Record(b"v", partition=2)], topics_without_message_id=frozenset({self.topic}))
+        [message] = self.log(self.topic)
+        self.assertEqual(f"{self.topic}/2/0".encode(), message.message_id)
 
     def test_a_poll_returns_no_more_than_it_is_asked_for(self) -> None:
-        topic = self.cluster.new_topic()
-        self.fill(topic, 5)
-        consumer = self.cluster.consumer(topic, self.cluster.name())
+        self.fill(self.topic, 5)
+        consumer = self.cluster.consumer(self.topic, self.group)
         sizes: list[int] = []
         for _ in self.attempts(lambda: f"batches of {sizes}"):
             if sum(sizes) == 20:
@@ -50,15 +47,14 @@ class ConsumerContract(Scenario):
         self.assertLessEqual(max(sizes), 3)
 
     def test_an_empty_topic_gives_empty_batches_without_errors(self) -> None:
-        consumer = self.cluster.consumer(self.cluster.new_topic(), self.cluster.name())
+        consumer = self.cluster.consumer(self.topic, self.group)
         self.settle(consumer, until=self.own(consumer, 4))
         batch = consumer.poll(timeout=0.01)
         self.assertEqual((0, (), ()), (len(batch), batch.partitions, batch.errors))
 
     def test_the_end_of_a_log_is_known_once_all_of_it_was_handed_out_and_no_poll_returns_for_it(self) -> None:
-        topic = self.cluster.new_topic()
-        self.fill(topic, 3)
-        consumer = self.cluster.consumer(topic, self.cluster.name())
+        self.fill(self.topic, 3)
+        consumer = self.cluster.consumer(self.topic, self.group)
         self.await_batches(consumer, 12)
         ends: dict[TopicPartition, int] = {}
         for _ in self.attempts(lambda: f"ends of {ends}"):
@@ -67,14 +63,13 @@ class ConsumerContract(Scenario):
             ends.update((partition, at.next_offset) for partition, at in consumer.take_ends().items())
             if len(ends) == 4:
                 break
-        self.assertEqual({TopicPartition(topic, number): 3 for number in range(4)}, ends)
+        self.assertEqual({TopicPartition(self.topic, number): 3 for number in range(4)}, ends)
         self.assertEqual({}, consumer.take_ends())
 
     def test_an_end_that_was_sought_away_from_is_reached_again(self) -> None:
-        topic = self.cluster.new_topic()
-        self.fill(topic, 1)
-        first = TopicPartition(topic, 0)
-        consumer = self.cluster.consumer(topic, self.cluster.name(), partitions=[first])
+        self.fill(self.topic, 1)
+        first = TopicPartition(self.topic, 0)
+        consumer = self.cluster.consumer(self.topic, self.group, partitions=[first])
         self.await_batches(consumer, 1)
         for _ in self.attempts(lambda: "no end"):
             consumer.poll(timeout=0.05)
@@ -90,88 +85,80 @@ class ConsumerContract(Scenario):
                     break
 
     def test_chosen_partitions_are_read_and_no_others(self) -> None:
-        topic = self.cluster.new_topic()
-        self.fill(topic, 2)
-        chosen = [TopicPartition(topic, 1), TopicPartition(topic, 3)]
-        consumer = self.cluster.consumer(topic, self.cluster.name(), partitions=chosen)
+        self.fill(self.topic, 2)
+        chosen = [TopicPartition(self.topic, 1), TopicPartition(self.topic, 3)]
+        consumer = self.cluster.consumer(self.topic, self.group, partitions=chosen)
         self.assertEqual([1, 1, 3, 3], sorted(message.partition for message in self.read(consumer, 4)))
         self.assertEqual(set(chosen), consumer.assignment())
 
     def test_what_is_committed_is_not_read_again_and_what_is_not_is(self) -> None:
-        topic, group = self.cluster.new_topic(), self.cluster.name()
-        self.publish(topic, [Record(b"%d" % n, partition=0) for n in range(6)])
-        with self.cluster.consumer(topic, group) as first:
+        self.publish(self.topic, [Record(b"%d" % n, partition=0) for n in range(6)])
+        with self.cluster.consumer(self.topic, self.group) as first:
             batches = self.await_batches(first, 6)
-            results = first.commit({TopicPartition(topic, 0): 4})
-            self.assertTrue(results[TopicPartition(topic, 0)].committed)
+            results = first.commit({TopicPartition(self.topic, 0): 4})
+            self.assertTrue(results[TopicPartition(self.topic, 0)].committed)
             self.assertEqual(6, batches[-1].partitions[-1].next_offset)
-        with self.cluster.consumer(topic, group) as second:
+        with self.cluster.consumer(self.topic, self.group) as second:
             self.assertEqual([b"4", b"5"], [message.value for message in self.read(second, 2)])
 
     # Rule 12
     def test_committing_a_batch_commits_all_of_it(self) -> None:
-        topic, group = self.cluster.new_topic(), self.cluster.name()
-        self.fill(topic, 3)
-        with self.cluster.consumer(topic, group) as first:
+        self.fill(self.topic, 3)
+        with self.cluster.consumer(self.topic, self.group) as first:
             for batch in self.await_batches(first, 12):
                 results = first.commit(batch)
                 self.assertEqual({part.topic_partition for part in batch.partitions}, set(results))
                 self.assertTrue(all(result.committed for result in results.values()))
-        self.publish(topic, [Record(b"new", partition=0)])
-        with self.cluster.consumer(topic, group) as second:
+        self.publish(self.topic, [Record(b"new", partition=0)])
+        with self.cluster.consumer(self.topic, self.group) as second:
             self.assertEqual([b"new"], [message.value for message in self.read(second, 1)])
 
     def test_committing_an_empty_batch_is_nothing(self) -> None:
-        consumer = self.cluster.consumer(self.cluster.new_topic(), self.cluster.name())
+        consumer = self.cluster.consumer(self.topic, self.group)
         self.settle(consumer, until=self.own(consumer, 4))
         self.assertEqual({}, dict(consumer.commit(consumer.poll(timeout=0.01))))
 
     def test_a_commit_may_go_backwards_when_its_owner_says_so(self) -> None:
-        topic, group = self.cluster.new_topic(), self.cluster.name()
-        self.publish(topic, [Record(b"%d" % n, partition=0) for n in range(3)])
-        consumer = self.cluster.consumer(topic, group)
+        self.publish(self.topic, [Record(b"%d" % n, partition=0) for n in range(3)])
+        consumer = self.cluster.consumer(self.topic, self.group)
         for batch in self.await_batches(consumer, 3):
             consumer.commit(batch)
-        consumer.commit({TopicPartition(topic, 0): 1})
-        consumer.seek_to_committed([TopicPartition(topic, 0)])
+        consumer.commit({TopicPartition(self.topic, 0): 1})
+        consumer.seek_to_committed([TopicPartition(self.topic, 0)])
         self.assertEqual([b"1", b"2"], [message.value for message in self.read(consumer, 2)])
 
     def test_a_new_group_starts_at_the_earliest(self) -> None:
-        topic = self.cluster.new_topic()
-        self.fill(topic, 1)
-        consumer = self.cluster.consumer(topic, self.cluster.name())
+        self.fill(self.topic, 1)
+        consumer = self.cluster.consumer(self.topic, self.group)
         self.assertEqual(4, len(self.read(consumer, 4)))
 
     # Rule 18
     def test_a_start_at_latest_is_committed_at_once_so_that_a_crash_skips_nothing(self) -> None:
-        topic, group = self.cluster.new_topic(), self.cluster.name()
-        self.fill(topic, 2)
-        with self.cluster.consumer(topic, group, start="latest") as first:
+        self.fill(self.topic, 2)
+        with self.cluster.consumer(self.topic, self.group, start="latest") as first:
             self.settle(first, until=self.own(first, 4))
-        self.publish(topic, [Record(b"between", partition=3)])
-        with self.cluster.consumer(topic, group, start="latest") as second:
+        self.publish(self.topic, [Record(b"between", partition=3)])
+        with self.cluster.consumer(self.topic, self.group, start="latest") as second:
             self.assertEqual([b"between"], [message.value for message in self.read(second, 1)])
 
     @needs(Capability.TIME_INDEX)
     def test_a_start_at_a_time_reads_what_is_not_older(self) -> None:
-        topic = self.cluster.new_topic()
-        self.fill(topic, 3)
+        self.fill(self.topic, 3)
         moment = datetime.datetime.fromtimestamp(2, datetime.UTC).isoformat()
-        consumer = self.cluster.consumer(topic, self.cluster.name(), start=moment)
+        consumer = self.cluster.consumer(self.topic, self.group, start=moment)
         self.assertEqual({2000, 3000}, {message.timestamp_ms for message in self.read(consumer, 8)})
 
     def test_closing_twice_is_fine(self) -> None:
-        consumer = self.cluster.consumer(self.cluster.new_topic(), self.cluster.name())
+        consumer = self.cluster.consumer(self.topic, self.group)
         self.settle(consumer, until=self.own(consumer, 4))
         consumer.close()
         consumer.close()
 
     def test_a_closed_consumer_refuses_everything_but_closing(self) -> None:
-        topic = self.cluster.new_topic()
-        consumer = self.cluster.consumer(topic, self.cluster.name())
+        consumer = self.cluster.consumer(self.topic, self.group)
         self.settle(consumer, until=self.own(consumer, 4))
         consumer.close()
-        partition = TopicPartition(topic, 0)
+        partition = TopicPartition(self.topic, 0)
         self.assertRaises(ClosedError, consumer.poll)
         self.assertRaises(ClosedError, consumer.commit, {partition: 0})
         self.assertRaises(ClosedError, consumer.seek, partition, 0)
@@ -179,4 +166,4 @@ class ConsumerContract(Scenario):
         self.assertRaises(ClosedError, consumer.assignment)
 
     def test_a_consumer_that_was_never_used_closes(self) -> None:
-        self.cluster.consumer(self.cluster.new_topic(), self.cluster.name()).close()
+        self.cluster.consumer(self.topic, self.group).close()

@@ -36,11 +36,6 @@ class Recorder(RebalanceListener):
 
 
 class GroupContract(Scenario):
-    def setUp(self) -> None:
-        super().setUp()
-        self.topic = self.cluster.new_topic()
-        self.group = self.cluster.name()
-
     def member(self, listener: RebalanceListener | None = None) -> KafkaConsumer:
         return self.cluster.consumer(self.topic, self.group, listener=listener)
 

@@ -15,11 +15,10 @@ from monasca_common.kafka.testing.contracts.scenario import Scenario
 class PositionContract(Scenario):
     def filled(self, count: int = 5) -> tuple[TopicPartition, KafkaConsumer]:
         """A partition with ``count`` messages, and a consumer that owns it and has read all of it."""
-        topic = self.cluster.new_topic()
-        self.publish(topic, [Record(b"%d" % n, partition=0, timestamp_ms=(n + 1) * 1000) for n in range(count)])
-        consumer = self.cluster.consumer(topic, self.cluster.name(), topic_check_seconds=0.1)
+        self.publish(self.topic, [Record(b"%d" % n, partition=0, timestamp_ms=(n + 1) * 1000) for n in range(count)])
+        consumer = self.cluster.consumer(self.topic, self.group, topic_check_seconds=0.1)
         self.read(consumer, count)
-        return TopicPartition(topic, 0), consumer
+        return TopicPartition(self.topic, 0), consumer
 
     def values(self, consumer: KafkaConsumer, count: int) -> list[bytes | None]:
         return [message.value for message in self.read(consumer, count)]
@@ -110,14 +109,13 @@ class PositionContract(Scenario):
 
     @needs(Capability.DELETE_RECORDS)
     def test_a_group_whose_commit_is_out_of_range_is_told_so_when_it_starts(self) -> None:
-        topic, group = self.cluster.new_topic(), self.cluster.name()
-        partition = TopicPartition(topic, 0)
-        self.publish(topic, [Record(b"%d" % n, partition=0) for n in range(5)])
-        with self.cluster.consumer(topic, group) as consumer:
+        partition = TopicPartition(self.topic, 0)
+        self.publish(self.topic, [Record(b"%d" % n, partition=0) for n in range(5)])
+        with self.cluster.consumer(self.topic, self.group) as consumer:
             self.read(consumer, 5)
             consumer.commit({partition: 2})
         self.cluster.delete_records(partition, before=4)
-        error = self.await_error(self.cluster.consumer(topic, group), OffsetOutOfRange)
+        error = self.await_error(self.cluster.consumer(self.topic, self.group), OffsetOutOfRange)
         assert isinstance(error, OffsetOutOfRange)
         self.assertEqual(2, error.offset)
 

@@ -21,8 +21,6 @@ _AT_ONCE = RetryPolicy(attempts=2, backoff_seconds=0.01)
 class ProcessorContract(Scenario):
     def setUp(self) -> None:
         super().setUp()
-        self.topic = self.cluster.new_topic()
-        self.group = self.cluster.name()
         self.handled: list[Message] = []
         self.changed = threading.Condition()
 

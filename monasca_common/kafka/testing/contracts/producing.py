@@ -29,12 +29,15 @@ def _without_id(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 class ProducerContract(Scenario):
+    def setUp(self) -> None:
+        super().setUp()
+        self.producer = self.cluster.producer()
+
     def test_every_record_of_a_bulk_is_reported_with_the_place_it_has_in_the_log(self) -> None:
-        topic = self.cluster.new_topic()
         values = [b"%d" % number for number in range(50)]
-        report = self.publish(topic, values)
+        report = self.publish(self.topic, values)
         self.assertEqual((50, True, (), ()), (report.delivered_count, report.ok, report.failed, report.unknown))
-        places = {(message.partition, message.offset): message for message in self.log(topic)}
+        places = {(message.partition, message.offset): message for message in self.log(self.topic)}
         for delivery in report.delivered:
             assert delivery.partition is not None and delivery.offset is not None
             message = places.pop((delivery.partition, delivery.offset))
@@ -42,86 +45,74 @@ class ProducerContract(Scenario):
         self.assertEqual({}, places)
 
     def test_keys_headers_timestamps_and_partitions_arrive_as_they_were_given(self) -> None:
-        topic = self.cluster.new_topic()
         headers = (("a", b"1"), ("b", None), ("a", b"2"), ("empty", b""))
-        self.publish(topic, [Record(b"v", b"k", headers, 1_600_000_000_123, partition=3)])
-        [message] = self.log(topic)
+        self.publish(self.topic, [Record(b"v", b"k", headers, 1_600_000_000_123, partition=3)])
+        [message] = self.log(self.topic)
         self.assertEqual(
             (3, b"k", b"v", 1_600_000_000_123, list(headers)),
             (message.partition, message.key, message.value, message.timestamp_ms, _without_id(message)),
         )
 
     def test_nothing_and_the_empty_value_are_two_values(self) -> None:
-        topic = self.cluster.new_topic()
-        self.publish(topic, [Record(None, b"k"), Record(b"", b"k")])
-        self.assertEqual([None, b""], [message.value for message in self.log(topic)])
+        self.publish(self.topic, [Record(None, b"k"), Record(b"", b"k")])
+        self.assertEqual([None, b""], [message.value for message in self.log(self.topic)])
 
     def test_a_key_goes_to_the_partition_that_the_java_client_would_choose(self) -> None:
-        topic = self.cluster.new_topic()
         keys = [b"21", b"foobar", b"a-little-bit-long-string", b"abc", b"", *(b"key-%d" % n for n in range(20))]
-        self.publish(topic, [Record(b"v", key) for key in keys])
-        found = {message.key: message.partition for message in self.log(topic)}
+        self.publish(self.topic, [Record(b"v", key) for key in keys])
+        found = {message.key: message.partition for message in self.log(self.topic)}
         self.assertEqual({key: partition_for(key, PARTITIONS) for key in keys}, found)
 
     def test_records_of_a_partition_stay_in_order(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
         for start in range(0, 100, 10):
-            producer.publish(topic, [b"%d" % number for number in range(start, start + 10)], key=b"k")
-        self.assertEqual([b"%d" % number for number in range(100)], [message.value for message in self.log(topic)])
+            self.producer.publish(self.topic, [b"%d" % number for number in range(start, start + 10)], key=b"k")
+        self.assertEqual([b"%d" % number for number in range(100)], [message.value for message in self.log(self.topic)])
 
     def test_the_bulk_s_key_and_headers_stand_where_a_record_has_none(self) -> None:
-        topic = self.cluster.new_topic()
         records: list[bytes | Record] = [b"plain", Record(b"own", b"own-key", (("h", b"2"),))]
-        self.cluster.producer().publish(topic, records, key=b"bulk-key", headers=(("h", b"1"),)).raise_for_undelivered()
-        found = {message.value: (message.key, _without_id(message)) for message in self.log(topic)}
+        self.producer.publish(self.topic, records, key=b"bulk-key", headers=(("h", b"1"),)).raise_for_undelivered()
+        found = {message.value: (message.key, _without_id(message)) for message in self.log(self.topic)}
         self.assertEqual((b"bulk-key", [("h", b"1")]), found[b"plain"])
         self.assertEqual((b"own-key", [("h", b"1"), ("h", b"2")]), found[b"own"])
 
     def test_every_message_has_an_id_of_its_own_that_travels_with_it(self) -> None:
-        topic = self.cluster.new_topic()
-        report = self.publish(topic, [b"same"] * 20)
+        report = self.publish(self.topic, [b"same"] * 20)
         ids = {delivery.message_id for delivery in report.delivered}
         self.assertEqual(20, len(ids))
-        self.assertEqual(ids, {message.message_id for message in self.log(topic)})
+        self.assertEqual(ids, {message.message_id for message in self.log(self.topic)})
 
     def test_the_caller_s_own_id_is_the_one_that_travels(self) -> None:
-        topic = self.cluster.new_topic()
-        report = self.publish(topic, [Record(b"v", message_id=b"order-7")])
-        [message] = self.log(topic)
+        report = self.publish(self.topic, [Record(b"v", message_id=b"order-7")])
+        [message] = self.log(self.topic)
         self.assertEqual(b"order-7", message.message_id)
         self.assertEqual([b"order-7"], [delivery.message_id for delivery in report.delivered])
 
     def test_what_cannot_be_delivered_is_failed_and_the_rest_is_delivered(self) -> None:
-        topic = self.cluster.new_topic()
-        report = self.cluster.producer().publish(topic, [b"1", Record(b"2", partition=_NOWHERE), b"3"])
+        report = self.producer.publish(self.topic, [b"1", Record(b"2", partition=_NOWHERE), b"3"])
         [failed] = report.failed
         self.assertEqual((1, None), (failed.index, failed.offset))
         self.assertIsInstance(failed.error, DeliveryRefused)
         self.assertEqual((2, ()), (report.delivered_count, report.unknown))
-        self.assertEqual([b"1", b"3"], sorted(message.value or b"" for message in self.log(topic)))
+        self.assertEqual([b"1", b"3"], sorted(message.value or b"" for message in self.log(self.topic)))
 
     def test_a_retry_keeps_the_ids_and_does_not_repeat_what_is_delivered(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
-        first = producer.publish(topic, [b"1", Record(b"2", partition=_NOWHERE)])
-        second = producer.retry(first)
+        first = self.producer.publish(self.topic, [b"1", Record(b"2", partition=_NOWHERE)])
+        second = self.producer.retry(first)
         self.assertEqual(
             [delivery.message_id for delivery in first.failed], [delivery.message_id for delivery in second.failed]
         )
         self.assertEqual(first.delivered, second.delivered)
-        self.assertEqual([b"1"], [message.value for message in self.log(topic)])
+        self.assertEqual([b"1"], [message.value for message in self.log(self.topic)])
 
     @needs(Capability.TOPIC_LIMITS)
     def test_a_record_that_its_topic_does_not_take_is_not_sent_at_all(self) -> None:
         topic = self.cluster.new_topic(max_message_bytes=2000)
-        producer = self.cluster.producer()
-        report = producer.publish(topic, [b"small", b"x" * 3000, b"small too"])
+        report = self.producer.publish(topic, [b"small", b"x" * 3000, b"small too"])
         [failed] = report.failed
         assert isinstance(failed.error, MessageTooLarge)
         self.assertEqual((1, 2000), (failed.index, failed.error.limit))
         self.assertEqual(2, report.delivered_count)
-        self.assertEqual([1], [delivery.index for delivery in producer.retry(report).failed])
+        self.assertEqual([1], [delivery.index for delivery in self.producer.retry(report).failed])
 
     # Rule 2
     def test_many_records_that_are_small_enough_one_by_one_are_never_rejected_together(self) -> None:
@@ -131,132 +122,111 @@ class ProducerContract(Scenario):
 
     @needs(Capability.LOST_ANSWERS)
     def test_a_lost_answer_neither_loses_nor_doubles_a_record(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
-        producer.publish(topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
+        self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         self.cluster.lose_produce_answers(2)
-        reports = [producer.publish(topic, [b"%d" % number for number in range(20)], timeout=0.02)]
+        reports = [self.producer.publish(self.topic, [b"%d" % number for number in range(20)], timeout=0.02)]
         for _ in self.attempts(lambda: repr(reports)):
             if reports[-1].ok:
                 break
-            reports.append(producer.retry(reports[-1], timeout=1.0))
+            reports.append(self.producer.retry(reports[-1], timeout=1.0))
         self.assertEqual(20, reports[-1].delivered_count)
-        self.assertEqual(21, len(self.log(topic)))
+        self.assertEqual(21, len(self.log(self.topic)))
 
     @needs(Capability.OUTAGES)
     def test_what_has_no_answer_is_unknown_and_a_retry_waits_for_it(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
-        producer.publish(topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
+        self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
-            report = producer.publish(topic, [b"1", b"2"], timeout=0.2)
+            report = self.producer.publish(self.topic, [b"1", b"2"], timeout=0.2)
             self.assertEqual([0, 1], [delivery.index for delivery in report.unknown])
-        again = producer.retry(report, timeout=self.cluster.patience_seconds)
+        again = self.producer.retry(report, timeout=self.cluster.patience_seconds)
         self.assertEqual(
             [delivery.message_id for delivery in report.unknown], [delivery.message_id for delivery in again.delivered]
         )
-        self.assertEqual([b"1", b"2", b"warm"], sorted(message.value or b"" for message in self.log(topic)))
+        self.assertEqual([b"1", b"2", b"warm"], sorted(message.value or b"" for message in self.log(self.topic)))
 
     @needs(Capability.OUTAGES)
     def test_close_takes_no_longer_than_it_was_given_and_tells_what_it_gave_up(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
-        producer.publish(topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
+        self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
-            producer.send(topic, b"lost")
-            report = producer.close(timeout=0.1)
+            self.producer.send(self.topic, b"lost")
+            report = self.producer.close(timeout=0.1)
         self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
 
     def test_sends_are_told_by_the_next_flush(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
-        ids = [producer.send(topic, b"%d" % number) for number in range(10)]
-        producer.send(topic, Record(b"nowhere", partition=_NOWHERE))
-        report = producer.flush(self.cluster.patience_seconds)
+        ids = [self.producer.send(self.topic, b"%d" % number) for number in range(10)]
+        self.producer.send(self.topic, Record(b"nowhere", partition=_NOWHERE))
+        report = self.producer.flush(self.cluster.patience_seconds)
         self.assertEqual((10, 1), (report.delivered_count, len(report.failed)))
-        self.assertEqual(set(ids), {message.message_id for message in self.log(topic)})
-        self.assertEqual((0, True), (producer.flush(1).delivered_count, producer.flush(1).ok))
+        self.assertEqual(set(ids), {message.message_id for message in self.log(self.topic)})
+        self.assertEqual((0, True), (self.producer.flush(1).delivered_count, self.producer.flush(1).ok))
 
     def test_a_listener_hears_of_its_own_message_and_may_send_but_not_wait(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
         heard: list[Delivery] = []
         errors: list[Exception] = []
         done = threading.Event()
 
         def listener(delivery: Delivery) -> None:
             heard.append(delivery)
-            producer.send(topic, b"from the listener")
+            self.producer.send(self.topic, b"from the listener")
             try:
-                producer.publish(topic, [b"never"])
+                self.producer.publish(self.topic, [b"never"])
             except InCallbackError as error:
                 errors.append(error)
             done.set()
 
-        message_id = producer.send(topic, b"v", on_delivery=listener)
+        message_id = self.producer.send(self.topic, b"v", on_delivery=listener)
         self.assertTrue(done.wait(self.cluster.patience_seconds))
-        producer.flush(self.cluster.patience_seconds)
+        self.producer.flush(self.cluster.patience_seconds)
         self.assertEqual(([message_id], 1), ([delivery.message_id for delivery in heard], len(errors)))
-        self.assertEqual({b"v", b"from the listener"}, {message.value for message in self.log(topic)})
+        self.assertEqual({b"v", b"from the listener"}, {message.value for message in self.log(self.topic)})
 
     # Rule 8
     def test_a_bulk_that_exceeds_the_budget_fails_whole_and_nothing_of_it_is_sent(self) -> None:
-        topic = self.cluster.new_topic()
         producer = self.cluster.producer(budget_messages=3)
-        report = producer.publish(topic, [b"v"] * 4, timeout=0.05)
+        report = producer.publish(self.topic, [b"v"] * 4, timeout=0.05)
         self.assertEqual([QueueFull] * 4, [type(delivery.error) for delivery in report.failed])
-        producer.publish(topic, [b"v"] * 3).raise_for_undelivered()
-        self.assertEqual(3, len(self.log(topic)))
+        producer.publish(self.topic, [b"v"] * 3).raise_for_undelivered()
+        self.assertEqual(3, len(self.log(self.topic)))
 
     def test_the_wrong_type_is_misuse_and_nothing_of_its_bulk_is_sent(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
         wrong: Any = ["text"]
-        self.assertRaises(MisuseError, producer.publish, topic, [b"good", *wrong])
-        self.assertRaises(MisuseError, producer.publish, topic, b"bare")
-        producer.publish(topic, [b"only"]).raise_for_undelivered()
-        self.assertEqual([b"only"], [message.value for message in self.log(topic)])
+        self.assertRaises(MisuseError, self.producer.publish, self.topic, [b"good", *wrong])
+        self.assertRaises(MisuseError, self.producer.publish, self.topic, b"bare")
+        self.producer.publish(self.topic, [b"only"]).raise_for_undelivered()
+        self.assertEqual([b"only"], [message.value for message in self.log(self.topic)])
 
     def test_a_time_that_would_not_arrive_as_it_was_given_is_misuse_and_nothing_of_its_bulk_is_sent(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
         for timestamp_ms in (0, -1):
             records = [b"good", Record(b"v", timestamp_ms=timestamp_ms)]
-            self.assertRaisesRegex(WrongType, "timestamp_ms", producer.publish, topic, records)
-        producer.publish(topic, [b"only"]).raise_for_undelivered()
-        self.assertEqual([b"only"], [message.value for message in self.log(topic)])
+            self.assertRaisesRegex(WrongType, "timestamp_ms", self.producer.publish, self.topic, records)
+        self.producer.publish(self.topic, [b"only"]).raise_for_undelivered()
+        self.assertEqual([b"only"], [message.value for message in self.log(self.topic)])
 
     def test_an_empty_bulk_is_delivered(self) -> None:
-        self.assertTrue(self.cluster.producer().publish(self.cluster.new_topic(), []).ok)
+        self.assertTrue(self.producer.publish(self.topic, []).ok)
 
     def test_closing_delivers_what_is_on_its_way_and_closing_again_tells_the_same(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
         for number in range(10):
-            producer.send(topic, b"%d" % number)
-        report = producer.close(self.cluster.patience_seconds)
+            self.producer.send(self.topic, b"%d" % number)
+        report = self.producer.close(self.cluster.patience_seconds)
         self.assertEqual((10, True), (report.delivered_count, report.ok))
-        self.assertEqual(repr(report), repr(producer.close()))
-        self.assertEqual(10, len(self.log(topic)))
+        self.assertEqual(repr(report), repr(self.producer.close()))
+        self.assertEqual(10, len(self.log(self.topic)))
 
     def test_a_closed_producer_refuses_everything_but_closing(self) -> None:
-        topic = self.cluster.new_topic()
-        producer = self.cluster.producer()
-        report = producer.publish(topic, [b"v"])
-        producer.close()
-        self.assertRaises(ClosedError, producer.publish, topic, [b"v"])
-        self.assertRaises(ClosedError, producer.send, topic, b"v")
-        self.assertRaises(ClosedError, producer.retry, report)
-        self.assertRaises(ClosedError, producer.flush)
+        report = self.producer.publish(self.topic, [b"v"])
+        self.producer.close()
+        self.assertRaises(ClosedError, self.producer.publish, self.topic, [b"v"])
+        self.assertRaises(ClosedError, self.producer.send, self.topic, b"v")
+        self.assertRaises(ClosedError, self.producer.retry, report)
+        self.assertRaises(ClosedError, self.producer.flush)
 
     def test_a_topic_whose_rows_have_a_key_of_their_own_needs_no_ids(self) -> None:
-        topic = self.cluster.new_topic()
-        report = self.publish(topic, [b"v"], topics_without_message_id=frozenset({topic}))
-        [message] = self.log(topic)
+        report = self.publish(self.topic, [b"v"], topics_without_message_id=frozenset({self.topic}))
+        [message] = self.log(self.topic)
         self.assertEqual(([None], ()), ([delivery.message_id for delivery in report.delivered], message.headers))
 
     def test_an_idle_producer_is_in_good_health(self) -> None:
-        producer = self.cluster.producer()
-        producer.publish(self.cluster.new_topic(), [b"v"]).raise_for_undelivered()
-        health = producer.health()
+        self.producer.publish(self.topic, [b"v"]).raise_for_undelivered()
+        health = self.producer.health()
         self.assertEqual((0, 0, 0), (health.outstanding_messages, health.outstanding_bytes, health.failed_listeners))

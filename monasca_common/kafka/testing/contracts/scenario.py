@@ -23,9 +23,14 @@ _SLICE_SECONDS = 0.05
 
 
 class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
-    """Base of the contracts. The binding's ``setUp`` sets ``cluster``."""
+    """Base of the contracts. The binding's ``setUp`` sets ``cluster``; each test has a topic and a group of its own."""
 
     cluster: Cluster
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.topic = self.cluster.new_topic()
+        self.group = self.cluster.name()
 
     def publish(self, topic: str, records: Iterable[bytes | Record], **changes: Any) -> DeliveryReport:
         """Publish with a new producer; everything must be delivered."""

@@ -25,29 +25,27 @@ class TransactionContract(Scenario):
 
     @needs(Capability.TRANSACTIONS)
     def test_what_is_sent_is_seen_once_it_is_committed_and_not_before(self) -> None:
-        topic = self.cluster.new_topic()
         producer = self.transactional()
-        with self.cluster.reader(topic) as reader:
+        with self.cluster.reader(self.topic) as reader:
             with producer.transaction() as transaction:
-                transaction.send(topic, b"1", key=b"k")
-                transaction.send(topic, b"2", key=b"k")
+                transaction.send(self.topic, b"1", key=b"k")
+                transaction.send(self.topic, b"2", key=b"k")
                 producer.flush(self.cluster.patience_seconds)
                 self.assertEqual(0, len(reader.poll(timeout=1.0)))
             self.assertEqual([b"1", b"2"], [message.value for message in self.read(reader, 2)])
 
     @needs(Capability.TRANSACTIONS)
     def test_what_is_aborted_is_never_seen(self) -> None:
-        topic = self.cluster.new_topic()
         producer = self.transactional()
         try:
             with producer.transaction() as transaction:
-                transaction.send(topic, b"aborted", key=b"k")
+                transaction.send(self.topic, b"aborted", key=b"k")
                 raise Interruption
         except Interruption:
             pass
         with producer.transaction() as transaction:
-            transaction.send(topic, b"committed", key=b"k")
-        self.assertEqual([b"committed"], self.values(topic, 1))
+            transaction.send(self.topic, b"committed", key=b"k")
+        self.assertEqual([b"committed"], self.values(self.topic, 1))
 
     @needs(Capability.TRANSACTIONS)
     def test_inputs_are_committed_with_the_outputs(self) -> None:
