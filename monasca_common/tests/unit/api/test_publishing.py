@@ -4,6 +4,7 @@ import threading
 
 import fixtures
 
+from monasca_common.api import partitions
 from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
 
@@ -18,6 +19,7 @@ PATIENCE = 60.0  # at most; what is waited for takes milliseconds
 class TestUndelivered(ApiCase):
     def setUp(self):
         super().setUp()
+        self.patch(partitions, "_FIRST_TRY_SECONDS", 3600.0)  # a slow machine must not make a post try
         self.impatient = self.new_client(publish_timeout_seconds=SECONDS)
         self.post(METRICS, metric())
 
@@ -69,6 +71,7 @@ class TestStuckTopic(ApiCase):
 
     def setUp(self):
         super().setUp()
+        self.patch(partitions, "_FIRST_TRY_SECONDS", 3600.0)
         self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="log", count=None)
 
     def counts(self, answer):
