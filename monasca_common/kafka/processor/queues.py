@@ -162,8 +162,7 @@ class Lanes:
         self._changed = threading.Condition()
         self._halted = False
         self._shut = False
-        self._messages: defaultdict[TopicPartition, int] = defaultdict(int)
-        self._bytes: defaultdict[TopicPartition, int] = defaultdict(int)
+        self._loads: dict[TopicPartition, Load] = {}
         self.progress = Signal()  # set whenever a lane is finished with something
 
     @property
@@ -231,7 +230,7 @@ class Lanes:
     def loads(self) -> dict[TopicPartition, Load]:
         """What each partition occupies, without those that occupy nothing."""
         with self._changed:
-            return {partition: Load(count, self._bytes[partition]) for partition, count in self._messages.items()}
+            return dict(self._loads)
 
     def halt(self) -> None:
         """Hand out nothing more. Tasks that are being handled continue."""
@@ -278,8 +277,7 @@ class Lanes:
                 self._resting.discard(lane)
             self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.dead}
             for partition in partitions:
-                self._messages.pop(partition, None)
-                self._bytes.pop(partition, None)
+                self._loads.pop(partition, None)
 
     def shut(self) -> None:
         """Let the threads that wait in `next` go."""
@@ -313,7 +311,7 @@ class Lanes:
         due = lane.tasks[0].due if lane.tasks else None
         if due is None or self._fill_seconds <= 0:
             return
-        full = self._messages.get(lane.partition, 0) >= self._batch_size
+        full = self._loads.get(lane.partition, Load()).messages >= self._batch_size
         self._rest(lane, None if full or due <= self._clock.monotonic() else due)
 
     def _rest(self, lane: Lane, until: float | None) -> None:
@@ -332,10 +330,9 @@ class Lanes:
         return (lane for lane in self._lanes.values() if lane.partition in partitions)
 
     def _charge(self, partition: TopicPartition, messages: int, size: int) -> None:
-        self._messages[partition] += messages
-        self._bytes[partition] += size
-        if not self._messages[partition]:
-            del self._messages[partition], self._bytes[partition]
+        load = self._loads.pop(partition, Load())
+        if load.messages + messages:
+            self._loads[partition] = Load(load.messages + messages, load.bytes + size)
 
     def _divide(self, part: PartitionBatch) -> Iterable[tuple[Key, PartitionBatch]]:
         if not self._by_key:
