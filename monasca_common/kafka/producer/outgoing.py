@@ -16,7 +16,7 @@ from monasca_common.kafka.settings import ProducerSettings
 _BATCH_BYTES = 61 + 32
 _HEADER_BYTES = 10
 PLAIN_OVERHEAD_BYTES = _BATCH_BYTES + _HEADER_BYTES + len(MESSAGE_ID_HEADER) + MADE_ID_BYTES
-_BUDGET_SHARE = 4  # a portion takes a quarter of the budget at most: a whole one would wait for all others
+BUDGET_SHARE = 4  # a portion takes a quarter of the budget at most: a whole one would wait for all others
 _ID_PREFIX_BYTES = 11
 _ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64, in the order of their codes
 _ONLY_BYTES = {bytes}
@@ -51,27 +51,19 @@ def checked(
     return Checked(full, own_id, _size(full, full.key, own_id))
 
 
-class PlainBulk(NamedTuple):
-    """A bulk of bytes, and what it takes of the budget."""
-
-    values: list[bytes]
-    size: int
-
-
-def plain_bulk(records: list[Any], key: Any, max_bytes: int) -> PlainBulk | None:
-    """A list of bytes that are ready to be sent; `None` if a message needs a closer check. It has no Python loop."""
-    if set(map(type, records)) != _ONLY_BYTES or not isinstance(key, bytes | None):
+def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None:
+    """What a list of bytes takes of the budget, and the largest of them; `None` if a message needs a closer check. It
+    has no Python loop."""
+    if set(map(type, records)) != _ONLY_BYTES:
         return None
     overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
     lengths = list(map(len, records))
-    if max(lengths) + overhead > max_bytes:
-        return None
-    return PlainBulk(records[:], sum(lengths) + overhead * len(records))
+    return sum(lengths) + overhead * len(records), max(lengths) + overhead
 
 
 def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[Sequence[Record]]:
     """The records in bulks that the budget of a producer with these settings has room for, a quarter of it each."""
-    most, most_bytes = max(1, settings.budget_messages // _BUDGET_SHARE), settings.budget_bytes // _BUDGET_SHARE
+    most, most_bytes = max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
     start = size = 0
     for index, record in enumerate(records):
         weight = _size(record, record.key, record.message_id)

@@ -11,13 +11,15 @@ An exception from a signal handler, such as Ctrl-C, may end any of these calls. 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
+from typing import Any
 
 from monasca_common.kafka.errors import (
     ClosedError,
@@ -25,37 +27,39 @@ from monasca_common.kafka.errors import (
     DeliveryAbandoned,
     DeliveryRefused,
     FatalError,
+    MessageTooLarge,
     MisuseError,
     TransportError,
     UndeliveredReport,
     WrongType,
 )
-from monasca_common.kafka.message import Headers, Record
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.producer import forgotten
-from monasca_common.kafka.producer.client import Client
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.outgoing import (
+    BUDGET_SHARE,
     PLAIN_OVERHEAD_BYTES,
-    PlainBulk,
     as_list,
+    check_topic_and_key,
     checked,
     new_id_prefix,
-    plain_bulk,
+    plain_sizes,
 )
 from monasca_common.kafka.producer.report import DeliveryReport, checked_report
 from monasca_common.kafka.producer.serving import Serving
-from monasca_common.kafka.producer.table import DeliveryAttempt, SequenceRange, Table, next_attempt
+from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt, Table, all_over, next_attempt
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ProducerTransport, message_id
+from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport, message_id
+from monasca_common.kafka.transport.bounded import BoundedProducer
 
 LOG = logging.getLogger(__name__)
 
-_GRACE_SECONDS = 0.5
+_GRACE_SECONDS = 0.25
 _LONGEST_SECONDS = 1e8  # three years; infinity is too much for locks
 _INTERRUPTED = "the call that sent it was interrupted"
 # Two retries of one report, even by two producers, must not both find the same message worth sending.
@@ -72,19 +76,19 @@ class KafkaProducer(RefusesOldArguments):
     def __init__(self, settings: ProducerSettings, open_transport: OpenTransport) -> None:
         """``open_transport(batch_bytes, on_error)`` opens a client whose batches hold at most ``batch_bytes``."""
         self.settings = settings
+        self._id_prefix = new_id_prefix()
         self._closed = False
         self._closing = threading.RLock()
         self._reopening = threading.RLock()  # a close does not wait for it
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
-        self._table = Table(new_id_prefix(), max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
-        self._client = Client(settings, self._table, open_transport, self._on_error)
-        self._guard = self._client.guard
-        self._clock = self._client.limits.main.clock
-        self._table.use_clock(self._clock)
+        self._table = Table(max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
         self._table.on_undelivered = self._on_undelivered
-        self._serving = Serving(self._table, self._clock, self._client.transports, settings.eager_callers)
-        self._client.use(self._client.limits, self._serving.wake)
+        self._limits = TopicLimits(
+            settings, self._table, open_transport, hand_over=self._produce, on_error=self._on_error
+        )
+        self._clock = self._table.clock = self._limits.main.clock
+        self._serving = Serving(self._table, self._limits, settings.eager_callers)
         forgotten.remember(self)
 
     def publish(
@@ -102,40 +106,37 @@ class KafkaProducer(RefusesOldArguments):
         ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
         and still on its way: give the report to `retry`, never the records to `publish` again.
         """
-        limit = self._client.ready.get(topic)  # none in a child of a fork, and once the producer is closed
-        listed = records if type(records) is list else as_list(records)
-        if limit is not None and not headers and threading.get_ident() != self._serving.listening_thread_id:
-            plain = plain_bulk(listed, key, limit.max_bytes)
-            if plain is not None:
-                return self._publish_bytes(topic, plain, key, limit, self._deadline(timeout))
-        self._check("publish")
-        self._table.tick()
+        if self._closed or topic not in self._limits.ready:  # it is not in a child of a fork
+            self._check("publish")
+        self._serving.refuse_inside_listener("publish")
         deadline = self._deadline(timeout)
-        return self._publish([self._attempt(topic, record, key, headers) for record in listed], deadline)
+        bulk = self._bulk(topic, records if type(records) is list else as_list(records), key, headers)
+        try:
+            self._deliver(bulk, deadline)
+            self._wait_for(bulk.awaited(), deadline)
+            return DeliveryReport(self._table.attempts_of(bulk), bulk=bulk)
+        except BaseException:
+            self._table.interrupt((bulk,), DeliveryAbandoned(_INTERRUPTED))
+            raise
 
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
         """The same messages under the same ids: waits for those still on their way, sends again what failed or was
         given up, and keeps what was delivered or can never be accepted. Safe to call again with any earlier report.
         """
         self._check("retry")
-        self._table.tick()
         earlier = checked_report(report)
         deadline = self._deadline(timeout)
-        fresh: list[DeliveryAttempt] = []
+        bulks: list[Bulk] = []
         try:
             with _RETRYING:
-                for old in earlier.latest().values():
-                    if old.is_worth_sending:
-                        again = next_attempt(old)
-                        old.successor = again
-                        fresh.append(again)
-            for portion in self._portions(fresh):
-                self._hand_over(portion, deadline)
+                self._attempt_again(earlier.latest().values(), bulks)
+            for bulk in bulks:
+                self._deliver(bulk, deadline)
             latest = earlier.latest()
             self._wait_for(latest.values(), deadline)
             return earlier.with_attempts(latest)
         except BaseException:
-            self._table.abandon_attempts(fresh, DeliveryAbandoned(_INTERRUPTED))
+            self._table.interrupt(bulks, DeliveryAbandoned(_INTERRUPTED))
             raise
 
     def send(
@@ -151,7 +152,7 @@ class KafkaProducer(RefusesOldArguments):
         ``on_delivery`` gets the `Delivery`, on a thread of the library; `flush` and `close` report the rest. Waits only
         for room in the budget, never inside a delivery callback; raises `QueueFull` when there is none.
         """
-        limit = self._client.ready.get(topic)
+        limit = self._limits.ready.get(topic)
         if limit is None or type(record) is not bytes or on_delivery is not None:
             return self._send(topic, record, key, on_delivery)
         size = len(record) + PLAIN_OVERHEAD_BYTES
@@ -161,36 +162,37 @@ class KafkaProducer(RefusesOldArguments):
             size += len(key)
         table, sequence = self._table, -1
         try:
+            bulk = limit.sends
+            if bulk.next == bulk.end:
+                bulk = self._open_sends(topic, limit)
             with table.lock:  # no call in this block: no signal handler interrupts it
-                span = limit.span
                 if (
-                    span.next < span.end
+                    bulk.next < bulk.end
                     and size <= limit.max_bytes
                     and table.messages < table.max_messages
                     and table.bytes + size <= table.max_bytes
                 ):
-                    sequence = span.next
-                    span.next = sequence + 1
-                    span.bytes += size
+                    sequence = bulk.next
+                    bulk.next = sequence + 1
+                    bulk.bytes += size
                     table.messages += 1
                     table.bytes += size
             if sequence < 0:
-                with table.lock:
-                    sequence = self._reserve_send(topic, limit, size)
-                if sequence < 0:
-                    return self._send(topic, record, key, None)
-            message_id = limit.send(topic, record, key, sequence, limit.id_prefix)
+                return self._send(topic, record, key, None)
+            given_id = limit.transport.send(topic, record, key, sequence, bulk.id_prefix)
         except limit.transport.refusals as error:
             if sequence < 0:
                 raise
-            return self._refuse_send(limit, sequence, Record(record, key), error)
+            table.give_up_send(bulk, sequence, Record(record, key), Outcome.FAILED, self._refusal(limit, error))
+            given_id = None if bulk.id_prefix is None else message_id(bulk.id_prefix, sequence)
         except BaseException:
             if sequence >= 0:
-                table.give_up_send(sequence, Record(record, key), Outcome.UNKNOWN, DeliveryAbandoned(_INTERRUPTED))
+                given_up = DeliveryAbandoned(_INTERRUPTED)
+                table.give_up_send(bulk, sequence, Record(record, key), Outcome.UNKNOWN, given_up)
             raise
         if self._serving.idle:
             self._serving.wake()
-        return message_id
+        return given_id
 
     def flush(self, timeout: float | None = None) -> DeliveryReport:
         """Wait for the sends that no flush has reported yet, ``timeout`` seconds at most.
@@ -199,9 +201,8 @@ class KafkaProducer(RefusesOldArguments):
         ``on_delivery`` receives.
         """
         self._check("flush")
-        deadline = self._deadline(timeout)
         sends = self._table.sends()
-        self._wait_for(sends, deadline)
+        self._wait_for(sends, self._deadline(timeout))
         return self._flushed(sends)
 
     def close(self, timeout: float | None = None) -> DeliveryReport:
@@ -210,20 +211,19 @@ class KafkaProducer(RefusesOldArguments):
         Takes at most ``timeout`` + 1 s. The report is `flush`'s, with what was given up as *unknown*. Closing again
         returns the same report.
         """
-        self._guard.check()
+        self._limits.guard.check()
         self._serving.refuse_inside_listener("close")
         deadline = self._deadline(timeout)
         with self._closing:  # another thread that closes waits for the first one's report
             if self._final is None:
                 self._closed = True
-                self._client.detach()
                 self._table.shut()
-                self._wait_for(self._table.spans(), deadline)
-                self._give_up(DeliveryAbandoned("the producer was closed before an answer came"))
+                self._wait_for(self._table.unfinished(), deadline)
+                self._give_up_all(DeliveryAbandoned("the producer was closed before an answer came"), for_good=True)
                 if self._final is None:  # else a signal handler closed it meanwhile
                     self._final = self._flushed(())
-                    self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS / 2))
-                    self._release(self._client.limits)
+                    self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
+                    self._limits.release()
             return self._final
 
     @property
@@ -238,33 +238,33 @@ class KafkaProducer(RefusesOldArguments):
         client first takes that over, which ends a transaction that was open. Raises `TransportError` where that fails,
         and `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed meanwhile.
         """
-        self._guard.check()
+        self._limits.guard.check()
         self._serving.refuse_inside_listener("reopen")
         with self._reopening:
             self._check_open("reopen")
-            limits = self._client.open_another()
+            main = self._limits.open_client()
             try:
                 if self.settings.transactional_id is not None:
-                    limits.main.init_transactions(self.settings.transaction_timeout_seconds)
+                    main.init_transactions(self.settings.transaction_timeout_seconds)
             except BaseException:
-                self._release(limits)
+                self._limits.release((main,))
                 raise
             LOG.warning("the producer goes on with another client; the last error: %s", self._table.last_error)
             with self._closing:
                 if self._closed:
-                    self._release(limits)
+                    self._limits.release((main,))
                 else:
                     self._transactions_ready = self.settings.transactional_id is not None
-                    self._replace(limits)
+                    self._replace(main)
             self._check_open("reopen")
 
     def count_deliveries(self, bucket_seconds: int) -> DeliveryCounter:
         """Count delivered messages from now on, by topic and bucket of their timestamps, for an audit. Call it once,
         before anything is sent. A message of a transaction counts once that is committed; one that is sent again by
         `retry` once, when it is delivered. Raises `MisuseError` for a second call, and where it comes too late."""
-        if self._serving.counter is not None or self._client.ready or self._table.busy:
+        if self._serving.counter is not None or self._limits.ready or self._table.busy:
             raise MisuseError("count_deliveries: call it once, before anything is sent")
-        self._client.count(bucket_seconds)
+        self._limits.count(bucket_seconds)
         self._serving.counter = DeliveryCounter()
         return self._serving.counter
 
@@ -274,11 +274,11 @@ class KafkaProducer(RefusesOldArguments):
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._client.limits.main, self._serving.counter)
+        return Transaction(self, self._limits.main, self._serving.counter)
 
     def uses(self, transport: ProducerTransport) -> bool:
         """Whether messages go to this client: not any more once it was reopened."""
-        return self._client.limits.main is transport
+        return self._limits.uses(transport)
 
     def init_transactions(self, timeout: float | None = None) -> None:
         """Fence an earlier producer with this ``transactional_id``, and end the transaction that it left open.
@@ -291,22 +291,23 @@ class KafkaProducer(RefusesOldArguments):
         if self.settings.transactional_id is None:
             raise ConfigurationError("a transaction needs [kafka] transactional_id, unique to each running process")
         seconds = self.settings.transaction_timeout_seconds if timeout is None else timeout
-        self._client.limits.main.init_transactions(seconds)
+        self._limits.main.init_transactions(seconds)
         self._transactions_ready = True
 
     def health(self) -> ProducerHealth:
-        table = self._table
+        table, clients = self._table, self._limits.transports()
+        messages, size, age_seconds = table.in_flight()
         return ProducerHealth(
-            outstanding_messages=table.messages_in_flight,
-            outstanding_bytes=table.bytes,
-            oldest_unacknowledged_seconds=table.oldest_age(),
+            outstanding_messages=messages,
+            outstanding_bytes=size,
+            oldest_unacknowledged_seconds=age_seconds,
             last_error=table.last_error,
             failed_listeners=self._serving.failed_listeners,
-            recreated_topics=self._client.limits.recreated_topics,
-            oldest_call_seconds=self._client.oldest_call_seconds(),
-            poisoned=self._client.poisoned,
+            recreated_topics=self._limits.recreated_topics,
+            oldest_call_seconds=max([client.oldest_call_seconds() for client in clients], default=0.0),
+            poisoned=any(client.poisoned for client in clients),
             finished=table.finished is not None,
-            driver=self._client.limits.main.driver,
+            driver=self._limits.main.driver,
         )
 
     def __enter__(self) -> KafkaProducer:
@@ -326,7 +327,7 @@ class KafkaProducer(RefusesOldArguments):
     # At the interpreter's exit, for `forgotten`
 
     def is_ours_to_close(self) -> bool:
-        return not (self._closed or self._guard.forked)
+        return not (self._closed or self._limits.guard.forked)
 
     def is_busy(self) -> bool:
         return self._table.busy
@@ -335,140 +336,139 @@ class KafkaProducer(RefusesOldArguments):
         report = self.close(0)
         return Counter(delivery.topic for delivery in (*report.failed, *report.unknown))
 
-    # Reserved and handed over
+    # Checked, reserved and handed over
 
-    def _attempt(self, topic: str, record: bytes | Record, key: bytes | None, headers: Headers = ()) -> DeliveryAttempt:
-        full, own_id, size = checked(topic, record, key, headers, verbatim=self.settings.verbatim)
-        wants_id = not (self.settings.verbatim or topic in self.settings.topics_without_message_id)
-        return DeliveryAttempt(topic, full, own_id, size, own=own_id is not None, wants_id=wants_id)
+    def _bulk(self, topic: str, records: list[Any], key: bytes | None, headers: Headers) -> Bulk:
+        """What one call sends. Raises `WrongType`."""
+        check_topic_and_key(topic, key)
+        sizes = None if headers else plain_sizes(records, key)
+        if sizes is None:
+            return self._bulk_of_attempts(topic, records, key, headers)
+        size, largest = sizes
+        id_prefix = self._id_prefix_of(topic)
+        return Bulk(self._table, topic, id_prefix, values=records[:], key=key, size=size, largest=largest)
 
-    def _publish_bytes(
-        self, topic: str, plain: PlainBulk, key: bytes | None, limit: TopicLimit, deadline: float
-    ) -> DeliveryReport:
-        """`publish` of bytes to a topic whose limit is known: no message has an object of its own."""
-        span = None
-        try:
-            with self._table.lock:
-                if self._client.ready.get(topic) is limit:
-                    span = self._table.reserve_bulk(topic, plain.values, key, limit.id_prefix, plain.size)
-            if span is None:
-                return self._publish([self._attempt(topic, value, key) for value in plain.values], deadline)
-            self._produce(limit, span)
-            self._serving.wait(span.latch, deadline - self._clock.monotonic())
-            return DeliveryReport({} if span.is_delivered else self._table.undelivered_of(span), span=span)
-        except BaseException:
-            if span is not None:
-                self._table.abandon_bulk(span, DeliveryAbandoned(_INTERRUPTED))
-            raise
+    def _bulk_of_attempts(
+        self, topic: str, records: Iterable[bytes | Record], key: bytes | None, headers: Headers = ()
+    ) -> Bulk:
+        bulk = Bulk(self._table, topic, self._id_prefix_of(topic))
+        for record in records:
+            full, own_id, size = checked(topic, record, key, headers, verbatim=self.settings.verbatim)
+            bulk.add(DeliveryAttempt(bulk, full, own_id, size))
+        return bulk
 
-    def _produce(self, limit: TopicLimit, span: SequenceRange) -> None:
-        try:
-            accepted = limit.produce(span.topic, span.values, span.key, span.first, limit.id_prefix)
-        except limit.transport.refusals:
-            accepted = 0
-        if accepted < len(span.values):
-            self._client.limits.produce_rest(limit, span, accepted)
+    def _id_prefix_of(self, topic: str) -> bytes | None:
+        without_ids = self.settings.verbatim or topic in self.settings.topics_without_message_id
+        return None if without_ids else self._id_prefix
 
-    def _publish(self, attempts: Sequence[DeliveryAttempt], deadline: float) -> DeliveryReport:
-        try:
-            reserved = self._hand_over(attempts, deadline)
-            self._wait_for(reserved, deadline)
-            return DeliveryReport(dict(enumerate(reserved)))
-        except BaseException:
-            self._table.abandon_attempts(attempts, DeliveryAbandoned(_INTERRUPTED))
-            raise
-
-    def _hand_over(self, attempts: Sequence[DeliveryAttempt], deadline: float) -> Sequence[DeliveryAttempt]:
-        """Hand messages over as soon as there is room for all; the attempts that are in flight, as `Table.reserve`."""
-        reserved = self._reserve(attempts, deadline)
-        if reserved is None:
-            return self._table.refuse(attempts)
-        self._client.limits.launch([attempt for attempt in attempts if attempt.table is not None])
-        return reserved
-
-    def _reserve(self, attempts: Sequence[DeliveryAttempt], deadline: float) -> list[DeliveryAttempt] | None:
+    def _attempt_again(self, attempts: Iterable[DeliveryAttempt], bulks: list[Bulk]) -> None:
+        """Add the next attempt at each message to ``bulks``: each as small as a quarter of the budget, unless that has
+        room for all."""
         table = self._table
-        while (reserved := table.reserve(attempts)) is None:
-            messages, size = table.room_of(attempts)
-            if not table.can_fit(messages, size):
-                return None
-            room = table.ask_for_room(messages, size)
-            try:
-                if not self._serving.wait(room, deadline - self._clock.monotonic()):
-                    return table.reserve(attempts)
-            finally:
-                table.stop_asking(room)
-        return reserved
+        worth = [attempt for attempt in dict.fromkeys(attempts) if attempt.is_worth_sending]
+        share = 1 if table.can_fit(len(worth), sum([attempt.size for attempt in worth])) else BUDGET_SHARE
+        by_topic: dict[str, Bulk] = {}
+        for old in worth:
+            topic = old.bulk.topic
+            bulk = by_topic.get(topic)
+            if bulk is None or not table.can_fit(share * (bulk.in_flight + 1), share * (bulk.bytes + old.size)):
+                bulk = by_topic[topic] = Bulk(table, topic, None)
+                bulks.append(bulk)
+            again = next_attempt(old, bulk)
+            bulk.add(again)
+            old.successor = again
 
-    def _portions(self, attempts: Sequence[DeliveryAttempt]) -> Iterator[Sequence[DeliveryAttempt]]:
-        """All of them if the budget has room for so much, else in parts of a quarter of it, which wait for less."""
+    def _deliver(self, bulk: Bulk, deadline: float) -> None:
+        """Hand a bulk over as soon as there is room for it, or refuse it at the deadline."""
+        if self._reserve(bulk, deadline):
+            self._hand_over(bulk)
+        else:
+            self._table.refuse(bulk)
+
+    def _reserve(self, bulk: Bulk, deadline: float) -> bool:
         table = self._table
-        if table.can_fit(len(attempts), sum([attempt.size for attempt in attempts])):
-            yield attempts
+        while not table.reserve(bulk):
+            if not table.can_fit(bulk.in_flight, bulk.bytes):
+                return False
+            if not self._serving.wait(lambda: table.has_room(bulk), deadline):
+                return table.reserve(bulk)
+        return True
+
+    def _hand_over(self, bulk: Bulk) -> None:
+        """Hand reserved messages to their client, now or as soon as the limit of their topic is known."""
+        limit = self._limits.ready.get(bulk.topic) or self._limits.wait_for(bulk)
+        if limit is not None:
+            self._produce(limit, bulk)
+
+    def _produce(self, limit: TopicLimit, bulk: Bulk) -> None:
+        count = accepted = 0
+        if bulk.values and bulk.largest <= limit.max_bytes and not bulk.over:
+            count = len(bulk.values)
+            with contextlib.suppress(*limit.transport.refusals):
+                accepted = limit.transport.produce(bulk.topic, bulk.values, bulk.key, bulk.first, bulk.id_prefix)
+        if bulk.over or (count and accepted == count):
             return
-        portion: list[DeliveryAttempt] = []
-        size = 0
-        for attempt in attempts:
-            if portion and not table.can_fit(4 * (len(portion) + 1), 4 * (size + attempt.size)):
-                yield portion
-                portion, size = [], 0
-            portion.append(attempt)
-            size += attempt.size
-        yield portion
+        for sequence in range(bulk.first + accepted, bulk.end):
+            self._produce_one(limit, bulk.attempt(sequence))
 
-    def _reserve_send(self, topic: str, limit: TopicLimit, size: int) -> int:
-        """The sequence of a plain send that needs another span; below 0: it needs a closer look. The lock is held."""
-        if self._client.ready.get(topic) is not limit or size > limit.max_bytes:
-            return -1
-        return self._table.reserve_send(limit, topic, size)
+    def _produce_one(self, limit: TopicLimit, attempt: DeliveryAttempt) -> None:
+        record, topic, own_id = attempt.record, attempt.bulk.topic, attempt.message_id
+        if attempt.over or attempt.successor is not None or record is None:
+            return  # given up while it waited, or in flight as another attempt
+        if attempt.size > limit.max_bytes:
+            error = limit.refusal or MessageTooLarge(topic, attempt.size, limit.max_bytes)
+            self._table.give_up((attempt,), Outcome.FAILED, error)
+            self._limits.forget_if_old(topic, limit)
+            return
+        headers = record.headers if own_id is None else (*record.headers, (MESSAGE_ID_HEADER, own_id))
+        partition = ANY_PARTITION if record.partition is None else record.partition
+        try:
+            limit.transport.produce_record(
+                topic, record.value, record.key, partition, record.timestamp_ms or 0, headers, attempt.sequence
+            )
+        except limit.transport.refusals as error:
+            self._table.give_up((attempt,), Outcome.FAILED, self._refusal(limit, error))
 
-    def _refuse_send(self, limit: TopicLimit, sequence: int, record: Record, error: Exception) -> bytes | None:
-        """The client raised: it did not take the message, so the message is surely not in the log."""
-        fault = limit.transport.fault(error)
-        if limit.transport in self._client.transports():
-            self._on_undelivered(fault)
-        refused = DeliveryRefused(fault, permanent=False)
-        self._table.give_up_send(sequence, record, Outcome.FAILED, refused)
-        return None if limit.id_prefix is None else message_id(limit.id_prefix, sequence)
+    def _open_sends(self, topic: str, limit: TopicLimit) -> Bulk:
+        """The bulk for the next plain sends to a topic; it takes none if the limit is not in use any more."""
+        with self._table.lock:
+            if limit.sends.next == limit.sends.end and self._limits.ready.get(topic) is limit:
+                limit.sends = self._table.open_sends(topic, self._id_prefix_of(topic))
+            return limit.sends
 
     def _send(
         self, topic: str, record: bytes | Record, key: bytes | None, on_delivery: DeliveryListener | None
     ) -> bytes | None:
         """`send` for everything but bare bytes to a known topic with room in the budget."""
-        self._guard.check()
+        self._limits.guard.check()
         self._check_open("send")
-        self._table.tick()
-        attempt = self._attempt(topic, record, key)
+        bulk = self._bulk_of_attempts(topic, (record,), key)
+        attempt = bulk.attempts[0]
         attempt.for_flush = on_delivery is None
         if on_delivery is not None:
             attempt.listeners.append(on_delivery)
         patience = 0.0 if self._serving.is_inside_listener() else self.settings.publish_timeout_seconds
         try:
-            reserved = self._reserve((attempt,), self._clock.monotonic() + patience)
-            if attempt.table is not None:  # else its id is in flight already, or there is no room
-                self._client.limits.launch((attempt,))
+            reserved = self._reserve(bulk, self._clock.monotonic() + patience)
+            if reserved:
+                self._hand_over(bulk)
         except BaseException:
-            self._table.abandon_attempts((attempt,), DeliveryAbandoned(_INTERRUPTED))
+            self._table.interrupt((bulk,), DeliveryAbandoned(_INTERRUPTED))
             raise
-        if reserved is None:
+        if not reserved:
             self._check_open("send")
-            raise self._table.why_no_room((attempt,))
+            raise self._table.no_room(bulk)
         if self._serving.idle:
             self._serving.wake()
         return attempt.message_id
 
     # Settled
 
-    def _wait_for(self, what: Collection[SequenceRange | DeliveryAttempt], deadline: float) -> None:
+    def _wait_for(self, what: Iterable[Bulk | DeliveryAttempt], deadline: float) -> None:
         """Wait until all of these are settled, or the deadline."""
-        latch = self._table.latch_on(what)
-        try:
-            self._serving.wait(latch, deadline - self._clock.monotonic())
-        finally:
-            if not latch.open:
-                self._table.take_off(latch, what)
+        self._serving.wait(all_over(what), deadline)
 
-    def _flushed(self, sends: Iterable[SequenceRange]) -> DeliveryReport:
+    def _flushed(self, sends: Iterable[Bulk]) -> DeliveryReport:
         table = self._table
         delivered, undelivered, in_flight = 0, list[DeliveryAttempt](), list[DeliveryAttempt]()
         try:
@@ -480,35 +480,26 @@ class KafkaProducer(RefusesOldArguments):
             table.restore_report(delivered, [*undelivered, *in_flight])
             raise
 
-    def _give_up(self, error: DeliveryAbandoned) -> None:
+    def _give_up_all(self, error: DeliveryAbandoned, *, for_good: bool = False) -> None:
         """Settle everything without the brokers. The client gives the bytes back of what it is told to give up."""
-        limits = self._client.limits
-        limits.abandon()
-        if self._table.busy:
-            for transport in limits.transports():
+        self._limits.pause(for_good=for_good)
+        bulks = self._table.unfinished()
+        if bulks:
+            for transport in self._limits.transports():
                 transport.purge()
-            self._wait_for(self._table.spans(), self._clock.monotonic() + _GRACE_SECONDS / 2)
-        self._table.abandon(self._table.spans(), error)
+            self._wait_for(bulks, self._clock.monotonic() + _GRACE_SECONDS)
+        self._table.give_up_bulks(bulks, Outcome.UNKNOWN, error)
 
-    def _replace(self, limits: TopicLimits) -> None:
-        """Use another client, and release the one before."""
-        before = self._client.limits
-        self._client.detach()
-        self._give_up(DeliveryAbandoned("the producer was reopened before an answer came"))
-        hangs = self._client.oldest_call_seconds() > 0  # perhaps a call of the serving thread
+    def _replace(self, main: BoundedProducer) -> None:
+        """Use another client, and release those before."""
+        self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
+        hangs = self.health().oldest_call_seconds > 0  # perhaps a call of the serving thread
         if hangs:
             self._serving.retire()
-        self._client.in_use = False  # what the old client still says does not count
-        self._table.start_again()
-        limits.recreated_topics = before.recreated_topics
-        self._client.use(limits, self._serving.wake)
+        before = self._limits.use(main)
         if hangs:
             self._serving.start()
-        self._release(before)
-
-    def _release(self, limits: TopicLimits) -> None:
-        limits.abandon()
-        self._client.close(limits.release(), _GRACE_SECONDS)
+        self._limits.release(before)
 
     # Waiting and checking
 
@@ -519,7 +510,7 @@ class KafkaProducer(RefusesOldArguments):
         return self._clock.monotonic() + min(seconds, _LONGEST_SECONDS)
 
     def _check(self, call: str) -> None:
-        self._guard.check()
+        self._limits.guard.check()
         self._serving.refuse_inside_listener(call)
         self._check_open(call)
 
@@ -527,25 +518,29 @@ class KafkaProducer(RefusesOldArguments):
         if self._closed:
             raise ClosedError(f"{call} on a producer that was closed")
 
-    # The client, and what it says
+    # What the client says
 
     def _on_error(self, error: TransportError) -> None:
         """Note a client-wide error. The client's poll calls it, or a thread with a request."""
-        table = self._table
+        table, clients = self._table, self._limits.transports()
         table.note_trouble(error)
         if error.fatal:
             table.finished = error
-            self._client.detach()  # no `send` uses it without a closer look
-            if self._client.poisoned:
-                self._client.limits.ready.clear()  # they lead around `BoundedProducer`
-                table.abandon(table.spans(), DeliveryRefused(error, permanent=False))
-            else:
-                for transport in self._client.transports():
-                    transport.purge()  # the next polls bring what it had
+            for client in clients:
+                client.purge()  # the next polls bring what it had
+            if any(client.poisoned for client in clients):
+                table.give_up_bulks(table.unfinished(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
 
     def _on_undelivered(self, error: TransportError) -> None:
         """Note what the client says of one message."""
         if isinstance(error, FatalError):
             self._table.last_error = error  # no message fares better
         if error.name == "MSG_SIZE_TOO_LARGE":
-            self._client.limits.forget()  # some topic's limit was lowered since it was asked for
+            self._limits.forget()  # some topic's limit was lowered since it was asked for
+
+    def _refusal(self, limit: TopicLimit, error: Exception) -> DeliveryRefused:
+        """The error of a message that its client did not take: it is definitely not in the log."""
+        fault = limit.transport.fault(error)
+        if limit.transport in self._limits.transports():
+            self._on_undelivered(fault)
+        return DeliveryRefused(fault, permanent=False)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from monasca_common.kafka.errors import UndeliveredError, UndeliveredReport, WrongType
 from monasca_common.kafka.producer.outcome import Delivery, Outcome
-from monasca_common.kafka.producer.table import DeliveryAttempt, SequenceRange
+from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt
 
 
 class DeliveryReport:
@@ -19,12 +19,12 @@ class DeliveryReport:
     """
 
     def __init__(
-        self, attempts: Mapping[int, DeliveryAttempt], *, span: SequenceRange | None = None, delivered_before: int = 0
+        self, attempts: Mapping[int, DeliveryAttempt], *, bulk: Bulk | None = None, delivered_before: int = 0
     ) -> None:
-        """``attempts``: messages by their place in the bulk. ``span``: that of a bulk of bytes, which knows the other
-        messages of the bulk, all delivered. ``delivered_before``: sends of which only the number is kept."""
+        """``attempts``: messages by their place in the bulk. ``bulk``: the bulk, which knows its other messages, all
+        delivered. ``delivered_before``: sends of which only the number is kept."""
         self._attempts = attempts
-        self._span = span
+        self._bulk = bulk
         self._delivered_before = delivered_before
         # What is delivered stays so and is read when asked for; everything else may change, so it is copied now.
         outcomes = {index: attempt.snapshot(index) for index, attempt in attempts.items()}
@@ -34,8 +34,8 @@ class DeliveryReport:
     def delivered(self) -> tuple[Delivery, ...]:
         """The delivered messages, in the order of the bulk. Sends that were delivered before the flush are only
         counted."""
-        of_span = [] if self._span is None else self._span.delivered()
-        found = [delivery for delivery in of_span if delivery.index not in self._attempts]
+        of_bulk = [] if self._bulk is None else self._bulk.delivered()
+        found = [delivery for delivery in of_bulk if delivery.index not in self._attempts]
         found += [
             attempt.snapshot(index)[1] for index, attempt in self._attempts.items() if index not in self._undelivered
         ]
@@ -53,7 +53,7 @@ class DeliveryReport:
 
     @property
     def delivered_count(self) -> int:
-        messages = len(self._attempts) if self._span is None else self._span.end - self._span.first
+        messages = len(self._attempts) if self._bulk is None else self._bulk.end - self._bulk.first
         return self._delivered_before + messages - len(self._undelivered)
 
     @property
@@ -73,7 +73,7 @@ class DeliveryReport:
 
     def with_attempts(self, latest: Mapping[int, DeliveryAttempt]) -> DeliveryReport:
         """The same messages after these attempts."""
-        return DeliveryReport(latest, span=self._span, delivered_before=self._delivered_before)
+        return DeliveryReport(latest, bulk=self._bulk, delivered_before=self._delivered_before)
 
     def raise_for_undelivered(self) -> None:
         """Raise `UndeliveredError`, which carries this report, unless everything is delivered."""

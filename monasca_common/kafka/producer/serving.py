@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable
 
-from monasca_common.kafka.clock import Clock, Signal, SystemClock
+from monasca_common.kafka.clock import Signal, SystemClock
 from monasca_common.kafka.errors import InCallbackError
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
-from monasca_common.kafka.producer.table import Latch, Table
-from monasca_common.kafka.transport.base import ProducerTransport
+from monasca_common.kafka.producer.table import Table, Waiter
+from monasca_common.kafka.producer.topic_limits import TopicLimits
+from monasca_common.kafka.transport.base import Outcomes, ProducerTransport
 
 LOG = logging.getLogger(__name__)
 
@@ -28,22 +30,16 @@ _REAL_TIME = SystemClock()  # of the thread itself, whatever the clock
 
 
 class Serving:
-    def __init__(
-        self,
-        table: Table,
-        clock: Clock,
-        transports: Callable[[], Sequence[ProducerTransport]],
-        eager_callers: int | None = None,
-    ) -> None:
+    def __init__(self, table: Table, limits: TopicLimits, eager_callers: int | None = None) -> None:
         self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
         self.counter: DeliveryCounter | None = None
         self._table = table
-        self._clock = clock
-        self._transports = transports
+        self._clock = table.clock
+        self._limits = limits
         self._eager_callers = eager_callers
+        self._rest_until: weakref.WeakKeyDictionary[ProducerTransport, float] = weakref.WeakKeyDictionary()
         self._wake = Signal()
-        self._waiting: dict[Latch, None] = {}
         self._stopping = False
         self._ended = False  # no more listeners become due
         self._due = Signal()
@@ -76,21 +72,24 @@ class Serving:
     def listening_thread_id(self) -> int | None:
         return None if self._listening is None else self._listening.ident
 
-    def wait(self, latch: Latch, timeout: float) -> bool:
-        """Wait until the latch opens; whether it did within ``timeout`` seconds."""
-        deadline = self._clock.monotonic() + timeout
+    def wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
+        """Wait until ``is_over()``, which may look at messages of any producer and at the room of this one; whether it
+        was by the deadline."""
+        waiter = Waiter(is_over)
         try:
-            self._waiting[latch] = None
-            if not latch.open:
+            self._table.waiters[waiter] = None
+            with self._table.lock:
+                waiter.over = is_over()
+            if not waiter.over:
                 self._wake.set()
-            while not latch.open:
+            while not waiter.over:
                 remaining = deadline - self._clock.monotonic()
                 if remaining <= 0:
                     return False
-                latch.wait(self._clock, remaining)
+                waiter.wait(self._clock, remaining)
             return True
         finally:
-            self._waiting.pop(latch, None)
+            self._table.waiters.pop(waiter, None)
 
     def stop(self, timeout: float) -> None:
         """End the threads; listeners that are due are still called, and waited for up to ``timeout`` seconds."""
@@ -115,8 +114,9 @@ class Serving:
                 self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
 
     def _turn(self) -> None:
-        if not self._waiting:
+        if not self._table.waiters:
             self._sleep()
+        self._limits.ask()
         self._collect()
         if self._table.due:
             self._notify()
@@ -127,26 +127,34 @@ class Serving:
         self.idle = not busy
         self._wake.wait(_REAL_TIME, _BUSY_SECONDS if busy else _IDLE_SECONDS)
         self.idle = False
-        self._table.tick()
 
     def _collect(self) -> None:
         """Take in the outcomes of one call of each client."""
-        transports = self._transports()
-        if not self.is_this_thread():
-            return  # they are another thread's to serve
-        waiting = len(self._waiting)
+        transports = self._limits.transports()
+        waiting = len(self._table.waiters)
         # Where callers come all the time, the next bulk is always about to enter: a request for each would cost a
         # server half of its speed. What lingers goes out together and is answered together.
         flush = waiting > 0 and (self._eager_callers is None or waiting <= self._eager_callers)
         for transport in transports:
             seconds = _FLUSH_SLICE_SECONDS / len(transports)
-            outcomes = transport.flush(seconds) if flush else transport.poll(seconds if waiting else 0)
+            outcomes = self._outcomes(transport, seconds if waiting else 0, flush=flush)
             if outcomes.counts and self.counter is not None:
                 self.counter.add(outcomes.counts)  # before a caller is woken that may end its transaction
             self._table.settle(outcomes)
-        self._table.tick()
         if waiting and not any(transport.queued() for transport in transports):
             self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room
+
+    def _outcomes(self, transport: ProducerTransport, seconds: float, *, flush: bool) -> Outcomes:
+        """One call of a client. One that raises holds up no other, and is called again after a while."""
+        if self._rest_until.get(transport, 0.0) > _REAL_TIME.monotonic():
+            self._wake.wait(_REAL_TIME, seconds)
+            return Outcomes()
+        try:
+            return transport.flush(seconds) if flush else transport.poll(seconds)
+        except Exception:
+            LOG.exception("serving the Kafka client failed")
+            self._rest_until[transport] = _REAL_TIME.monotonic() + _IDLE_SECONDS
+            return Outcomes()
 
     def _notify(self) -> None:
         if self._listening is None:
@@ -168,5 +176,5 @@ class Serving:
                 listener(attempt.snapshot(0)[1])
             except BaseException:  # for example, SystemExit would end the thread that all listeners need
                 self.failed_listeners += 1
-                LOG.exception("a delivery callback for topic %s failed", attempt.topic)
+                LOG.exception("a delivery callback for topic %s failed", attempt.bulk.topic)
             self._table.listener_returned(attempt)

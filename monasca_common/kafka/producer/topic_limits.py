@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of topics: the client and the largest message of each.
+"""The clients of a producer, and the limits of its topics: which client takes a topic's messages, and how large ones.
 
 Any rejection by the broker bumps the idempotent epoch of the whole client and may double its neighbours, so a
 message that is too large must not be sent at all. The topic's limit is asked for once; what is handed over
@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from monasca_common.kafka.errors import (
@@ -22,16 +23,17 @@ from monasca_common.kafka.errors import (
     AuthorizationError,
     DeliveryAbandoned,
     DeliveryRefused,
-    MessageTooLarge,
     RetriableError,
     TopicRecreated,
     TransportError,
 )
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, TOPIC_NAME_RULE, is_topic_name
+from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 from monasca_common.kafka.producer.outcome import Outcome
-from monasca_common.kafka.producer.table import NO_RANGE, DeliveryAttempt, SequenceRange, Table, by_topic
+from monasca_common.kafka.producer.table import Bulk, Table
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
+from monasca_common.kafka.transport.base import ProducerTransport
+from monasca_common.kafka.transport.bounded import BoundedProducer
 from monasca_common.kafka.transport.topic_watch import TopicWatch
 
 LOG = logging.getLogger(__name__)
@@ -44,155 +46,214 @@ _ASK_AGAIN_SOON_SECONDS = 0.1
 _PATIENCE_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 30.0  # a limit may have been raised since a message was refused for it
 _MOST_REQUESTS = 4  # each has a thread while it is out
+CLOSE_SECONDS = 0.5  # that a close waits for its clients
 
 
 @dataclass(slots=True, eq=False)
 class TopicLimit:
     """The size of the largest message that a topic takes, and the client that keeps its batches below it."""
 
-    transport: ProducerTransport
-    send: Callable[..., bytes | None]  # the client's own: no Python frame between the producer and C
-    produce: Callable[..., int]  # the same
+    transport: BoundedProducer
     max_bytes: int
-    id_prefix: bytes | None  # None: its messages have no ids
+    sends: Bulk  # of the next plain sends
     known_at: float
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
-    span: SequenceRange = NO_RANGE  # of the next sends
 
 
 @dataclass(slots=True)
 class _Question:
     """A topic whose limit is not known. ``again_at`` is real time, which passes for every clock."""
 
-    impatient_at: float
-    again_at: float
+    impatient_at: float = 0.0
+    again_at: float = 0.0
     out: bool = False  # in a request that has no answer yet
 
 
 class TopicLimits:
+    """``ready`` has the limits that are known. It is empty in a child of a fork, while another client takes the place
+    of the one before, and once the producer is closed."""
+
     def __init__(
         self,
         settings: ProducerSettings,
         table: Table,
         open_transport: OpenTransport,
+        *,
+        hand_over: Callable[[TopicLimit, Bulk], None],
         on_error: Callable[[TransportError], None],
     ) -> None:
+        """``hand_over`` is called for each bulk that waited, once the limit of its topic is known; ``on_error`` for the
+        client-wide errors of the clients in use."""
         self.ready: dict[str, TopicLimit] = {}
-        self.on_launch: Callable[[], None] = lambda: None  # called when what waited for a limit went to its client
+        self.guard = ForkGuard("KafkaProducer", in_child=_detach(weakref.ref(self)))
+        self.recreated_topics = 0  # how often one of these topics was found deleted and recreated
         self._table = table
         self._settings = settings
         self._open_transport = open_transport
+        self._hand_over = hand_over
         self._on_error = on_error
-        # Taken by itself where Ctrl-C may come: within a condition's own `__enter__` it would leave the lock taken. And
-        # again by its owner, because a signal handler that closes may interrupt it.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._waiting: dict[str, list[DeliveryAttempt]] = {}
+        self._bucket_seconds: int | None = None
+        self._lock = threading.RLock()  # a signal handler that closes may interrupt its owner
+        self._waiting: dict[str, list[Bulk]] = {}
         self._questions: dict[str, _Question] = {}
         self._askers = 0  # threads
-        self._resting = False  # one of them waits until the next question is due
-        self._closed = False
+        self._paused = False
+        self._refuses = False  # what comes while it is paused
         self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
-        self.main = open_transport(self._batch_bytes, on_error)
-        self._by_batch_bytes = {self._batch_bytes: self.main}
-        self._transports: tuple[ProducerTransport, ...] = (self.main,)
-        self.recreated_topics = 0  # how often one of these topics was found deleted and recreated
-        self.watch = TopicWatch(self.main, (), settings.topic_check_seconds, on_recreated=self._topic_recreated)
+        self._by_batch_bytes: dict[int, BoundedProducer] = {}
+        self.use(self.open_client())
 
-    def transports(self) -> tuple[ProducerTransport, ...]:
-        return self._transports
+    # The clients
 
-    def release(self) -> tuple[ProducerTransport, ...]:
-        """Give up the clients, which the caller closes; no other thread gets them."""
-        transports, self._transports = self._transports, ()
-        return transports
+    def open_client(self, batch_bytes: int | None = None) -> BoundedProducer:
+        """Open another client, which is not in use yet."""
+        opened: list[BoundedProducer] = []
 
-    def launch(self, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Hand reserved messages to their clients, now or as soon as the limit of their topic is known."""
-        for topic, of_topic in by_topic(attempts).items():
-            self._launch(topic, of_topic)
+        def on_error(error: TransportError) -> None:
+            with self._table.lock:  # `use` replaces the clients in one step
+                if opened and opened[0] in self.transports():
+                    self._on_error(error)
 
-    def _launch(self, topic: str, attempts: list[DeliveryAttempt]) -> None:
-        limit = self.ready.get(topic)
-        if limit is None:
-            if not is_topic_name(topic):
-                cause = TransportError(
-                    f"{topic!r} is not the name of a topic: {TOPIC_NAME_RULE}", code=17, name="TOPIC_EXCEPTION"
-                )
-                self._refuse(attempts, cause, permanent=True)
+        transport = BoundedProducer(self._open_transport(batch_bytes or self._batch_bytes, on_error), on_error)
+        opened.append(transport)
+        if self._bucket_seconds is not None:
+            transport.count(self._bucket_seconds)
+        self.guard.pin(transport)
+        return transport
+
+    def use(self, main: BoundedProducer) -> Sequence[BoundedProducer]:
+        """Use this client from now on; returns those that it replaces."""
+        with self._table.lock:
+            before = self.transports()
+            self.main = main
+            self._by_batch_bytes = {self._batch_bytes: main}
+            self._table.start_again()
+        self.watch = TopicWatch(main, (), self._settings.topic_check_seconds, on_recreated=self._topic_recreated)
+        with self._lock:
+            self._paused = self._refuses = False
+        self.ask()
+        return before
+
+    def transports(self) -> Sequence[BoundedProducer]:
+        """The clients in use."""
+        return tuple(self._by_batch_bytes.values())
+
+    def uses(self, transport: ProducerTransport) -> bool:
+        return self.main is transport and not self._paused
+
+    def pause(self, *, for_good: bool = False) -> None:
+        """Hand nothing over from now on. What waits for a limit is refused; what comes later waits for another client,
+        except for good, and with transactions: it would become part of the next one."""
+        self.watch.stop()
+        with self._lock:
+            self.ready = {}
+            self._paused = True
+            self._refuses = for_good or self._settings.transactional_id is not None
+            waiting, self._waiting = self._waiting, {}
+            self._questions = {}
+        for bulks in waiting.values():
+            self._table.give_up_bulks(bulks, Outcome.FAILED, _not_sent())
+
+    def release(self, transports: Sequence[BoundedProducer] | None = None) -> None:
+        """Close clients that are not used any more (``None``: those that were in use)."""
+        if transports is None:
+            transports, self._by_batch_bytes = self.transports(), {}
+        for transport in transports:
+            transport.close(CLOSE_SECONDS / len(transports))
+        self.guard.unpin(transports)
+
+    def count(self, bucket_seconds: int) -> None:
+        """Count what is delivered, by these clients and those that are opened later."""
+        self._bucket_seconds = bucket_seconds
+        for transport in self.transports():
+            transport.count(bucket_seconds)
+
+    # The limits
+
+    def wait_for(self, bulk: Bulk) -> TopicLimit | None:
+        """The limit of the bulk's topic; `None`: it waits for that, or was refused."""
+        topic = bulk.topic
+        if not is_topic_name(topic):
+            cause = TransportError(
+                f"{topic!r} is not the name of a topic: {TOPIC_NAME_RULE}", code=17, name="TOPIC_EXCEPTION"
+            )
+            self._refuse((bulk,), cause, permanent=True)
+            return None
+        with self._lock:
+            limit = self.ready.get(topic)
+            if limit is not None:
+                return limit
+            refused = self._refuses
+            if not refused:
+                self._wait(topic, bulk)
+        if refused:
+            self._table.give_up_bulks((bulk,), Outcome.FAILED, _not_sent())
+        else:
+            self.ask()
+        return None
+
+    def _wait(self, topic: str, bulk: Bulk) -> None:
+        question = self._questions.setdefault(topic, _Question())
+        if topic not in self._waiting:
+            question.impatient_at = self.main.clock.monotonic() + _PATIENCE_SECONDS
+            question.again_at = time.monotonic()
+        self._waiting.setdefault(topic, []).append(bulk)
+
+    def ask(self) -> None:
+        """Request the limits that are due, unless enough requests are out."""
+        if not self._questions:
+            return
+        with self._lock:
+            if self._askers == _MOST_REQUESTS or not self._due():
                 return
-            with self._lock:
-                limit = self.ready.get(topic)
-                if limit is None and not self._closed:
-                    self._wait_for_limit(topic, attempts)
-                    return
-        if limit is None:
-            self._abandon(attempts)
-            return
-        self._produce(limit, attempts)
-
-    def _wait_for_limit(self, topic: str, attempts: list[DeliveryAttempt]) -> None:
-        if topic in self._waiting:
-            self._waiting[topic] += attempts
-            return
-        self._waiting[topic] = list(attempts)
-        out = topic in self._questions and self._questions[topic].out
-        self._questions[topic] = _Question(
-            self.main.clock.monotonic() + _PATIENCE_SECONDS, again_at=time.monotonic(), out=out
-        )
-        if self._resting:
-            self._changed.notify()
-        elif self._askers < _MOST_REQUESTS:
             try:
                 self._start()
-            except RuntimeError as error:  # the process has as many threads as it may
-                del self._waiting[topic], self._questions[topic]
-                self._refuse(attempts, TransportError(f"the limit of topic {topic!r} cannot be asked for: {error}"))
+                self._askers += 1
                 return
-            self._askers += 1
+            except RuntimeError as error:  # the process has as many threads as it may
+                cause = error
+                refused, self._waiting, self._questions = self._waiting, {}, {}
+        for topic, bulks in refused.items():
+            self._refuse(bulks, TransportError(f"the limit of topic {topic!r} cannot be asked for: {cause}"))
+
+    def _due(self) -> dict[str, _Question]:
+        now = time.monotonic()
+        idle = {topic: question for topic, question in self._questions.items() if not question.out}
+        return {topic: question for topic, question in idle.items() if question.again_at <= now and not self._paused}
 
     def _start(self) -> None:
         threading.Thread(target=self._run, name="kafka-topic-limits", daemon=True).start()
 
     def _run(self) -> None:
         """The body of a thread that requests limits while any are due."""
-        while topics := self._next_topics():
-            for topic, limit in self._ask(topics).items():
+        while questions := self._next_questions():
+            for topic, limit in self._ask(questions).items():
                 try:
-                    self._answered(topic, limit)
-                except Exception:  # this thread must live: messages to the other topics wait for it
+                    self._answered(topic, questions[topic], limit)
+                except Exception:  # messages to the other topics wait for this thread
                     LOG.exception("the limit of topic %r could not be used", topic)
 
-    def _next_topics(self) -> list[str]:
-        """The topics that are due, after a wait if no other thread waits; none: this thread is not needed any more."""
+    def _next_questions(self) -> dict[str, _Question]:
+        """Those that are due; none: this thread is not needed any more."""
         with self._lock:
-            while not self._closed:
-                now = time.monotonic()
-                idle = {topic: question for topic, question in self._questions.items() if not question.out}
-                due = [topic for topic, question in idle.items() if question.again_at <= now]
-                for topic in due:
-                    self._questions[topic].out = True
-                if due:
-                    return due
-                if not idle or self._resting:
-                    break
-                self._resting = True
-                self._changed.wait(min(question.again_at for question in idle.values()) - now)
-                self._resting = False
-            self._askers -= 1
-            return []
+            due = self._due()
+            for question in due.values():
+                question.out = True
+            self._askers -= not due
+            return due
 
     def _ask(self, topics: Iterable[str]) -> Mapping[str, int | None]:
         """Each topic's limit, or the configured one if the topic's cannot be read; ``None``: no answer yet."""
+        main = self.main
         try:
-            answers = self.main.max_message_bytes(topics, _ASK_SECONDS)
+            answers = main.max_message_bytes(topics, _ASK_SECONDS)
         except TransportError as error:
             answers = dict.fromkeys(topics, error)
         except Exception as error:  # this thread must live: messages wait for it
             LOG.exception("asking for the limits of topics failed")
             answers = dict.fromkeys(topics, RetriableError(f"{type(error).__name__}: {error}"))
         for answer in {str(answer): answer for answer in answers.values()}.values():  # once, however many topics
-            if isinstance(answer, RetriableError | AuthenticationError):
+            if isinstance(answer, RetriableError | AuthenticationError) and self.uses(main):
                 self._on_error(answer)
         return {topic: self._limit_in_bytes(topic, answer) for topic, answer in answers.items()}
 
@@ -202,18 +263,16 @@ class TopicLimits:
         if isinstance(answer, RetriableError | AuthenticationError):
             return None  # a broker that restarts may refuse a login, or TLS
         fallback = self._settings.max_message_bytes
-        if isinstance(answer, AuthorizationError):
-            LOG.info("the limit of topic %r may not be read; [kafka] max_message_bytes (%d) stands in", topic, fallback)
-        else:
-            LOG.info("the limit of topic %r is not known (%s); %d stands in", topic, answer, fallback)
+        why = "may not be read" if isinstance(answer, AuthorizationError) else f"is not known ({answer})"
+        LOG.info("the limit of topic %r %s; [kafka] max_message_bytes (%d) is used instead", topic, why, fallback)
         return fallback
 
-    def _answered(self, topic: str, limit: int | None) -> None:
+    def _answered(self, topic: str, question: _Question, limit: int | None) -> None:
         """Note a limit. With ``None`` it is requested again; after a while, waiting messages use the configured
         limit."""
         with self._lock:
-            question = self._questions[topic]
-            question.out = False
+            if self._questions.get(topic) is not question:
+                return  # of a client that was replaced
             if limit is not None:
                 del self._questions[topic]
                 self._know(topic, limit)
@@ -221,16 +280,14 @@ class TopicLimits:
             pause = _ASK_AGAIN_SOON_SECONDS if topic in self._waiting else _ASK_AGAIN_SECONDS
             if topic in self._waiting and self.main.clock.monotonic() >= question.impatient_at:
                 fallback = self._settings.max_message_bytes
-                LOG.warning("no answer about the limit of topic %r; %d stands in", topic, fallback)
+                LOG.warning("no answer about the limit of topic %r; %d is used instead", topic, fallback)
                 self._know(topic, fallback)
                 pause = _ASK_AGAIN_SECONDS
+            question.out = False
             question.again_at = time.monotonic() + pause
-            self._changed.notify()
 
     def _know(self, topic: str, max_bytes: int) -> None:
         waiting = self._waiting.pop(topic, [])
-        if self._closed:
-            return  # `abandon` has settled them
         try:
             limit = self._limit(topic, max_bytes)
         except Exception as error:  # as above; the next message asks again
@@ -238,10 +295,37 @@ class TopicLimits:
             cause = error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}")
             self._refuse(waiting, cause)
             return
-        self._produce(limit, waiting)
+        for bulk in waiting:
+            self._hand_over(limit, bulk)
         self.ready[topic] = limit
         self.watch.add(topic)
-        self.on_launch()
+
+    def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
+        refusal = None
+        batch_bytes = min(max_bytes, self._batch_bytes)
+        transport = self._by_batch_bytes.get(batch_bytes)
+        if transport is None and self._settings.transactional_id is not None:
+            cause = TransportError(
+                f"topic {topic!r} takes batches of {max_bytes} bytes at most, and a transaction's one client makes "
+                f"larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's max.message.bytes"
+            )
+            transport, max_bytes, refusal = self.main, 0, DeliveryRefused(cause, permanent=True)
+        elif transport is None:
+            transport = self.open_client(batch_bytes)
+            self._by_batch_bytes = {**self._by_batch_bytes, batch_bytes: transport}
+        now = self.main.clock.monotonic()
+        return TopicLimit(transport, max_bytes, Bulk(self._table, topic, None), now, refusal)
+
+    def forget(self, topic: str | None = None) -> None:
+        """Ask for the topic's limit (``None``: every topic's) again at the next message."""
+        if topic is None:
+            self.ready.clear()
+        else:
+            self.ready.pop(topic, None)
+
+    def forget_if_old(self, topic: str, limit: TopicLimit) -> None:
+        if self.main.clock.monotonic() - limit.known_at > _ASK_AGAIN_SECONDS:
+            self.forget(topic)
 
     def _topic_recreated(self, found: TopicRecreated) -> None:
         self.recreated_topics += 1
@@ -255,81 +339,20 @@ class TopicLimits:
         )
         self.forget(found.topic)
 
-    def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
-        batch_bytes = min(max_bytes, self._batch_bytes)
-        without_ids = self._settings.verbatim or topic in self._settings.topics_without_message_id
-        id_prefix = None if without_ids else self._table.id_prefix
-        now = self.main.clock.monotonic()
-        if batch_bytes < self._batch_bytes and self._settings.transactional_id is not None:
-            refusal = TransportError(
-                f"topic {topic!r} takes batches of {max_bytes} bytes at most, and a transaction's one client makes "
-                f"larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's max.message.bytes"
-            )
-            return TopicLimit(
-                self.main,
-                self.main.send,
-                self.main.produce,
-                0,
-                id_prefix,
-                now,
-                DeliveryRefused(refusal, permanent=True),
-            )
-        transport = self._by_batch_bytes.get(batch_bytes)
-        if transport is None:
-            transport = self._open_transport(batch_bytes, self._on_error)
-            self._by_batch_bytes[batch_bytes] = transport
-            self._transports = tuple(self._by_batch_bytes.values())
-        return TopicLimit(transport, transport.send, transport.produce, max_bytes, id_prefix, now)
+    def _refuse(self, bulks: Iterable[Bulk], cause: TransportError, *, permanent: bool = False) -> None:
+        self._table.give_up_bulks(bulks, Outcome.FAILED, DeliveryRefused(cause, permanent=permanent))
 
-    def _produce(self, limit: TopicLimit, attempts: Iterable[DeliveryAttempt]) -> None:
-        for attempt in attempts:
-            record, message_id = attempt.record, attempt.message_id
-            if attempt.outcome is not None or record is None:
-                continue  # given up while it waited
-            if attempt.size > limit.max_bytes:
-                self._refuse_size(limit, attempt)
-                continue
-            own = () if message_id is None else ((MESSAGE_ID_HEADER, message_id),)
-            partition = ANY_PARTITION if record.partition is None else record.partition
-            headers, time_ms = (*record.headers, *own), record.timestamp_ms or 0
-            try:
-                limit.transport.produce_record(
-                    attempt.topic, record.value, record.key, partition, time_ms, headers, attempt.sequence
-                )
-            except limit.transport.refusals as error:
-                self._refuse((attempt,), limit.transport.fault(error))
 
-    def produce_rest(self, limit: TopicLimit, span: SequenceRange, accepted: int) -> None:
-        """Hand the rest of a bulk of bytes to its client, which did not take the message after ``accepted``."""
-        self._produce(limit, [self._table.attempt(span, each) for each in range(span.first + accepted, span.end)])
+def _not_sent() -> DeliveryAbandoned:
+    return DeliveryAbandoned("closed before the topic's brokers could be reached; it was not sent")
 
-    def _refuse_size(self, limit: TopicLimit, attempt: DeliveryAttempt) -> None:
-        error = limit.refusal or MessageTooLarge(attempt.topic, attempt.size, limit.max_bytes)
-        self._table.settle_locally((attempt,), Outcome.FAILED, error)
-        if limit.transport.clock.monotonic() - limit.known_at > _ASK_AGAIN_SECONDS:
-            self.forget(attempt.topic)
 
-    def forget(self, topic: str | None = None) -> None:
-        """Ask for the topic's limit (``None``: every topic's) again at the next message."""
-        if topic is None:
-            self.ready.clear()
-        else:
-            self.ready.pop(topic, None)
+def _detach(limits: weakref.ref[TopicLimits]) -> Callable[[], None]:
+    """Called in a child of a fork: `send` must find no limit, so that it checks the fork guard."""
 
-    def abandon(self) -> None:
-        """Settle the messages that wait for a limit at a close: they were never handed to a client."""
-        self.watch.stop()
-        with self._lock:
-            self._closed = True
-            self.ready.clear()
-            waiting = [attempt for attempts in self._waiting.values() for attempt in attempts]
-            self._waiting.clear()
-            self._changed.notify_all()
-        self._abandon(waiting)
+    def in_child() -> None:
+        inherited = limits()
+        if inherited is not None:
+            inherited.ready = {}
 
-    def _abandon(self, attempts: Iterable[DeliveryAttempt]) -> None:
-        error = DeliveryAbandoned("closed before the topic's brokers could be reached; it was not sent")
-        self._table.settle_locally(attempts, Outcome.FAILED, error)
-
-    def _refuse(self, attempts: Iterable[DeliveryAttempt], cause: TransportError, *, permanent: bool = False) -> None:
-        self._table.settle_locally(attempts, Outcome.FAILED, DeliveryRefused(cause, permanent=permanent))
+    return in_child

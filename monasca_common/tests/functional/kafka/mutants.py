@@ -39,8 +39,8 @@ def short_message_timeout():
 def a_new_id_on_retry():
     """An attempt after the first is another message."""
 
-    def another_message(old):
-        attempt = next_attempt(old)
+    def another_message(old, bulk):
+        attempt = next_attempt(old, bulk)
         attempt.message_id = new_id_prefix()
         return attempt
 
@@ -51,7 +51,7 @@ def produces_again_while_queued():
     """A message that is not delivered is produced once more under its id, although it is still in flight."""
 
     def worth_sending(attempt):
-        produced_again = attempt.outcome is None and not attempt.span.values
+        produced_again = attempt.outcome is None and not attempt.bulk.values
         return attempt.outcome is not Outcome.DELIVERED and not produced_again
 
     return mock.patch.object(DeliveryAttempt, "is_worth_sending", property(worth_sending))
@@ -65,8 +65,8 @@ def publishes_again():
         left = [attempt for attempt in report.latest().values() if attempt.outcome is not Outcome.DELIVERED]
         if not left:
             return now
-        again = self.publish(left[0].topic, [attempt.record for attempt in left], timeout=timeout)
-        return DeliveryReport(again._attempts, span=again._span, delivered_before=now.delivered_count)
+        again = self.publish(left[0].bulk.topic, [attempt.record for attempt in left], timeout=timeout)
+        return DeliveryReport(again._attempts, bulk=again._bulk, delivered_before=now.delivered_count)
 
     return mock.patch.object(KafkaProducer, "retry", retry)
 

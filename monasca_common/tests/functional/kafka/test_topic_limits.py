@@ -33,7 +33,7 @@ class TestRecreatedTopic(ProducerCase):
         topic = self.fixture.topic()
         producer = self.producer(topic_check_seconds=0.1)
         producer.publish(topic, [b"1"], timeout=SECONDS).raise_for_undelivered()
-        self.wait_until(lambda: topic in producer._client.limits.watch._ids)
+        self.wait_until(lambda: topic in producer._limits.watch._ids)
         self.cluster.admin.delete_topic(topic)
         self.cluster.create_topic(topic)
         self.wait_until(lambda: producer.health().recreated_topics)

@@ -127,7 +127,7 @@ class InterruptedCallTest(base.BaseTestCase):
 
     def assert_empty(self, producer):
         health, table = producer.health(), producer._table
-        left = (health.outstanding_messages, health.outstanding_bytes, table.messages, table._own_ids)
+        left = (health.outstanding_messages, health.outstanding_bytes, table.messages, table._by_id)
         self.assertEqual((0, 0, 0, {}), left)
 
     def written(self):

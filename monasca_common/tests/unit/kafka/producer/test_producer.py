@@ -281,10 +281,10 @@ class RetryTest(ProducerCase):
         report = producer.publish("t", [b"a", b"b"])
         both_inside = threading.Barrier(2)
 
-        def slow_next_attempt(old):
+        def slow_next_attempt(old, bulk):
             with contextlib.suppress(threading.BrokenBarrierError):
                 both_inside.wait(0.1)  # breaks, because the other thread is kept out
-            return next_attempt(old)
+            return next_attempt(old, bulk)
 
         module = "monasca_common.kafka.producer.producer"
         self.useFixture(fixtures.MonkeyPatch(f"{module}.next_attempt", slow_next_attempt))
@@ -546,11 +546,11 @@ class TopicLimitChangeTest(ProducerCase):
     def test_sends_before_and_after_it_are_waited_for_once(self):
         producer = self.warm_producer()
         producer.send("t", b"before")
-        producer._client.limits.forget("t")
+        producer._limits.forget("t")
         producer.publish("t", [b"the limit is asked for again"], timeout=3600)
         producer.send("t", b"after")
         self.assertTrue(producer.flush(3600).ok)
-        self.assertEqual([], producer._table.spans())
+        self.assertEqual([], producer._table.unfinished())
 
 
 class CloseTest(ProducerCase):

@@ -28,15 +28,6 @@ class CutShortCase(ProducerCase):
 class CloseTest(CutShortCase):
     def meanwhile_closed(self, producer, call):
         """What ``call``, which waits for room, comes to when the producer is closed under it."""
-        asking = threading.Event()
-        ask = producer._table.ask_for_room
-
-        def asked(messages, size):
-            room = ask(messages, size)
-            asking.set()
-            return room
-
-        producer._table.ask_for_room = asked
         results = []
 
         def caller():
@@ -47,7 +38,7 @@ class CloseTest(CutShortCase):
 
         threads = [threading.Thread(target=caller, daemon=True), threading.Thread(target=producer.close, args=(0,))]
         threads[0].start()
-        self.assertTrue(asking.wait(50))
+        self.wait_until(lambda: producer._table.waiters)
         threads[1].start()
         while any(thread.is_alive() for thread in threads):
             self.clock.advance(1)
@@ -66,14 +57,13 @@ class CloseTest(CutShortCase):
 
     def test_a_send_that_found_its_topic_before_it_is_refused_while_it_waits(self):
         producer = self.warm_producer()
-        limit, latch_on, refused = producer._client.ready["t"], producer._table.latch_on, []
+        wait, refused = producer._serving.wait, []
 
-        def late(what):
-            producer._client.ready = {"t": limit}
+        def late(is_over, deadline):
             refused.append(self.assertRaises(ClosedError, producer.send, "t", b"late"))
-            return latch_on(what)
+            return wait(is_over, deadline)
 
-        with mock.patch.object(producer._table, "latch_on", late):
+        with mock.patch.object(producer._serving, "wait", late):
             report = self.at_once(lambda: producer.close(3600))
         self.assertEqual((1, 0, True), (len(refused), report.delivered_count, report.ok))
         self.assertEqual([], self.values())
@@ -81,16 +71,16 @@ class CloseTest(CutShortCase):
     def test_a_close_within_a_close_as_by_a_signal_handler_closes_the_client_once(self):
         producer = self.warm_producer()
         closed = []
-        [transport] = producer._client.limits.transports()
+        [transport] = producer._limits.transports()
         transport.close = closed.append
-        abandon = producer._client.limits.abandon
+        pause = producer._limits.pause
 
-        def signalled():
-            producer._client.limits.abandon = abandon
+        def signalled(**options):
+            producer._limits.pause = pause
             producer.close(0)
-            abandon()
+            pause(**options)
 
-        producer._client.limits.abandon = signalled
+        producer._limits.pause = signalled
         producer.close(0)
         self.assertEqual(1, len(closed))
 
@@ -151,22 +141,21 @@ class SendRacingCloseTest(CutShortCase):
     def test_one_that_is_reserved_before_the_close_is_in_its_report(self):
         for name, record in (("send", b"late"), ("produce_record", Record(b"late"))):
             producer = self.warm_producer()
-            limit = producer._client.ready["t"]
-            owner = limit if name == "send" else limit.transport
-            report, message_id = self.sent_while_closed(producer, record, owner, name)
+            transport = producer._limits.ready["t"].transport
+            report, message_id = self.sent_while_closed(producer, record, transport, name)
             self.assertEqual([message_id], [delivery.message_id for delivery in report.failed + report.unknown])
 
     # Rule 9
     def test_a_bulk_that_is_reserved_before_the_close_is_in_the_report_of_publish(self):
         producer = self.warm_producer()
-        limit = producer._client.ready["t"]
-        produce = limit.produce
+        transport = producer._limits.ready["t"].transport
+        produce = transport.produce
 
         def close_first(*arguments):
             self.closed_as_time_passes(producer)
             return produce(*arguments)
 
-        limit.produce = close_first
+        transport.produce = close_first
         report = producer.publish("t", [b"a", b"b"], **AWAY)
         self.assertEqual((0, 2), (report.delivered_count, len(report.failed + report.unknown)))
         self.assertTrue(self.warm_producer().retry(report, timeout=3600).ok)
@@ -206,7 +195,7 @@ class EndlessTest(CutShortCase):
         report = producer.publish("t", [b"a"], **AWAY)
         for _ in range(3):
             report = producer.retry(report, **AWAY)
-        self.assertEqual([], report.latest()[0].latches)
+        self.assertEqual({}, producer._table.waiters)
         self.broker.reconnect()
         self.assertTrue(producer.retry(report).ok)
 

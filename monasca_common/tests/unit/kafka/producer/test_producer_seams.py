@@ -66,7 +66,7 @@ class ReopenedMeanwhileTest(SeamCase):
     def test_a_topic_whose_limit_has_just_come_does_not_lock_up_with_it(self):
         producer = self.producer()
         gate = Gate()
-        limits = producer._client.limits
+        limits = producer._limits
 
         def refuses(*_arguments):
             gate()
@@ -75,15 +75,15 @@ class ReopenedMeanwhileTest(SeamCase):
         limits.main.produce_record = refuses
         producer.send("t", b"a")
         self.assertTrue(gate.reached.wait(_SECONDS))  # under the lock of the limits
-        abandon, in_abandon = limits.abandon, threading.Event()
+        pause, in_pause = limits.pause, threading.Event()
 
-        def abandoned():
-            in_abandon.set()
-            abandon()
+        def paused(**options):
+            in_pause.set()
+            pause(**options)
 
-        limits.abandon = abandoned
+        limits.pause = paused
         reopening = self.in_background(producer.reopen)
-        self.assertTrue(in_abandon.wait(_SECONDS))
+        self.assertTrue(in_pause.wait(_SECONDS))
         gate.open.set()
         self.assert_ends(reopening)
 
@@ -113,7 +113,7 @@ class AttachedTest(SeamCase):
         before = self.warm_producer().publish("t", [record])
         self.assertEqual(1, len(before.unknown))
         producer, gate = self.producer(), Gate()
-        transport = producer._client.limits.main
+        transport = producer._limits.main
         ask = transport.max_message_bytes
         transport.max_message_bytes = lambda *arguments: gate() or ask(*arguments)
         repeated = producer.publish("t", [record], **AWAY)  # the caller does; it waits for the limit of its topic
@@ -158,12 +158,12 @@ class SignalTest(SeamCase):
         producer = self.warm_producer(budget_messages=1)
         self.broker.disconnect()
         producer.send("t", b"first")
-        self.closes(producer, producer._table, "ask_for_room")
+        self.closes(producer, producer._serving, "wait")
         self.assert_a_publish_ends(producer)
 
     def test_while_a_topic_waits_for_its_limit(self):
         producer = self.producer()
-        self.closes(producer, producer._client.limits, "_wait_for_limit")
+        self.closes(producer, producer._limits, "_wait")
         self.assert_a_publish_ends(producer)
 
 
@@ -213,7 +213,7 @@ class LimitsTest(SeamCase):
 
     def test_messages_fail_while_no_thread_can_be_started(self):
         producer = self.producer()
-        limits = producer._client.limits
+        limits = producer._limits
         start, limits._start = limits._start, self.no_thread
         report = self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600))
         self.assertIn("can't start new thread", str(report.failed[0].error))
@@ -253,7 +253,7 @@ class HungFlushTest(SeamCase):
         self.addCleanup(gate.open.set)
         self.clock.hung = gate.reached.is_set
         self.broker.disconnect()
-        transport = producer._client.limits.main._client
+        transport = producer._limits.main._client
 
         def hangs(_timeout):
             gate()

@@ -85,9 +85,9 @@ class RepeatsInFlightTest(ProducerCase):
         self.broker.disconnect()
 
     def waiting(self):
-        [span] = self.patient._table.spans()
-        [attempt] = span.attempts.values()
-        return attempt.latches + attempt.listeners + span.latches
+        [bulk] = self.patient._table.unfinished()
+        [attempt] = bulk.attempts.values()
+        return [*attempt.listeners, *self.patient._table.waiters]
 
     # Rule 4
     def test_callers_whose_time_is_over_leave_nothing_behind(self):
@@ -186,7 +186,7 @@ class SameIdTest(ProducerCase):
         threads = [threading.Thread(target=publish, daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
-        self.wait_until(lambda: len(self.crowded._table._asking) == len(threads))
+        self.wait_until(lambda: len(self.crowded._table.waiters) == len(threads))
         self.broker.inject("produce", Delay(0.01))
         self.broker.reconnect()
         while any(thread.is_alive() for thread in threads):

@@ -83,9 +83,9 @@ class ReopenTest(ProducerCase):
 
     def test_an_error_of_the_client_before_says_nothing_of_the_new_one(self):
         producer = self.warm_producer()
-        limits = producer._client.limits
+        before = producer._limits.main
         producer.reopen()
-        limits._on_error(TransportError("late", fatal=True))
+        before._on_error(TransportError("late", fatal=True))
         self.assertEqual((False, None), (producer.health().finished, producer.health().last_error))
         self.assertTrue(producer.publish("t", [b"a"]).ok)
 
@@ -93,23 +93,27 @@ class ReopenTest(ProducerCase):
         producer = self.warm_producer()
         self.assertIsNotNone(producer.send("t", b"before"))
         self.assertEqual(1, producer.flush().delivered_count)
-        limit = producer._client.ready["t"]
+        limit = producer._limits.ready["t"]
         producer.reopen()
-        ready = producer._client.ready
+        ready = producer._limits.ready
 
         class Late(dict[str, Any]):
             """Has the limit that a thread looked up before."""
 
             def get(self, topic, default=None):
-                producer._client.ready = ready
+                producer._limits.ready = ready
                 return limit
+
+            def __contains__(self, topic):
+                producer._limits.ready = ready
+                return True
 
         for send in (
             lambda: producer.send("t", b"a"),
             lambda: producer.send("t", Record(b"b")),
             lambda: producer.publish("t", [b"c"]),
         ):
-            producer._client.ready = Late()
+            producer._limits.ready = Late()
             send()
         self.assertEqual(2, producer.flush().delivered_count)
         self.assertEqual([b"before", b"a", b"b", b"c"], self.values())
@@ -134,9 +138,9 @@ class ReopenTest(ProducerCase):
             lambda batch_bytes, on_error: Transactional(settings, batch_bytes=batch_bytes, on_error=on_error),
         )
         self.addCleanup(producer.close, 0)
-        before = producer._client.limits
+        before = producer._limits.main
         self.assertRaises(TransportError, producer.reopen)
-        self.assertIs(before, producer._client.limits)
+        self.assertIs(before, producer._limits.main)
         self.assertTrue(producer.publish("t", [b"a"]).ok)
         producer.reopen()
         self.assertEqual(2, len(calls))
@@ -195,7 +199,7 @@ class OpenTransactionTest(ProducerCase):
             self.addCleanup(reopening.join, 10)
             before = self.clients[0]
             for _ in range(2000):
-                if self.opened._client.limits.main._client is not before:
+                if self.opened._limits.main._client is not before:
                     raise error
                 threading.Event().wait(0.01)
 

@@ -5,7 +5,6 @@ import random
 import threading
 from collections import deque
 from itertools import accumulate
-from types import SimpleNamespace
 
 from oslotest import base
 
@@ -13,7 +12,15 @@ from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryTimeout, Larg
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.producer.table import NO_RANGE, DeliveryAttempt, Latch, Table, next_attempt, plain_size
+from monasca_common.kafka.producer.table import (
+    Bulk,
+    DeliveryAttempt,
+    Table,
+    Waiter,
+    all_over,
+    next_attempt,
+    plain_size,
+)
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.memory import VirtualClock
 
@@ -31,32 +38,48 @@ class TableCase(base.BaseTestCase):
         self.topics = {}
 
     def new_table(self, *, max_messages=1000, max_bytes=1_000_000):
-        table = Table(PREFIX, max_messages=max_messages, max_bytes=max_bytes)
-        table.use_clock(self.clock)
+        table = Table(max_messages=max_messages, max_bytes=max_bytes)
+        table.clock = self.clock
         return table
 
-    def bulk(self, *values, topic="t"):
+    def new_bulk(self, *values, topic="t"):
         size = sum(plain_size(Record(value)) for value in values)
-        with self.table.lock:
-            return self.table.reserve_bulk(topic, list(values), None, PREFIX, size)
+        return Bulk(self.table, topic, PREFIX, values=list(values), size=size)
+
+    def bulk(self, *values, topic="t"):
+        """One that is reserved, or `None`: there is no room."""
+        bulk = self.new_bulk(*values, topic=topic)
+        return bulk if self.table.reserve(bulk) else None
 
     def send(self, value=b"x", topic="t"):
-        to = self.topics.setdefault(topic, SimpleNamespace(span=NO_RANGE, id_prefix=PREFIX))
-        with self.table.lock:
-            return self.table.reserve_send(to, topic, plain_size(Record(value)))
+        """The sequence of a plain send, reserved as by `KafkaProducer.send`."""
+        table, size = self.table, plain_size(Record(value))
+        with table.lock:
+            bulk = self.topics.get(topic)
+            if bulk is None or bulk.next == bulk.end:
+                bulk = self.topics[topic] = table.open_sends(topic, PREFIX)
+            bulk.next += 1
+            bulk.bytes += size
+            table.messages += 1
+            table.bytes += size
+            return bulk.next - 1
 
-    def attempts(self, *values, topic="t", **options):
-        return [
-            DeliveryAttempt(
-                topic, Record(value), options.get("message_id"), plain_size(Record(value)), own="message_id" in options
-            )
-            for value in values
-        ]
+    def attempts(self, *values, topic="t", message_id=None):
+        """In one bulk that is not reserved."""
+        bulk = Bulk(self.table, topic, PREFIX)
+        for value in values:
+            bulk.add(DeliveryAttempt(bulk, Record(value), message_id, plain_size(Record(value))))
+        return list(bulk.attempts.values())
 
     def reserve(self, attempts):
-        reserved = self.table.reserve(attempts)
-        self.assertIsNotNone(reserved)
-        return reserved
+        for bulk in dict.fromkeys(attempt.bulk for attempt in attempts):
+            self.assertTrue(self.table.reserve(bulk))
+
+    def waiter(self, is_over):
+        waiter = Waiter(is_over)
+        self.table.waiters[waiter] = None
+        self.table.wake_waiters()
+        return waiter
 
     def outcomes(self, delivered=(), refused=(), error=REJECTED):
         """``delivered`` and ``refused``: sequences and values. Offsets are the sequences, and 1000."""
@@ -74,35 +97,18 @@ class TableCase(base.BaseTestCase):
 
     def flush(self):
         """The number of delivered sends, and the undelivered ones with those in flight."""
-        spans = self.table.sends()
+        bulks = self.table.sends()
         with self.table.lock:
-            delivered, undelivered, in_flight = self.table.take_report(spans)
+            delivered, undelivered, in_flight = self.table.take_report(bulks)
             self.table.reported(in_flight)
         return delivered, undelivered + in_flight
 
     def room(self):
         return self.table.messages, self.table.bytes
 
-    def of(self, span):
+    def of(self, bulk):
         """Its messages as (sequence, value)."""
-        return list(enumerate(span.values, span.first))
-
-
-class LatchTest(base.BaseTestCase):
-    def test_a_waiter_that_two_threads_wake_at_the_same_moment_is_woken(self):
-        class TakenAtOnce:
-            """A lock that another thread releases between the check and the release."""
-
-            def locked(self):
-                return True
-
-            def release(self):
-                raise RuntimeError("release unlocked lock")
-
-        latch = Latch(1)
-        latch._lock = TakenAtOnce()
-        latch.count_down()
-        self.assertTrue(latch.open)
+        return list(enumerate(bulk.values, bulk.first))
 
 
 class SettleTest(TableCase):
@@ -111,103 +117,107 @@ class SettleTest(TableCase):
         sent = [self.send(b"s1"), self.send(b"u1", topic="u"), self.send(b"s2"), self.send(b"u2", topic="u")]
         second = self.bulk(b"ccc", topic="u")
         messages = [*self.of(first), *zip(sent, (b"s1", b"u1", b"s2", b"u2"), strict=True), *self.of(second)]
-        self.assertEqual(7, self.table.messages_in_flight)
+        self.assertEqual(7, self.table.in_flight()[0])
         self.settle(*messages)
-        self.assertTrue(first.is_delivered and second.is_delivered)
+        self.assertEqual([True, True, {}, {}], [first.over, second.over, first.attempts, second.attempts])
         self.assertEqual((4, []), self.flush())
-        self.assertEqual(((0, 0), 0), (self.room(), self.table.messages_in_flight))
-        self.assertEqual([], self.table.spans())
+        self.assertEqual(((0, 0), 0), (self.room(), self.table.in_flight()[0]))
+        self.assertEqual([], self.table.unfinished())
 
     def test_one_bulk_is_settled_by_several_batches_in_any_order(self):
-        span = self.bulk(b"a", b"bb", b"ccc")
-        a, b, c = self.of(span)
+        bulk = self.bulk(b"a", b"bb", b"ccc")
+        a, b, c = self.of(bulk)
         for batch in ([b], [c], [a]):
-            self.assertFalse(span.over)
+            self.assertFalse(bulk.over)
             self.settle(*batch)
-        self.assertTrue(span.latch.open)
+        self.assertTrue(bulk.over)
         self.assertEqual((0, 0), self.room())
         found = [
             (delivery.index, delivery.offset, delivery.message_id)
-            for delivery in DeliveryReport({}, span=span).delivered
+            for delivery in DeliveryReport({}, bulk=bulk).delivered
         ]
         self.assertEqual(
             [(index, 1000 + seq, message_id(PREFIX, seq)) for index, (seq, _) in enumerate((a, b, c))], found
         )
 
     def test_sequences_that_the_table_does_not_know_settle_nothing(self):
-        span = self.bulk(b"a")
-        [(sequence, _)] = self.of(span)
+        bulk = self.bulk(b"a")
+        [(sequence, _)] = self.of(bulk)
         self.settle((sequence + 1, b"never reserved"), (10**6, b"nor this"), refused=[(10**7, b"nor that")])
-        self.assertEqual(1, self.table.messages_in_flight)
+        self.assertEqual(1, self.table.in_flight()[0])
         self.settle((sequence, b"a"), (sequence + 1, b"never reserved"))
-        self.assertEqual(((0, 0), 0), (self.room(), self.table.messages_in_flight))
+        self.assertEqual(((0, 0), 0), (self.room(), self.table.in_flight()[0]))
 
     def test_a_sequence_of_a_send_that_is_not_reserved_yet_settles_nothing(self):
         sequence = self.send(b"a")
         self.settle(refused=[(sequence + 1, b"not reserved")])
-        self.assertEqual(1, self.table.messages_in_flight)
+        self.assertEqual(1, self.table.in_flight()[0])
 
     def test_a_late_report_does_not_change_an_outcome(self):
-        span = self.bulk(b"a", b"b")
-        a, b = self.of(span)
+        bulk = self.bulk(b"a", b"b")
+        a, b = self.of(bulk)
         sent = self.send(b"s")
         self.settle(a)
-        self.table.abandon(self.table.spans(), GIVEN_UP)
+        self.table.give_up_bulks(self.table.unfinished(), Outcome.UNKNOWN, GIVEN_UP)
         self.settle(b, (sent, b"s"), refused=[a])
-        report = DeliveryReport(self.table.undelivered_of(span), span=span)
+        report = DeliveryReport(self.table.attempts_of(bulk), bulk=bulk)
         self.assertEqual(([0], [1]), ([d.index for d in report.delivered], [d.index for d in report.unknown]))
         delivered, [undelivered] = self.flush()
         self.assertEqual((0, Outcome.UNKNOWN, sent), (delivered, undelivered.outcome, undelivered.sequence))
         self.assertEqual((0, 0), self.room())
 
     def test_a_rejected_message_of_a_bulk_has_its_own_outcome_and_the_others_are_delivered(self):
-        span = self.bulk(b"a", b"bb", b"ccc")
-        a, b, c = self.of(span)
+        bulk = self.bulk(b"a", b"bb", b"ccc")
+        a, b, c = self.of(bulk)
         self.settle(a, refused=[b])
-        self.assertFalse(span.over)
+        self.assertFalse(bulk.over)
         self.settle(c)
-        report = DeliveryReport(self.table.undelivered_of(span), span=span)
+        report = DeliveryReport(self.table.attempts_of(bulk), bulk=bulk)
         self.assertEqual(([0, 2], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
         self.assertEqual((2, (0, 0)), (report.delivered_count, self.room()))
 
     def test_only_messages_that_are_not_delivered_get_objects_of_their_own(self):
-        span = self.bulk(*[b"x"] * 100)
-        messages = self.of(span)
+        bulk = self.bulk(*[b"x"] * 100)
+        messages = self.of(bulk)
         self.settle(*messages[:50], refused=[messages[50]])
         self.settle(*messages[51:])
-        self.assertEqual([messages[50][0]], list(span.attempts))
+        self.assertEqual([50], list(bulk.attempts))
 
     def test_a_bulk_of_delivered_messages_keeps_no_value(self):
-        span = self.bulk(b"a", b"b")
-        self.settle(*self.of(span))
-        self.assertEqual([], span.values)
+        bulk = self.bulk(b"a", b"b")
+        self.settle(*self.of(bulk))
+        self.assertEqual([], bulk.values)
 
     def test_a_message_that_the_broker_had_already_is_delivered_without_an_offset(self):
-        span = self.bulk(b"a")
-        self.table.settle(Outcomes([span.first], [0], [-1], [1]))
-        [delivery] = DeliveryReport({}, span=span).delivered
+        bulk = self.bulk(b"a")
+        self.table.settle(Outcomes([bulk.first], [0], [-1], [1]))
+        [delivery] = DeliveryReport({}, bulk=bulk).delivered
         self.assertEqual((0, None), (delivery.partition, delivery.offset))
 
-    def test_a_latch_on_what_is_settled_is_open(self):
-        span = self.bulk(b"a")
-        self.assertFalse(self.table.latch_on([span]).open)
-        self.settle(*self.of(span))
-        self.assertTrue(self.table.latch_on([span]).open)
+    def test_what_is_settled_is_not_waited_for(self):
+        bulk = self.bulk(b"a")
+        self.assertFalse(self.waiter(all_over([bulk])).over)
+        self.settle(*self.of(bulk))
+        self.assertTrue(self.waiter(all_over([bulk])).over)
 
     def test_each_caller_that_waits_for_a_message_is_woken(self):
         attempts = self.attempts(b"a", b"b")
         self.reserve(attempts)
-        latches = [self.table.latch_on(attempts), self.table.latch_on(attempts[:1])]
+        waiters = [self.waiter(all_over(attempts)), self.waiter(all_over(attempts[:1]))]
         self.settle((attempts[0].sequence, b"a"))
-        self.assertEqual([False, True], [latch.open for latch in latches])
+        self.assertEqual([False, True], [waiter.over for waiter in waiters])
         self.settle((attempts[1].sequence, b"b"))
-        self.assertTrue(latches[0].open)
+        self.assertTrue(waiters[0].over)
 
-    def test_a_latch_that_was_taken_off_leaves_nothing_behind(self):
-        attempts = self.attempts(b"a")
-        self.reserve(attempts)
-        self.table.take_off(self.table.latch_on(attempts), attempts)
-        self.assertEqual([], attempts[0].latches)
+    def test_a_caller_is_woken_for_a_message_of_another_producer(self):
+        of_another = Table(max_messages=1, max_bytes=1000)
+        bulk = Bulk(of_another, "t", PREFIX, values=[b"a"], size=plain_size(Record(b"a")))
+        of_another.reserve(bulk)
+        waiter = self.waiter(all_over([bulk]))
+        of_another.settle(self.outcomes([(bulk.first, b"a")]))
+        self.assertFalse(waiter.over)
+        self.settle()
+        self.assertTrue(waiter.over)
 
 
 class OutcomeTest(TableCase):
@@ -222,27 +232,28 @@ class OutcomeTest(TableCase):
 
     # Rule 5
     def test_an_error_of_the_connection_after_a_message_was_queued_makes_its_rejection_unknown(self):
-        span = self.bulk(b"a")
+        bulk = self.bulk(b"a")
         self.table.note_trouble(TransportError("cut"))
-        self.settle(refused=self.of(span))
-        self.assertEqual([Outcome.UNKNOWN], [each.outcome for each in span.attempts.values()])
+        self.settle(refused=self.of(bulk))
+        self.assertEqual([Outcome.UNKNOWN], [each.outcome for each in bulk.attempts.values()])
 
     # Rule 5
     def test_an_error_that_the_client_may_not_report_again_counts_for_half_a_minute(self):
         self.table.note_trouble(TransportError("cut"))
         self.clock.advance(34)
-        self.table.tick()
+        self.table.close_sends()
         self.assertIs(Outcome.UNKNOWN, self.outcome_of_a_rejection())
         self.clock.advance(2)
-        self.table.tick()
+        self.table.close_sends()
         self.assertIs(Outcome.FAILED, self.outcome_of_a_rejection())
 
     # Rule 5
     def test_the_rejection_of_a_message_that_was_unknown_before_is_unknown(self):
         [attempt] = self.attempts(b"a", message_id=b"own")
         self.reserve([attempt])
-        self.table.abandon(self.table.spans(), GIVEN_UP)
-        again = next_attempt(attempt)
+        self.table.give_up_bulks(self.table.unfinished(), Outcome.UNKNOWN, GIVEN_UP)
+        again = next_attempt(attempt, Bulk(self.table, "t", None))
+        again.bulk.add(again)
         self.reserve([again])
         self.settle(refused=[(again.sequence, b"a")])
         self.assertEqual((Outcome.UNKNOWN, b"own"), (again.outcome, again.message_id))
@@ -253,23 +264,27 @@ class OutcomeTest(TableCase):
         [retry] = self.attempts(b"a", message_id=b"own")
         retry.doubtful = True
         self.reserve([first])
-        self.assertEqual([first], self.reserve([retry]))
+        self.reserve([retry])
+        self.assertIs(first, retry.latest)
         self.settle(refused=[(first.sequence, b"a")])
         self.assertIs(Outcome.UNKNOWN, first.outcome)
 
     # Rule 4
     def test_an_own_id_that_is_in_flight_is_attached_to_on_its_topic_only(self):
         first, second = self.attempts(b"a", b"b", message_id=b"own")
-        [elsewhere] = self.attempts(b"c", topic="u", message_id=b"own")
-        self.assertEqual([first, first, elsewhere], self.reserve([first, second, elsewhere]))
-        self.assertIs(first, second.latest)
-        self.settle((first.sequence, b"a"), (elsewhere.sequence, b"c"))
-        [again] = self.attempts(b"d", message_id=b"own")
-        self.assertEqual([again], self.reserve([again]))
+        [third] = self.attempts(b"c", message_id=b"own")
+        [elsewhere] = self.attempts(b"d", topic="u", message_id=b"own")
+        self.reserve([first, second, third, elsewhere])
+        self.assertEqual([first, first, elsewhere], [each.latest for each in (second, third, elsewhere)])
+        self.settle((first.sequence, b"a"), (elsewhere.sequence, b"d"))
+        self.assertTrue(first.bulk.over and third.bulk.over and elsewhere.bulk.over)
+        [again] = self.attempts(b"e", message_id=b"own")
+        self.reserve([again])
+        self.assertIs(again, again.latest)
 
     def test_a_send_whose_bytes_the_client_keeps_cannot_be_sent_again_if_it_never_gives_them_back(self):
         self.send(b"a")
-        self.table.abandon(self.table.spans(), DeliveryAbandoned("closed"))
+        self.table.give_up_bulks(self.table.unfinished(), Outcome.UNKNOWN, DeliveryAbandoned("closed"))
         _, [attempt] = self.flush()
         self.assertFalse(attempt.is_worth_sending)
         self.assertIn("cannot be sent again", str(attempt.error))
@@ -291,15 +306,14 @@ class RoomTest(TableCase):
     def test_a_bulk_enters_whole_or_not_at_all(self):
         self.bulk(*[b"x"] * 3)
         self.assertIsNone(self.bulk(b"x", b"x"))
-        self.assertIsNone(self.table.reserve(self.attempts(b"x", b"x")))
+        self.assertFalse(self.table.reserve(self.attempts(b"x", b"x")[0].bulk))
         self.assertEqual(3, self.table.messages)
         self.assertIsNotNone(self.bulk(b"x"))
-        self.assertLess(self.send(), 0)
 
     def test_it_is_free_as_soon_as_a_message_is_settled(self):
-        span = self.bulk(b"a", b"bb")
+        bulk = self.bulk(b"a", b"bb")
         before = self.table.bytes
-        a, b = self.of(span)
+        a, b = self.of(bulk)
         self.settle(b)
         self.assertEqual((1, before - plain_size(Record(b"bb"))), self.room())
         self.settle(refused=[a])
@@ -318,44 +332,44 @@ class RoomTest(TableCase):
             attempt.listeners += [lambda _: None] * 2
         self.reserve(attempts)
         self.settle((attempts[0].sequence, b"a"), refused=[(attempts[1].sequence, b"b")])
-        self.assertEqual((2, 0), (self.table.messages, self.table.messages_in_flight))
+        self.assertEqual((2, 0), (self.table.messages, self.table.in_flight()[0]))
         for messages in (2, 1, 1, 0):
             _, attempt = self.table.due.popleft()
             self.table.listener_returned(attempt)
             self.assertEqual(messages, self.table.messages)
         self.assertEqual(0, self.table.bytes)
 
+    def room_for(self, *values):
+        """A caller that waits for it."""
+        bulk = self.new_bulk(*values)
+        return self.waiter(lambda: self.table.has_room(bulk))
+
     def test_a_caller_is_woken_once_its_room_is_free(self):
-        span = self.bulk(*[b"x"] * 4)
-        one, two = self.table.ask_for_room(1, 200), self.table.ask_for_room(2, 400)
-        messages = self.of(span)
-        self.assertEqual((False, False), (one.open, two.open))
+        bulk = self.bulk(*[b"x"] * 4)
+        one, two = self.room_for(b"x"), self.room_for(b"x", b"x")
+        messages = self.of(bulk)
+        self.assertEqual((False, False), (one.over, two.over))
         self.settle(messages[0])
-        self.assertEqual((True, False), (one.open, two.open))
+        self.assertEqual((True, False), (one.over, two.over))
         self.settle(refused=[messages[1]])
-        self.assertEqual((True, True), (one.open, two.open))
+        self.assertEqual((True, True), (one.over, two.over))
 
     def test_room_that_is_free_already_or_can_never_be_is_answered_immediately(self):
-        self.assertTrue(self.table.ask_for_room(4, 10).open)
-        self.assertTrue(self.table.ask_for_room(5, 10).open)
-        self.assertTrue(self.table.ask_for_room(1, 10_001).open)
+        self.assertTrue(self.room_for(*[b"x"] * 4).over)
+        self.assertTrue(self.room_for(*[b"x"] * 5).over)
+        self.assertTrue(self.room_for(b"x" * 10_001).over)
 
     def test_a_caller_that_waits_is_woken_when_the_table_is_shut(self):
         self.bulk(*[b"x"] * 4)
-        room = self.table.ask_for_room(1, 10)
+        room = self.room_for(b"x")
         self.table.shut()
-        self.assertTrue(room.open)
-        self.assertIsNone(self.table.reserve(self.attempts(b"a")))
-        self.assertIsInstance(self.table.why_no_room(self.attempts(b"a")), DeliveryAbandoned)
-
-    def test_a_caller_that_gave_up_is_forgotten(self):
-        self.bulk(*[b"x"] * 4)
-        self.table.stop_asking(self.table.ask_for_room(1, 10))
-        self.assertEqual([], self.table._asking)
+        self.assertTrue(room.over)
+        self.assertIsNone(self.bulk(b"a"))
+        self.assertIsInstance(self.table.no_room(self.new_bulk(b"a")), DeliveryAbandoned)
 
     def test_what_is_refused_for_lack_of_it_has_the_numbers_and_takes_none(self):
         attempts = self.attempts(b"a", b"x" * 10_000)
-        self.table.refuse(attempts)
+        self.table.refuse(attempts[0].bulk)
         self.assertEqual([QueueFull, LargerThanBudget], [type(attempt.error) for attempt in attempts])
         self.assertIn("no room for 2 messages of", str(attempts[0].error))
         self.assertEqual([Outcome.FAILED] * 2, [attempt.outcome for attempt in attempts])
@@ -366,22 +380,22 @@ class AgeTest(TableCase):
     def test_the_oldest_message_in_flight_counts_whatever_was_settled_after_it(self):
         old = self.bulk(b"a", b"b")
         self.clock.advance(5)
-        self.table.tick()
+        self.table.close_sends()
         young = self.send(b"s")
-        self.assertEqual(5, self.table.oldest_age())
+        self.assertEqual(5, self.table.in_flight()[2])
         self.settle((young, b"s"), refused=self.of(old)[:1])
-        self.assertEqual(5, self.table.oldest_age())
+        self.assertEqual(5, self.table.in_flight()[2])
         self.settle(*self.of(old)[1:])
-        self.assertEqual(0, self.table.oldest_age())
+        self.assertEqual(0, self.table.in_flight()[2])
 
     def test_sends_after_a_turn_of_the_clock_are_as_young_as_they_are(self):
         first = self.send(b"a")
         self.clock.advance(7)
-        self.table.tick()
+        self.table.close_sends()
         self.send(b"b")
-        self.assertEqual(7, self.table.oldest_age())
+        self.assertEqual(7, self.table.in_flight()[2])
         self.settle((first, b"a"))
-        self.assertEqual(0, self.table.oldest_age())
+        self.assertEqual(0, self.table.in_flight()[2])
 
 
 class FlushTest(TableCase):
@@ -430,10 +444,10 @@ class FlushTest(TableCase):
 
 class AbandonTest(TableCase):
     def test_an_interrupted_bulk_is_reported_by_the_next_flush(self):
-        span = self.bulk(b"a", b"b", b"c")
-        a, b, c = self.of(span)
+        bulk = self.bulk(b"a", b"b", b"c")
+        a, b, c = self.of(bulk)
         self.settle(a, refused=[b])
-        self.table.abandon_bulk(span, DeliveryAbandoned("interrupted"))
+        self.table.interrupt([bulk], DeliveryAbandoned("interrupted"))
         self.settle(c)
         delivered, rest = self.flush()
         self.assertEqual(1, delivered)
@@ -443,17 +457,18 @@ class AbandonTest(TableCase):
         self.assertEqual((0, 0), self.room())
 
     def test_interrupted_messages_are_reported_whether_they_were_reserved_or_not(self):
-        reserved, refused, delivered, fresh = self.attempts(b"a", b"b", b"c", b"d")
+        reserved, refused, delivered = self.attempts(b"a", b"b", b"c")
+        [fresh] = self.attempts(b"d")
         self.reserve([reserved, refused, delivered])
         self.settle((delivered.sequence, b"c"), refused=[(refused.sequence, b"b")])
-        self.table.abandon_attempts([reserved, refused, delivered, fresh], DeliveryAbandoned("interrupted"))
+        self.table.interrupt([reserved.bulk, fresh.bulk], DeliveryAbandoned("interrupted"))
         count, rest = self.flush()
         self.assertEqual((1, {reserved, refused, fresh}), (count, set(rest)))
         self.assertEqual((0, 0), self.room())
 
     def test_a_send_that_the_client_did_not_take_is_failed(self):
         sequence = self.send(b"a")
-        self.table.give_up_send(sequence, Record(b"a"), Outcome.FAILED, GIVEN_UP)
+        self.table.give_up_send(self.topics["t"], sequence, Record(b"a"), Outcome.FAILED, GIVEN_UP)
         _, [attempt] = self.flush()
         self.assertEqual((Outcome.FAILED, b"a"), (attempt.outcome, attempt.record.value))
         self.assertEqual((0, 0), self.room())
@@ -478,10 +493,10 @@ class RandomTest(TableCase):
                     )
                 )()
                 self.assertEqual(self.model_room(), self.room(), f"seed {seed}")
-                self.assertEqual(len(self.in_flight), self.table.messages_in_flight, f"seed {seed}")
+                self.assertEqual(len(self.in_flight), self.table.in_flight()[0], f"seed {seed}")
             self.do_settle(everything=True)
             self.do_flush()
-            self.assertEqual(((0, 0), [], 0), (self.room(), self.table.spans(), self.table.messages_in_flight))
+            self.assertEqual(((0, 0), [], 0), (self.room(), self.table.unfinished(), self.table.in_flight()[0]))
 
     def start(self, seed):
         self.random = random.Random(seed)
@@ -503,9 +518,9 @@ class RandomTest(TableCase):
         return self.random.choice("tuv")
 
     def do_bulk(self):
-        span = self.bulk(*[self.value() for _ in range(self.random.randrange(1, 20))], topic=self.topic())
-        self.bulks.append(span)
-        self.in_flight |= {sequence: (value, False) for sequence, value in self.of(span)}
+        bulk = self.bulk(*[self.value() for _ in range(self.random.randrange(1, 20))], topic=self.topic())
+        self.bulks.append(bulk)
+        self.in_flight |= {sequence: (value, False) for sequence, value in self.of(bulk)}
 
     def do_send(self):
         value = self.value()
@@ -546,7 +561,7 @@ class RandomTest(TableCase):
 
     def do_tick(self):
         self.clock.advance(self.random.random())
-        self.table.tick()
+        self.table.close_sends()
 
 
 class ThreadsTest(TableCase):

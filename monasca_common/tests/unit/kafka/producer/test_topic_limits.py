@@ -133,7 +133,7 @@ class TestRecreated(TopicLimitsCase):
     def test_a_topic_that_was_recreated_is_logged_counted_and_asked_about_again(self):
         producer = self.producer()
         producer.publish("t", [b"1"]).raise_for_undelivered()
-        watch = producer._client.limits.watch
+        watch = producer._limits.watch
         watch.check()
         self.assertEqual(0, producer.health().recreated_topics)
         self.recreate()
