@@ -27,6 +27,7 @@ from monasca_common.kafka.errors import (
     DeliveryAbandoned,
     DeliveryRefused,
     FatalError,
+    InCallbackError,
     MessageTooLarge,
     MisuseError,
     TransportError,
@@ -106,14 +107,13 @@ class KafkaProducer(RefusesOldArguments):
         ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
         and still on its way: give the report to `retry`, never the records to `publish` again.
         """
-        if self._closed or topic not in self._limits.ready:  # it is not in a child of a fork
+        if topic not in self._limits.ready or self._closed or threading.current_thread() is self._serving.listening:
             self._check("publish")
-        self._serving.refuse_inside_listener("publish")
         deadline = self._deadline(timeout)
         bulk = self._bulk(topic, records if type(records) is list else as_list(records), key, headers)
         try:
             self._deliver(bulk, deadline)
-            self._wait_for(bulk.awaited(), deadline)
+            self._serving.wait(bulk.all_over(), deadline)
             return DeliveryReport(self._table.attempts_of(bulk), bulk=bulk)
         except BaseException:
             self._table.interrupt((bulk,), DeliveryAbandoned(_INTERRUPTED))
@@ -133,7 +133,7 @@ class KafkaProducer(RefusesOldArguments):
             for bulk in bulks:
                 self._deliver(bulk, deadline)
             latest = earlier.latest()
-            self._wait_for(latest.values(), deadline)
+            self._serving.wait(all_over(latest.values()), deadline)
             return earlier.with_attempts(latest)
         except BaseException:
             self._table.interrupt(bulks, DeliveryAbandoned(_INTERRUPTED))
@@ -174,7 +174,7 @@ class KafkaProducer(RefusesOldArguments):
                 ):
                     sequence = bulk.next
                     bulk.next = sequence + 1
-                    bulk.bytes += size
+                    bulk.size += size
                     table.messages += 1
                     table.bytes += size
             if sequence < 0:
@@ -202,7 +202,7 @@ class KafkaProducer(RefusesOldArguments):
         """
         self._check("flush")
         sends = self._table.sends()
-        self._wait_for(sends, self._deadline(timeout))
+        self._serving.wait(all_over(sends), self._deadline(timeout))
         return self._flushed(sends)
 
     def close(self, timeout: float | None = None) -> DeliveryReport:
@@ -211,14 +211,13 @@ class KafkaProducer(RefusesOldArguments):
         Takes at most ``timeout`` + 1 s. The report is `flush`'s, with what was given up as *unknown*. Closing again
         returns the same report.
         """
-        self._limits.guard.check()
-        self._serving.refuse_inside_listener("close")
+        self._check("close", even_closed=True)
         deadline = self._deadline(timeout)
         with self._closing:  # another thread that closes waits for the first one's report
             if self._final is None:
                 self._closed = True
                 self._table.shut()
-                self._wait_for(self._table.unfinished(), deadline)
+                self._serving.wait(all_over(self._table.unfinished()), deadline)
                 self._give_up_all(DeliveryAbandoned("the producer was closed before an answer came"), for_good=True)
                 if self._final is None:  # else a signal handler closed it meanwhile
                     self._final = self._flushed(())
@@ -238,10 +237,8 @@ class KafkaProducer(RefusesOldArguments):
         client first takes that over, which ends a transaction that was open. Raises `TransportError` where that fails,
         and `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed meanwhile.
         """
-        self._limits.guard.check()
-        self._serving.refuse_inside_listener("reopen")
+        self._check("reopen")
         with self._reopening:
-            self._check_open("reopen")
             main = self._limits.open_client()
             try:
                 if self.settings.transactional_id is not None:
@@ -346,7 +343,7 @@ class KafkaProducer(RefusesOldArguments):
             return self._bulk_of_attempts(topic, records, key, headers)
         size, largest = sizes
         id_prefix = self._id_prefix_of(topic)
-        return Bulk(self._table, topic, id_prefix, values=records[:], key=key, size=size, largest=largest)
+        return Bulk(self._table, topic, id_prefix, records[:], key, size, largest)
 
     def _bulk_of_attempts(
         self, topic: str, records: Iterable[bytes | Record], key: bytes | None, headers: Headers = ()
@@ -371,7 +368,7 @@ class KafkaProducer(RefusesOldArguments):
         for old in worth:
             topic = old.bulk.topic
             bulk = by_topic.get(topic)
-            if bulk is None or not table.can_fit(share * (bulk.in_flight + 1), share * (bulk.bytes + old.size)):
+            if bulk is None or not table.can_fit(share * (bulk.in_flight + 1), share * (bulk.size + old.size)):
                 bulk = by_topic[topic] = Bulk(table, topic, None)
                 bulks.append(bulk)
             again = next_attempt(old, bulk)
@@ -388,7 +385,7 @@ class KafkaProducer(RefusesOldArguments):
     def _reserve(self, bulk: Bulk, deadline: float) -> bool:
         table = self._table
         while not table.reserve(bulk):
-            if not table.can_fit(bulk.in_flight, bulk.bytes):
+            if not table.can_fit(bulk.in_flight, bulk.size):
                 return False
             if not self._serving.wait(lambda: table.has_room(bulk), deadline):
                 return table.reserve(bulk)
@@ -447,7 +444,8 @@ class KafkaProducer(RefusesOldArguments):
         attempt.for_flush = on_delivery is None
         if on_delivery is not None:
             attempt.listeners.append(on_delivery)
-        patience = 0.0 if self._serving.is_inside_listener() else self.settings.publish_timeout_seconds
+        in_listener = threading.current_thread() is self._serving.listening
+        patience = 0.0 if in_listener else self.settings.publish_timeout_seconds
         try:
             reserved = self._reserve(bulk, self._clock.monotonic() + patience)
             if reserved:
@@ -463,10 +461,6 @@ class KafkaProducer(RefusesOldArguments):
         return attempt.message_id
 
     # Settled
-
-    def _wait_for(self, what: Iterable[Bulk | DeliveryAttempt], deadline: float) -> None:
-        """Wait until all of these are settled, or the deadline."""
-        self._serving.wait(all_over(what), deadline)
 
     def _flushed(self, sends: Iterable[Bulk]) -> DeliveryReport:
         table = self._table
@@ -487,7 +481,7 @@ class KafkaProducer(RefusesOldArguments):
         if bulks:
             for transport in self._limits.transports():
                 transport.purge()
-            self._wait_for(bulks, self._clock.monotonic() + _GRACE_SECONDS)
+            self._serving.wait(all_over(bulks), self._clock.monotonic() + _GRACE_SECONDS)
         self._table.give_up_bulks(bulks, Outcome.UNKNOWN, error)
 
     def _replace(self, main: BoundedProducer) -> None:
@@ -509,10 +503,12 @@ class KafkaProducer(RefusesOldArguments):
             raise WrongType(f"timeout: a time-out is a number of seconds, or None, not {timeout!r}")
         return self._clock.monotonic() + min(seconds, _LONGEST_SECONDS)
 
-    def _check(self, call: str) -> None:
+    def _check(self, call: str, *, even_closed: bool = False) -> None:
         self._limits.guard.check()
-        self._serving.refuse_inside_listener(call)
-        self._check_open(call)
+        if threading.current_thread() is self._serving.listening:
+            raise InCallbackError(f"{call} waits for delivery callbacks and cannot be called inside of one: use send")
+        if not even_closed:
+            self._check_open(call)
 
     def _check_open(self, call: str) -> None:
         if self._closed:

@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable
 
 from monasca_common.kafka.clock import Signal, SystemClock
-from monasca_common.kafka.errors import InCallbackError
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.table import Table, Waiter
 from monasca_common.kafka.producer.topic_limits import TopicLimits
@@ -43,7 +42,7 @@ class Serving:
         self._stopping = False
         self._ended = False  # no more listeners become due
         self._due = Signal()
-        self._listening: threading.Thread | None = None
+        self.listening: threading.Thread | None = None  # the thread of the listeners
         self.start()
 
     def start(self) -> None:
@@ -60,17 +59,6 @@ class Serving:
 
     def is_this_thread(self) -> bool:
         return threading.current_thread() is self._thread
-
-    def is_inside_listener(self) -> bool:
-        return threading.current_thread() is self._listening
-
-    def refuse_inside_listener(self, call: str) -> None:
-        if self.is_inside_listener():
-            raise InCallbackError(f"{call} waits for delivery callbacks and cannot be called inside of one: use send")
-
-    @property
-    def listening_thread_id(self) -> int | None:
-        return None if self._listening is None else self._listening.ident
 
     def wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
         """Wait until ``is_over()``, which may look at messages of any producer and at the room of this one; whether it
@@ -100,9 +88,9 @@ class Serving:
         self._ended = True
         if self._table.due:
             self._notify()
-        if self._listening is not None:
+        if self.listening is not None:
             self._due.set()
-            self._listening.join(max(0.0, deadline - _REAL_TIME.monotonic()))
+            self.listening.join(max(0.0, deadline - _REAL_TIME.monotonic()))
 
     def _run(self) -> None:
         while not self._stopping and self.is_this_thread():
@@ -157,9 +145,9 @@ class Serving:
             return Outcomes()
 
     def _notify(self) -> None:
-        if self._listening is None:
-            self._listening = threading.Thread(target=self._listen, name="kafka-producer-listeners", daemon=True)
-            self._listening.start()
+        if self.listening is None:
+            self.listening = threading.Thread(target=self._listen, name="kafka-producer-listeners", daemon=True)
+            self.listening.start()
         self._due.set()
 
     def _listen(self) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from threading import RLock
 
@@ -70,41 +71,23 @@ def all_over(what: Iterable[Bulk | DeliveryAttempt]) -> Callable[[], bool]:
     return is_over
 
 
+@dataclass(slots=True, eq=False)
 class DeliveryAttempt:
     """An attempt to deliver one message."""
 
-    __slots__ = (
-        "bulk",
-        "doubtful",
-        "error",
-        "for_flush",
-        "listeners",
-        "message_id",
-        "offset",
-        "outcome",
-        "partition",
-        "record",
-        "sequence",
-        "size",
-        "successor",
-    )
-
-    def __init__(
-        self, bulk: Bulk, record: Record | None, message_id: bytes | None, size: int, *, doubtful: bool = False
-    ) -> None:
-        self.bulk = bulk
-        self.record = record  # None: the client has its bytes
-        self.message_id = message_id  # the caller's, or that of an earlier attempt; None: it gets one when reserved
-        self.size = size  # bytes that it takes of the budget
-        self.doubtful = doubtful  # whether an attempt before this one may have been written
-        self.sequence = -1
-        self.outcome: Outcome | None = None
-        self.error: DeliveryError | None = None
-        self.partition: int | None = None
-        self.offset: int | None = None
-        self.successor: DeliveryAttempt | None = None  # the same message, sent again, or in flight already
-        self.listeners: list[DeliveryListener] = []
-        self.for_flush = False  # whether the next flush reports it
+    bulk: Bulk
+    record: Record | None  # None: the client has its bytes
+    message_id: bytes | None  # the caller's, or that of an earlier attempt; None: it gets one when it is reserved
+    size: int  # bytes that it takes of the budget
+    doubtful: bool = False  # whether an attempt before this one may have been written
+    sequence: int = -1
+    outcome: Outcome | None = None
+    error: DeliveryError | None = None
+    partition: int | None = None
+    offset: int | None = None
+    successor: DeliveryAttempt | None = None  # the same message, sent again, or in flight already
+    listeners: list[DeliveryListener] = field(default_factory=list)
+    for_flush: bool = False  # whether the next flush reports it
 
     @property
     def latest(self) -> DeliveryAttempt:
@@ -133,72 +116,42 @@ class DeliveryAttempt:
         outcome = self.outcome
         if outcome is _DELIVERED:
             return outcome, Delivery(index, self.message_id, self.bulk.topic, self.partition, self.offset, None)
-        error = self.error if outcome is not None else _still_in_flight()
+        error = self.error
+        if outcome is None:
+            error = DeliveryTimeout("no answer within the time given; the message is still on its way")
         return outcome or _UNKNOWN, Delivery(index, self.message_id, self.bulk.topic, None, None, error)
-
-
-def _still_in_flight() -> DeliveryError:
-    return DeliveryTimeout("no answer within the time given; the message is still on its way")
 
 
 def next_attempt(old: DeliveryAttempt, bulk: Bulk) -> DeliveryAttempt:
     """The same message under the same id, for another attempt."""
-    doubtful = old.doubtful or old.outcome is _UNKNOWN
-    return DeliveryAttempt(bulk, old.record, old.message_id, old.size, doubtful=doubtful)
+    return DeliveryAttempt(bulk, old.record, old.message_id, old.size, old.doubtful or old.outcome is _UNKNOWN)
 
 
+@dataclass(slots=True, eq=False)
 class Bulk:
-    """Messages of one topic under consecutive sequences."""
+    """Messages of one topic under consecutive sequences: plain ones, which are in ``values``, or others, which are
+    added."""
 
-    __slots__ = (
-        "attempts",
-        "bytes",
-        "columns",
-        "end",
-        "first",
-        "id_prefix",
-        "is_new",
-        "key",
-        "largest",
-        "next",
-        "of_sends",
-        "over",
-        "queued_at",
-        "settled",
-        "table",
-        "topic",
-        "values",
-    )
+    table: Table
+    topic: str
+    id_prefix: bytes | None  # None: its messages get no ids
+    values: list[bytes] = field(default_factory=list)
+    key: bytes | None = None  # of plain messages
+    size: int = 0  # bytes that its messages in flight take of the budget
+    largest: int = 0  # bytes, of plain messages
+    first: int = 0  # sequence; the table numbers them when it reserves room
+    next: int = field(init=False)  # those before it are reserved
+    end: int = field(init=False)  # beyond ``next`` for sends only
+    settled: int = 0  # or attached to a message that is in flight already
+    queued_at: float = 0.0  # monotonic seconds
+    is_new: bool = True  # not reserved yet
+    of_sends: bool = False
+    over: bool = False  # all settled
+    attempts: dict[int, DeliveryAttempt] = field(default_factory=dict)  # by place
+    columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]] = field(default_factory=list)  # of the delivered
 
-    def __init__(
-        self,
-        table: Table,
-        topic: str,
-        id_prefix: bytes | None,
-        *,
-        values: list[bytes] | None = None,
-        key: bytes | None = None,
-        size: int = 0,
-        largest: int = 0,
-    ) -> None:
-        """``values``: plain messages with this ``key``; ``size`` and ``largest``: their bytes in all, and those of
-        the largest. Other messages are added."""
-        self.table = table
-        self.topic = topic
-        self.id_prefix = id_prefix  # None: its messages get no ids
-        self.values = values or []
-        self.key = key
-        self.largest = largest
-        self.attempts: dict[int, DeliveryAttempt] = {}  # by place
-        self.first = 0  # sequence; the table numbers them when it reserves room
-        self.next = self.end = len(self.values)  # of sends, those before ``next`` are reserved
-        self.settled = 0  # or attached to a message that is in flight already
-        self.bytes = size  # that its messages in flight take of the budget
-        self.queued_at = 0.0  # monotonic seconds
-        self.is_new = True  # not reserved yet
-        self.over = False  # all settled
-        self.of_sends = False
-        self.columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]] = []  # of delivered plain messages
+    def __post_init__(self) -> None:
+        self.next = self.end = len(self.values)
 
     @property
     def in_flight(self) -> int:
@@ -208,7 +161,7 @@ class Bulk:
         place = len(self.attempts)
         self.attempts[place] = attempt  # no call from here: no signal handler interrupts it
         self.next = self.end = place + 1
-        self.bytes += attempt.size
+        self.size += attempt.size
 
     def attempt(self, sequence: int) -> DeliveryAttempt:
         """The message of this sequence as a `DeliveryAttempt`."""
@@ -231,9 +184,9 @@ class Bulk:
         attempts = [self.attempt(each) for each in range(self.first, self.next) if each not in delivered]
         return [attempt for attempt in attempts if attempt.outcome is None and attempt.successor is None]
 
-    def awaited(self) -> list[Bulk | DeliveryAttempt]:
-        """What is settled once all its messages are: itself, and those of other calls that they are attached to."""
-        return [self, *(each.latest for each in self.attempts.values() if each.successor is not None)]
+    def all_over(self) -> Callable[[], bool]:
+        """Whether all its messages are settled, those included that are in flight for another call."""
+        return all_over([self, *(each.latest for each in self.attempts.values() if each.successor is not None)])
 
     def delivered(self) -> list[Delivery]:
         """The delivered messages that have no object of their own."""
@@ -282,7 +235,7 @@ class Table:
         to that one, and takes no room."""
         with self.lock:
             self._attach(bulk)
-            if not self._fits(bulk.in_flight, bulk.bytes):
+            if not self._fits(bulk.in_flight, bulk.size):
                 return False
             self._enter(bulk)
             return True
@@ -290,27 +243,25 @@ class Table:
     def open_sends(self, topic: str, id_prefix: bytes | None) -> Bulk:
         """A bulk for the next plain sends to the topic, which the producer reserves one by one."""
         with self.lock:
-            bulk = Bulk(self, topic, id_prefix)
-            bulk.of_sends = True
+            bulk = Bulk(self, topic, id_prefix, of_sends=True)
             if not self.shut_down:
                 bulk.end = _SENDS
                 self._enter(bulk)
-                self._open.append(bulk)
             return bulk
 
     def close_sends(self) -> None:
         """End the bulks that sends use, so that those of the next sends are as young as they are."""
         with self.lock:
-            bulks, self._open = self._open, []
-            for bulk in reversed(bulks):
+            for bulk in reversed(self._open):
                 if self._next == bulk.end:
                     self._next = bulk.next  # the rest is still unused
                 bulk.end = bulk.next
                 self._finish_if_settled(bulk)
+            self._open = []
 
     def has_room(self, bulk: Bulk) -> bool:
         """Whether there is room for the bulk, or can never be any."""
-        messages, size = bulk.in_flight, bulk.bytes
+        messages, size = bulk.in_flight, bulk.size
         return self._fits(messages, size) or not self.can_fit(messages, size)
 
     def can_fit(self, messages: int, size: int) -> bool:
@@ -321,10 +272,10 @@ class Table:
         """Why the bulk cannot be reserved."""
         if self.shut_down:
             return DeliveryAbandoned("the producer was closed before there was room; it was not sent")
-        if bulk.in_flight == 1 and bulk.bytes > self.max_bytes:
-            return LargerThanBudget(bulk.topic, bulk.bytes, self.max_bytes)
+        if bulk.in_flight == 1 and bulk.size > self.max_bytes:
+            return LargerThanBudget(bulk.topic, bulk.size, self.max_bytes)
         return QueueFull(
-            f"no room for {bulk.in_flight} messages of {bulk.bytes} bytes: the budget is {self.max_messages} messages "
+            f"no room for {bulk.in_flight} messages of {bulk.size} bytes: the budget is {self.max_messages} messages "
             f"and {self.max_bytes} bytes; Kafka is slow or unavailable, or flush was never called to collect "
             "undelivered sends"
         )
@@ -361,10 +312,13 @@ class Table:
         """Settle messages without an outcome from the client."""
         with self.lock:
             for attempt in attempts:
-                if attempt.outcome is None and attempt.successor is None and not attempt.bulk.over:
-                    lost = attempt.record is None
-                    attempt.size = attempt.size or attempt.bulk.bytes // attempt.bulk.in_flight
-                    self._settle(attempt, outcome, _bytes_are_lost(error) if lost else error)
+                if attempt.outcome is None and attempt.successor is None:
+                    bulk, why = attempt.bulk, error
+                    if attempt.record is None:
+                        attempt.size = bulk.size // bulk.in_flight  # about: only the client knows it
+                        why = DeliveryAbandoned(f"{error}; the client kept its bytes, so it cannot be sent again")
+                        why.permanent = True
+                    self._settle(attempt, outcome, why)
             self.wake_waiters()
 
     def give_up_bulks(self, bulks: Iterable[Bulk], outcome: Outcome, error: DeliveryError) -> None:
@@ -390,7 +344,7 @@ class Table:
                     self._enter(bulk)
                 unsettled = bulk.unsettled()
                 attempts = list(bulk.attempts.values())
-                settled = [attempt for attempt in attempts if attempt.outcome is not None and not attempt.for_flush]
+                settled = [each for each in attempts if each.over and not (each.for_flush or each.listeners)]
                 self.restore_report(sum([len(sequences) for sequences, _, _ in bulk.columns]), settled)
                 for attempt in attempts:
                     attempt.latest.for_flush = True  # perhaps it is in flight for another call
@@ -415,7 +369,11 @@ class Table:
 
     def sends(self) -> list[Bulk]:
         """Those of them that a flush waits for."""
-        return [bulk for bulk in self.unfinished() if _has_sends(bulk)]
+        return [
+            bulk
+            for bulk in self.unfinished()
+            if bulk.of_sends or any(attempt.for_flush or attempt.listeners for attempt in bulk.attempts.values())
+        ]
 
     def wake_waiters(self) -> None:
         """Wake the threads for which there is room, or whose messages are settled."""
@@ -484,7 +442,7 @@ class Table:
             bulks = [bulk for bulk in self._bulks if bulk.in_flight]
             now = self.clock.monotonic()
             age = max([0.0, *(now - bulk.queued_at for bulk in bulks)])
-            return sum(bulk.in_flight for bulk in bulks), sum(bulk.bytes for bulk in bulks), age
+            return sum(bulk.in_flight for bulk in bulks), sum(bulk.size for bulk in bulks), age
 
     def note_trouble(self, error: TransportError) -> None:
         """A client-wide error: from now on a rejection may hide an earlier attempt that was written."""
@@ -516,7 +474,7 @@ class Table:
                 first.doubtful |= attempt.doubtful
                 attempt.successor = first
                 bulk.settled += 1
-                bulk.bytes -= attempt.size
+                bulk.size -= attempt.size
 
     def _enter(self, bulk: Bulk) -> None:
         """Number the messages of a bulk, and take room for them."""
@@ -536,8 +494,10 @@ class Table:
         bulk.end += first
         bulk.is_new = False
         self._bulks += [bulk]
+        if bulk.of_sends:
+            self._open += [bulk]
         self.messages += messages
-        self.bytes += bulk.bytes
+        self.bytes += bulk.size
         self._finish_if_settled(bulk)
 
     def _find(self, sequence: int) -> Bulk | None:
@@ -559,7 +519,7 @@ class Table:
         if attempt is None:
             bulk.columns.append(columns)
             bulk.settled += count
-            bulk.bytes -= size
+            bulk.size -= size
             self.messages -= count
             self.bytes -= size
             self._delivered += count if bulk.of_sends else 0
@@ -590,21 +550,25 @@ class Table:
 
     def _settle(self, attempt: DeliveryAttempt, outcome: Outcome, error: DeliveryError | None) -> None:
         """Settle one message: the place where it gets its outcome."""
-        bulk, listeners = attempt.bulk, attempt.listeners
         if outcome is _FAILED and attempt.doubtful:
             outcome = _UNKNOWN
-        attempt.error = error  # first: a report may be made at this moment
+        bulk, for_flush = attempt.bulk, attempt.for_flush
+        name = (bulk.topic, attempt.message_id or b"")
+        to_call = [(listener, attempt) for listener in attempt.listeners]
+        attempt.error = error  # no call from here: no signal handler interrupts it; and a report may be made now
         attempt.outcome = outcome
         bulk.settled += 1
-        bulk.bytes -= attempt.size
-        self._by_id.pop((bulk.topic, attempt.message_id or b""), None)
-        self.due.extend([(listener, attempt) for listener in listeners])
+        bulk.size -= attempt.size
+        if name in self._by_id:
+            del self._by_id[name]
+        self.due += to_call
         if outcome is _DELIVERED:
             attempt.record = None
-            self._delivered += bool(attempt.for_flush or listeners)
-        elif attempt.for_flush:
-            self._undelivered.append(attempt)
-        if not listeners and not (attempt.for_flush and outcome is not _DELIVERED):
+            if for_flush or to_call:
+                self._delivered += 1
+        elif for_flush:
+            self._undelivered += [attempt]
+        if not (to_call or (for_flush and outcome is not _DELIVERED)):
             self.messages -= 1
             self.bytes -= attempt.size
         self._finish_if_settled(bulk)
@@ -612,27 +576,17 @@ class Table:
     def _finish_if_settled(self, bulk: Bulk) -> None:
         if bulk.over or bulk.in_flight or bulk.next < bulk.end:
             return
-        bulk.over = True
+        if not any(attempt.outcome is not _DELIVERED for attempt in bulk.attempts.values()):
+            bulk.values = []
+        if bulk.of_sends:
+            bulk.columns = []  # a flush only counts them
         place = bisect_left(self._bulks, bulk.first, key=_first)
         while self._bulks[place] is not bulk:  # an empty one has the same first sequence
             place += 1
         del self._bulks[place]
-        if bulk.of_sends:
-            bulk.columns = []  # a flush counts them
-        if not any(attempt.outcome is not _DELIVERED for attempt in bulk.attempts.values()):
-            bulk.values = []
+        bulk.over = True
 
     def _forget_refusal(self, topic: str) -> None:
         """Forget the refusal, because a message of the topic was delivered."""
         if self._refusals.pop(topic, None) is not None and isinstance(self.last_error, AuthorizationError):
             self.last_error = next(iter(self._refusals.values()), None)
-
-
-def _has_sends(bulk: Bulk) -> bool:
-    return bulk.of_sends or any(attempt.for_flush or attempt.listeners for attempt in bulk.attempts.values())
-
-
-def _bytes_are_lost(error: DeliveryError) -> DeliveryError:
-    lost = DeliveryAbandoned(f"{error}; the client did not give its bytes back, so it cannot be sent again")
-    lost.permanent = True
-    return lost

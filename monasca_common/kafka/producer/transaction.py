@@ -27,6 +27,8 @@ from monasca_common.kafka.transport.base import ProducerTransport
 
 LOG = logging.getLogger(__name__)
 
+_NO_TRANSACTION = "_STATE"  # an abort is refused: none is open, because the commit that was interrupted has ended it
+
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
 
@@ -45,7 +47,7 @@ class TransactionalConsumer(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """What a transaction asks of its producer: `KafkaProducer` has it."""
+    """The part of a producer that a transaction uses; `KafkaProducer` has it."""
 
     settings: ProducerSettings
 
@@ -54,15 +56,10 @@ class TransactionalProducer(Protocol):
         ...
 
     def send(
-        self,
-        topic: str,
-        record: bytes | Record,
-        *,
-        key: bytes | None = None,
-        on_delivery: DeliveryListener | None = None,
+        self, topic: str, record: bytes | Record, *, key: bytes | None, on_delivery: DeliveryListener | None
     ) -> bytes | None: ...
 
-    def flush(self, timeout: float | None = None) -> DeliveryReport: ...
+    def flush(self, timeout: float | None) -> DeliveryReport: ...
 
 
 class Transaction:
@@ -118,6 +115,7 @@ class Transaction:
                 self._end_aborted()
             except RetriableError as late:
                 raise TransactionError(f"the transaction before, which was aborted, has not ended: {late}") from late
+        self._transport.abort_is_due = True  # until it has ended, whatever interrupts that
         self._transport.begin_transaction()
         if self._counter is not None:
             self._counter.begin()
@@ -135,8 +133,7 @@ class Transaction:
         except FatalError:
             raise
         except BaseException as failure:  # Ctrl-C included: left open, it would hide later records
-            fenced = isinstance(failure, FencedError)
-            if fenced and not self._replaced:
+            if isinstance(failure, FencedError) and not self._replaced:
                 raise
             self._abort()
             if self._replaced and isinstance(failure, MessagingError):
@@ -147,11 +144,10 @@ class Transaction:
 
     def _commit(self) -> None:
         report = self._producer.flush(self._seconds)
-        if not report.ok:
-            first = (report.failed + report.unknown)[0]
+        undelivered = report.failed + report.unknown
+        if undelivered:
             raise TransactionError(
-                f"{len(report.failed + report.unknown)} messages of the transaction were not delivered; "
-                f"the first: {first.error}",
+                f"{len(undelivered)} messages of the transaction were not delivered; the first: {undelivered[0].error}",
                 report,
             )
         for consumer, inputs in self._inputs:
@@ -160,6 +156,7 @@ class Transaction:
             generation = consumer.group_metadata()
             self._transport.send_offsets(consumer.next_offsets(inputs), generation, self._seconds)
         self._commit_until_answered()
+        self._transport.abort_is_due = False
 
     def _commit_until_answered(self) -> None:
         """A commit whose answer is late must be asked for again: it may already have happened."""
@@ -191,7 +188,7 @@ class Transaction:
     def _abort(self) -> None:
         try:
             # What still waits for its topic's limit would be handed over later, into the next transaction; and what was
-            # not delivered would be told by the next one's flush, and abort that.
+            # not delivered would be reported by the next one's flush, and abort that.
             self._producer.flush(self._seconds)
             if not self._replaced:
                 self._end_aborted()
@@ -206,8 +203,11 @@ class Transaction:
                 self._send_back(consumer)
 
     def _end_aborted(self) -> None:
-        self._transport.abort_is_due = True
-        self._transport.abort_transaction(self._seconds)
+        try:
+            self._transport.abort_transaction(self._seconds)
+        except TransportError as error:
+            if error.name != _NO_TRANSACTION:
+                raise
         self._transport.abort_is_due = False
 
     @property

@@ -52,6 +52,16 @@ class BudgetTest(base.BaseTestCase):
             pass
         self.assertLess(sent, 3 * BUDGET)
 
+    def test_undelivered_sends_are_not_outstanding_although_they_take_room(self):
+        producer = self.producer()
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        producer.send("t", b"refused")
+        while producer.health().oldest_unacknowledged_seconds:
+            threading.Event().wait(0.001)
+        health = producer.health()
+        self.assertEqual((0, 0), (health.outstanding_messages, health.outstanding_bytes))
+        self.assertEqual(1, len(producer.flush(30).failed))
+
     def test_a_send_that_waits_gets_the_room_that_undelivered_messages_leave(self):
         producer = self.producer(publish_timeout_seconds=2.0)
         held = BUDGET * 4 // 5

@@ -224,6 +224,19 @@ class LimitsTest(SeamCase):
         raise RuntimeError("can't start new thread")
 
 
+class ServingTest(SeamCase):
+    def test_a_client_whose_calls_raise_holds_up_no_other_client(self):
+        self.broker.create_topic("small", 1, max_message_bytes=500_000)
+        producer = self.warm_producer()
+
+        def raises(_timeout):
+            raise ZeroDivisionError
+
+        client = producer._limits.main._client
+        client.poll = client.flush = raises
+        self.assertTrue(self.at_once(lambda: producer.publish("small", [b"a"], timeout=3600)).ok)
+
+
 class TimeoutTest(SeamCase):
     def test_infinity_is_a_very_long_time(self):
         producer = self.warm_producer()

@@ -81,6 +81,31 @@ class ReopenTest(ProducerCase):
         self.assertTrue(again.ok)
         self.assertEqual([b"b"], self.values())
 
+    def test_what_is_published_while_another_client_is_opened_goes_to_that_one(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        producer.send("t", b"a")
+        purged, published, reports = threading.Event(), threading.Event(), []
+        transport = producer._limits.main
+        transport.purge = lambda: purged.set() or published.wait(50)
+
+        def publish():
+            purged.wait(50)
+            reports.append(producer.publish("t", [b"b", Record(b"c")], timeout=3600))
+
+        reopening = threading.Thread(target=producer.reopen, daemon=True)
+        publishing = threading.Thread(target=publish, daemon=True)
+        for thread in (reopening, publishing):
+            thread.start()
+        self.assertTrue(purged.wait(50))
+        self.wait_until(lambda: producer.health().outstanding_messages == 3 or reports)
+        published.set()
+        self.wait_until(lambda: not reopening.is_alive())
+        self.broker.reconnect()
+        publishing.join(50)
+        self.assertEqual([True], [report.ok for report in reports])
+        self.assertEqual([b"b", b"c"], self.values())
+
     def test_an_error_of_the_client_before_says_nothing_of_the_new_one(self):
         producer = self.warm_producer()
         before = producer._limits.main

@@ -44,7 +44,7 @@ class TableCase(base.BaseTestCase):
 
     def new_bulk(self, *values, topic="t"):
         size = sum(plain_size(Record(value)) for value in values)
-        return Bulk(self.table, topic, PREFIX, values=list(values), size=size)
+        return Bulk(self.table, topic, PREFIX, list(values), None, size)
 
     def bulk(self, *values, topic="t"):
         """One that is reserved, or `None`: there is no room."""
@@ -59,7 +59,7 @@ class TableCase(base.BaseTestCase):
             if bulk is None or bulk.next == bulk.end:
                 bulk = self.topics[topic] = table.open_sends(topic, PREFIX)
             bulk.next += 1
-            bulk.bytes += size
+            bulk.size += size
             table.messages += 1
             table.bytes += size
             return bulk.next - 1
@@ -211,7 +211,7 @@ class SettleTest(TableCase):
 
     def test_a_caller_is_woken_for_a_message_of_another_producer(self):
         of_another = Table(max_messages=1, max_bytes=1000)
-        bulk = Bulk(of_another, "t", PREFIX, values=[b"a"], size=plain_size(Record(b"a")))
+        bulk = Bulk(of_another, "t", PREFIX, [b"a"], None, plain_size(Record(b"a")))
         of_another.reserve(bulk)
         waiter = self.waiter(all_over([bulk]))
         of_another.settle(self.outcomes([(bulk.first, b"a")]))

@@ -3,7 +3,14 @@
 
 from oslotest import base
 
-from monasca_common.kafka.errors import FatalError, FencedError, RetriableError, StaleCommit, TransactionError
+from monasca_common.kafka.errors import (
+    FatalError,
+    FencedError,
+    RetriableError,
+    StaleCommit,
+    TransactionError,
+    TransportError,
+)
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.transaction import Transaction
@@ -70,8 +77,9 @@ class Client:
 
     def abort_transaction(self, timeout):
         self.asked.append("abort")
-        if self.aborts:
-            raise self.aborts.pop(0)
+        error = self.aborts.pop(0) if self.aborts else None
+        if error is not None:
+            raise error
 
     def seek_to_committed(self):
         self.asked.append("seek")
@@ -133,6 +141,22 @@ class TransactionTest(base.BaseTestCase):
         self.assertEqual(["abort", "begin"], self.client.asked[5:7])
         self.transact()
         self.assertEqual(3, self.client.asked.count("abort"))
+
+    def test_the_next_transaction_works_after_ctrl_c_while_a_commit_was_awaited(self):
+        ended = TransportError("not valid in state Ready", name="_STATE")  # what an abort after a commit meets
+        for aborts, asked in (([ended], ["begin"]), ([None], ["begin"]), ([LATE, ended], ["abort", "begin"])):
+            client = self.client = Client()
+            client.commits, client.aborts = [KeyboardInterrupt()], list(aborts)
+            self.assertRaises(KeyboardInterrupt, self.transact)
+            self.assertEqual(["commit", "flush", "abort", "seek"], client.asked[3:])
+            self.transact()
+            self.assertEqual(asked, client.asked[7:-3])
+
+    def test_a_transaction_that_an_interrupt_left_open_is_aborted_by_the_next_one(self):
+        self.client.commits, self.client.aborts = [KeyboardInterrupt()], [KeyboardInterrupt()]
+        self.assertRaises(KeyboardInterrupt, self.transact)
+        self.transact()
+        self.assertEqual(["abort", "begin"], self.client.asked[7:-3])
 
     def test_a_consumer_that_could_not_go_back_is_told(self):
         self.client.seeks = [LATE]
