@@ -36,11 +36,8 @@ def new_id_prefix() -> bytes:
     return bytes([_ID_CHARACTERS[each & 63] for each in os.urandom(_ID_PREFIX_BYTES)])
 
 
-def checked(
-    topic: str, record: bytes | Record, key: bytes | None, headers: Headers = (), *, verbatim: bool = False
-) -> Checked:
+def checked(record: bytes | Record, key: bytes | None, headers: Headers, *, verbatim: bool) -> Checked:
     """Raises `WrongType`."""
-    check_topic_and_key(topic, key)
     made = record if isinstance(record, Record) else Record(record)
     full, own_id = _with_headers(made, headers, verbatim=verbatim)
     if full.key is None and key is not None:

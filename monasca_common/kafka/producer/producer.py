@@ -321,36 +321,27 @@ class KafkaProducer(RefusesOldArguments):
                 "a producer was closed with %d messages that are not delivered (%d of them unknown)", left, unknown
             )
 
-    # At the interpreter's exit, for `forgotten`
-
-    def is_ours_to_close(self) -> bool:
-        return not (self._closed or self._limits.guard.forked)
-
-    def is_busy(self) -> bool:
-        return self._table.busy
-
-    def close_at_exit(self) -> Mapping[str, int]:
-        report = self.close(0)
+    def close_at_exit(self, timeout: float) -> Mapping[str, int] | None:
+        """See `forgotten`."""
+        if self._closed or self._limits.guard.forked:
+            return None
+        report = self.close(timeout)
         return Counter(delivery.topic for delivery in (*report.failed, *report.unknown))
 
     # Checked, reserved and handed over
 
-    def _bulk(self, topic: str, records: list[Any], key: bytes | None, headers: Headers) -> Bulk:
-        """What one call sends. Raises `WrongType`."""
-        check_topic_and_key(topic, key)
-        sizes = None if headers else plain_sizes(records, key)
-        if sizes is None:
-            return self._bulk_of_attempts(topic, records, key, headers)
-        size, largest = sizes
-        id_prefix = self._id_prefix_of(topic)
-        return Bulk(self._table, topic, id_prefix, records[:], key, size, largest)
-
-    def _bulk_of_attempts(
-        self, topic: str, records: Iterable[bytes | Record], key: bytes | None, headers: Headers = ()
+    def _bulk(
+        self, topic: str, records: list[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
     ) -> Bulk:
-        bulk = Bulk(self._table, topic, self._id_prefix_of(topic))
+        """What one call sends; ``plain``: without attempts, if possible. Raises `WrongType`."""
+        bulk = Bulk(self._table, topic, self._id_prefix_of(topic), key=key)
+        check_topic_and_key(topic, key)
+        sizes = plain_sizes(records, key) if plain and not headers else None
+        if sizes is not None:
+            bulk.fill(records[:], *sizes)
+            return bulk
         for record in records:
-            full, own_id, size = checked(topic, record, key, headers, verbatim=self.settings.verbatim)
+            full, own_id, size = checked(record, key, headers, verbatim=self.settings.verbatim)
             bulk.add(DeliveryAttempt(bulk, full, own_id, size))
         return bulk
 
@@ -439,7 +430,7 @@ class KafkaProducer(RefusesOldArguments):
         """`send` for everything but bare bytes to a known topic with room in the budget."""
         self._limits.guard.check()
         self._check_open("send")
-        bulk = self._bulk_of_attempts(topic, (record,), key)
+        bulk = self._bulk(topic, [record], key, plain=False)
         attempt = bulk.attempts[0]
         attempt.for_flush = on_delivery is None
         if on_delivery is not None:

@@ -135,13 +135,13 @@ class Bulk:
     table: Table
     topic: str
     id_prefix: bytes | None  # None: its messages get no ids
-    values: list[bytes] = field(default_factory=list)
     key: bytes | None = None  # of plain messages
+    values: list[bytes] = field(default_factory=list)
     size: int = 0  # bytes that its messages in flight take of the budget
     largest: int = 0  # bytes, of plain messages
     first: int = 0  # sequence; the table numbers them when it reserves room
-    next: int = field(init=False)  # those before it are reserved
-    end: int = field(init=False)  # beyond ``next`` for sends only
+    next: int = 0  # those before it are reserved
+    end: int = 0  # beyond ``next`` for sends only
     settled: int = 0  # or attached to a message that is in flight already
     queued_at: float = 0.0  # monotonic seconds
     is_new: bool = True  # not reserved yet
@@ -150,12 +150,14 @@ class Bulk:
     attempts: dict[int, DeliveryAttempt] = field(default_factory=dict)  # by place
     columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]] = field(default_factory=list)  # of the delivered
 
-    def __post_init__(self) -> None:
-        self.next = self.end = len(self.values)
-
     @property
     def in_flight(self) -> int:
         return self.next - self.first - self.settled
+
+    def fill(self, values: list[bytes], size: int, largest: int) -> None:
+        """Make it a bulk of plain messages."""
+        self.values, self.size, self.largest = values, size, largest
+        self.next = self.end = len(values)
 
     def add(self, attempt: DeliveryAttempt) -> None:
         place = len(self.attempts)

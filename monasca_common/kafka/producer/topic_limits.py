@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,8 +69,8 @@ class _Question:
 
 
 class TopicLimits:
-    """``ready`` has the limits that are known. It is empty in a child of a fork, while another client takes the place
-    of the one before, and once the producer is closed."""
+    """``ready`` has the limits that are known. It is empty in a child of a fork, so that `send` checks the guard there,
+    while another client takes the place of the one before, and once the producer is closed."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class TopicLimits:
         """``hand_over`` is called for each bulk that waited, once the limit of its topic is known; ``on_error`` for the
         client-wide errors of the clients in use."""
         self.ready: dict[str, TopicLimit] = {}
-        self.guard = ForkGuard("KafkaProducer", in_child=_detach(weakref.ref(self)))
+        self.guard = ForkGuard("KafkaProducer", in_child=self.forget)
         self.recreated_topics = 0  # how often one of these topics was found deleted and recreated
         self._table = table
         self._settings = settings
@@ -255,9 +254,9 @@ class TopicLimits:
         for answer in {str(answer): answer for answer in answers.values()}.values():  # once, however many topics
             if isinstance(answer, RetriableError | AuthenticationError) and self.uses(main):
                 self._on_error(answer)
-        return {topic: self._limit_in_bytes(topic, answer) for topic, answer in answers.items()}
+        return {topic: self._max_bytes(topic, answer) for topic, answer in answers.items()}
 
-    def _limit_in_bytes(self, topic: str, answer: int | TransportError) -> int | None:
+    def _max_bytes(self, topic: str, answer: int | TransportError) -> int | None:
         if isinstance(answer, int):
             return answer
         if isinstance(answer, RetriableError | AuthenticationError):
@@ -345,14 +344,3 @@ class TopicLimits:
 
 def _not_sent() -> DeliveryAbandoned:
     return DeliveryAbandoned("closed before the topic's brokers could be reached; it was not sent")
-
-
-def _detach(limits: weakref.ref[TopicLimits]) -> Callable[[], None]:
-    """Called in a child of a fork: `send` must find no limit, so that it checks the fork guard."""
-
-    def in_child() -> None:
-        inherited = limits()
-        if inherited is not None:
-            inherited.ready = {}
-
-    return in_child

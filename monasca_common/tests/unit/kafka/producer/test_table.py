@@ -44,7 +44,9 @@ class TableCase(base.BaseTestCase):
 
     def new_bulk(self, *values, topic="t"):
         size = sum(plain_size(Record(value)) for value in values)
-        return Bulk(self.table, topic, PREFIX, list(values), None, size)
+        bulk = Bulk(self.table, topic, PREFIX)
+        bulk.fill(list(values), size, 0)
+        return bulk
 
     def bulk(self, *values, topic="t"):
         """One that is reserved, or `None`: there is no room."""
@@ -211,7 +213,8 @@ class SettleTest(TableCase):
 
     def test_a_caller_is_woken_for_a_message_of_another_producer(self):
         of_another = Table(max_messages=1, max_bytes=1000)
-        bulk = Bulk(of_another, "t", PREFIX, [b"a"], None, plain_size(Record(b"a")))
+        bulk = Bulk(of_another, "t", PREFIX)
+        bulk.fill([b"a"], plain_size(Record(b"a")), 0)
         of_another.reserve(bulk)
         waiter = self.waiter(all_over([bulk]))
         of_another.settle(self.outcomes([(bulk.first, b"a")]))
