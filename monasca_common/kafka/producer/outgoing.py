@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, Record
@@ -22,22 +22,17 @@ _ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvw
 _ONLY_BYTES = {bytes}
 
 
-class Checked(NamedTuple):
-    """A message as it is handed over: its key, its headers but for the id, and the caller's own id, if any."""
-
-    record: Record
-    own_id: bytes | None
-    size: int
-
-
 def new_id_prefix() -> bytes:
     """The part of message ids that is one producer's: 66 random bits. Made when a producer opens, never at import: a
     child of a fork would repeat its parent's ids."""
     return bytes([_ID_CHARACTERS[each & 63] for each in os.urandom(_ID_PREFIX_BYTES)])
 
 
-def checked(record: bytes | Record, key: bytes | None, headers: Headers, *, verbatim: bool) -> Checked:
-    """Raises `WrongType`."""
+def checked(
+    record: bytes | Record, key: bytes | None, headers: Headers, *, verbatim: bool
+) -> tuple[Record, bytes | None, int]:
+    """The message as it is handed over, with its key and all headers but its id; the caller's own id; and its size in
+    bytes. Raises `WrongType`."""
     made = record if isinstance(record, Record) else Record(record)
     full, own_id = _with_headers(made, headers, verbatim=verbatim)
     if full.key is None and key is not None:
@@ -45,7 +40,7 @@ def checked(record: bytes | Record, key: bytes | None, headers: Headers, *, verb
     if not isinstance(full.key, bytes | None) or not isinstance(full.value, bytes | None):
         _wrong_key_or_value(full.key, full.value)
     _check_time(full.timestamp_ms)
-    return Checked(full, own_id, _size(full, full.key, own_id))
+    return full, own_id, _size(full, full.key, own_id)
 
 
 def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None:

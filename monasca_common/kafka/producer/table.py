@@ -17,6 +17,7 @@ serving thread takes in outcomes, so no signal handler interrupts that: Python r
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -440,11 +441,10 @@ class Table:
 
     def in_flight(self) -> tuple[int, int, float]:
         """How many messages and bytes are in flight, and for how many seconds the oldest one."""
-        with self.lock:
-            bulks = [bulk for bulk in self._bulks if bulk.in_flight]
-            now = self.clock.monotonic()
-            age = max([0.0, *(now - bulk.queued_at for bulk in bulks)])
-            return sum(bulk.in_flight for bulk in bulks), sum(bulk.size for bulk in bulks), age
+        bulks = [bulk for bulk in self._bulks[:] if bulk.in_flight]  # without the lock, which a fork may leave taken
+        oldest = min([bulk.queued_at for bulk in bulks], default=math.inf)
+        age = max(0.0, self.clock.monotonic() - oldest)
+        return sum([bulk.in_flight for bulk in bulks]), sum([bulk.size for bulk in bulks]), age
 
     def note_trouble(self, error: TransportError) -> None:
         """A client-wide error: from now on a rejection may hide an earlier attempt that was written."""
