@@ -128,7 +128,7 @@ class TestTransactionsThatHang(HangCase):
         self.wait_until(lambda: "send_offsets_to_transaction has come back" in self.said.output)
         self.assertRaises(FatalError, producer.transaction().__enter__)
         (bounded,) = producer._limits.transports()
-        self.wait_until(lambda: bounded._thread._thread not in threading.enumerate())
+        self.wait_until(lambda: bounded.thread._thread not in threading.enumerate())
         self.assertEqual(0, self.committed())
 
     # Rule 20
