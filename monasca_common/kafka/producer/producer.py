@@ -165,20 +165,18 @@ class KafkaProducer(RefusesOldArguments):
             bulk = limit.sends
             if bulk.next == bulk.end:
                 bulk = self._open_sends(topic, limit)
-            with table.lock:  # no call in this block: no signal handler interrupts it
-                if (
-                    bulk.next < bulk.end
-                    and size <= limit.max_bytes
-                    and table.messages < table.max_messages
-                    and table.bytes + size <= table.max_bytes
-                ):
-                    sequence = bulk.next
-                    bulk.next = sequence + 1
-                    bulk.size += size
-                    table.messages += 1
-                    table.bytes += size
-            if sequence < 0:
+            if (  # no call from here until it is reserved: neither a signal handler nor another thread interrupts it
+                bulk.next == bulk.end
+                or size > limit.max_bytes
+                or table.messages >= table.max_messages
+                or table.bytes + size > table.max_bytes
+            ):
                 return self._send(topic, record, key, None)
+            sequence = bulk.next
+            bulk.next = sequence + 1
+            bulk.size += size
+            table.messages += 1
+            table.bytes += size
             given_id = limit.transport.send(topic, record, key, sequence, bulk.id_prefix)
         except limit.transport.refusals as error:
             if sequence < 0:
@@ -378,7 +376,7 @@ class KafkaProducer(RefusesOldArguments):
         while not table.reserve(bulk):
             if not table.can_fit(bulk.in_flight, bulk.size):
                 return False
-            if not self._serving.wait(lambda: table.has_room(bulk), deadline):
+            if not self._serving.wait(lambda: table.may_reserve(bulk), deadline):
                 return table.reserve(bulk)
         return True
 

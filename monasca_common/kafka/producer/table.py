@@ -10,14 +10,16 @@ client, by the producer), **settled** (delivered, failed or unknown). The client
 by sequence, and `settle` counts them off the bulks; `give_up` settles without the client. Each message that has an
 object gets its outcome in `_settle`.
 
-Every method takes ``lock`` for a short time and never waits with it. A signal handler may interrupt any of them on the
-main thread, at a call or at the end of a turn of a loop: steps that belong together have neither between them. Only the
-serving thread takes in outcomes, so no signal handler interrupts that: Python runs those on the main thread.
+Every method takes ``lock`` for a short time and never waits with it. Python runs a signal handler, or another thread,
+only at a call or at the end of a turn of a loop: steps that belong together have neither between them. Therefore
+`KafkaProducer.send` reserves a plain message in an open bulk of sends without the lock, which costs as much as the rest
+of it. Only the serving thread takes in outcomes, so no signal handler interrupts that: they run on the main thread.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +48,7 @@ from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, me
 _SILENT_SECONDS = 35.0
 _SENDS = 4096  # sequences that are set aside for the sends to one topic at a time
 _DELIVERED, _FAILED, _UNKNOWN = Outcome.DELIVERED, Outcome.FAILED, Outcome.UNKNOWN
+_HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 _first = attrgetter("first")
 
 
@@ -145,7 +148,8 @@ class Bulk:
     end: int = 0  # beyond ``next`` for sends only
     settled: int = 0  # or attached to a message that is in flight already
     queued_at: float = 0.0  # monotonic seconds
-    is_new: bool = True  # not reserved yet
+    has_room: bool = False
+    is_new: bool = True  # not numbered yet
     of_sends: bool = False
     over: bool = False  # all settled
     attempts: dict[int, DeliveryAttempt] = field(default_factory=dict)  # by place
@@ -238,16 +242,22 @@ class Table:
         to that one, and takes no room."""
         with self.lock:
             self._attach(bulk)
-            if not self._fits(bulk.in_flight, bulk.size):
+            messages, size = bulk.in_flight, bulk.size
+            # No call from here: no plain send takes the same room.
+            if self.messages + messages > self.max_messages or self.bytes + size > self.max_bytes or self.shut_down:
                 return False
+            self.messages += messages
+            self.bytes += size
+            bulk.has_room = True
             self._enter(bulk)
             return True
 
     def open_sends(self, topic: str, id_prefix: bytes | None) -> Bulk:
-        """A bulk for the next plain sends to the topic, which the producer reserves one by one."""
+        """A bulk for the next plain sends to the topic, which `KafkaProducer.send` reserves one by one without the
+        lock. It takes none where threads do not switch at calls only."""
         with self.lock:
             bulk = Bulk(self, topic, id_prefix, of_sends=True)
-            if not self.shut_down:
+            if _HAS_GIL and not self.shut_down:
                 bulk.end = _SENDS
                 self._enter(bulk)
             return bulk
@@ -262,10 +272,11 @@ class Table:
                 self._finish_if_settled(bulk)
             self._open = []
 
-    def has_room(self, bulk: Bulk) -> bool:
+    def may_reserve(self, bulk: Bulk) -> bool:
         """Whether there is room for the bulk, or can never be any."""
         messages, size = bulk.in_flight, bulk.size
-        return self._fits(messages, size) or not self.can_fit(messages, size)
+        fits = self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
+        return fits or not self.can_fit(messages, size)
 
     def can_fit(self, messages: int, size: int) -> bool:
         """Whether so much can ever have room."""
@@ -459,10 +470,6 @@ class Table:
 
     # With the lock held
 
-    def _fits(self, messages: int, size: int) -> bool:
-        within = self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
-        return within and not self.shut_down
-
     def _attach(self, bulk: Bulk) -> None:
         """Attach each message that is in flight already, or comes before in the bulk, to the attempt that is sent."""
         here: dict[bytes, DeliveryAttempt] = {}
@@ -498,8 +505,10 @@ class Table:
         self._bulks += [bulk]
         if bulk.of_sends:
             self._open += [bulk]
-        self.messages += messages
-        self.bytes += bulk.size
+        if not bulk.has_room:
+            self.messages += messages
+            self.bytes += bulk.size
+            bulk.has_room = True
         self._finish_if_settled(bulk)
 
     def _find(self, sequence: int) -> Bulk | None:

@@ -2,6 +2,7 @@
 """The in-flight table: what settles a message, and what a message takes of the budget until then."""
 
 import random
+import sys
 import threading
 from collections import deque
 from itertools import accumulate
@@ -55,16 +56,15 @@ class TableCase(base.BaseTestCase):
 
     def send(self, value=b"x", topic="t"):
         """The sequence of a plain send, reserved as by `KafkaProducer.send`."""
-        table, size = self.table, plain_size(Record(value))
-        with table.lock:
-            bulk = self.topics.get(topic)
-            if bulk is None or bulk.next == bulk.end:
-                bulk = self.topics[topic] = table.open_sends(topic, PREFIX)
-            bulk.next += 1
-            bulk.size += size
-            table.messages += 1
-            table.bytes += size
-            return bulk.next - 1
+        table, size, bulk = self.table, plain_size(Record(value)), self.topics.get(topic)
+        while bulk is None or bulk.next == bulk.end:
+            bulk = self.topics[topic] = table.open_sends(topic, PREFIX)
+        sequence = bulk.next
+        bulk.next = sequence + 1
+        bulk.size += size
+        table.messages += 1
+        table.bytes += size
+        return sequence
 
     def attempts(self, *values, topic="t", message_id=None):
         """In one bulk that is not reserved."""
@@ -345,7 +345,7 @@ class RoomTest(TableCase):
     def room_for(self, *values):
         """A caller that waits for it."""
         bulk = self.new_bulk(*values)
-        return self.waiter(lambda: self.table.has_room(bulk))
+        return self.waiter(lambda: self.table.may_reserve(bulk))
 
     def test_a_caller_is_woken_once_its_room_is_free(self):
         bulk = self.bulk(*[b"x"] * 4)
@@ -568,6 +568,12 @@ class RandomTest(TableCase):
 
 
 class ThreadsTest(TableCase):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
+
+    # Rule 9
     def test_threads_reserve_while_another_settles(self):
         waiting, over = deque(), threading.Event()
 
@@ -576,7 +582,7 @@ class ThreadsTest(TableCase):
                 self.settle(*[waiting.popleft() for _ in range(len(waiting))])
 
         def send(topic):
-            waiting.extend((self.send(b"x", topic=topic), b"x") for _ in range(300))
+            waiting.extend((self.send(b"x", topic=topic), b"x") for _ in range(5000))
 
         settling = threading.Thread(target=settle, daemon=True)
         settling.start()
@@ -587,4 +593,4 @@ class ThreadsTest(TableCase):
             thread.join(50)
         over.set()
         settling.join(50)
-        self.assertEqual(((900, []), (0, 0)), (self.flush(), self.room()))
+        self.assertEqual(((15000, []), (0, 0)), (self.flush(), self.room()))
