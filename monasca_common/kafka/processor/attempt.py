@@ -58,14 +58,22 @@ class Attempts:
     shutdown: Shutdown
     accounted: Accounted | None
     log_limit: LogLimit
+    failed: Callable[[BaseException], None]  # must halt the lanes
     transactional: bool
 
-    def __call__(self, lane: Lane, task: Task) -> None:
-        try:
-            remains, rest_seconds = self._attempt(lane, task)
-        except Abandoned:
-            remains, rest_seconds = (task,), 0.0
-        self.lanes.finished(lane, task, remains, rest_seconds)
+    def run(self) -> None:
+        """Attempt tasks of the lanes until these are shut: the life of a handler thread. What escapes the handling of
+        an attempt, KeyboardInterrupt included, goes to ``failed``."""
+        while (taken := self.lanes.next()) is not None:
+            lane, task = taken
+            then = _Next((task,))
+            try:
+                then = self._attempt(lane, task)
+            except Abandoned:
+                pass
+            except BaseException as error:
+                self.failed(error)
+            self.lanes.finished(lane, task, then.tasks, then.rest_seconds)
 
     def _attempt(self, lane: Lane, task: Task) -> _Next:
         """One call of the handler and everything that follows from it."""

@@ -43,7 +43,6 @@ from monasca_common.kafka.processor.publishing import AcknowledgedPublisher, Out
 from monasca_common.kafka.processor.queues import Backpressure, Lanes, Rewinds
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import Shutdown, StopReport
-from monasca_common.kafka.processor.workers import Workers
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.serialization.base import S, Serializer
 
@@ -198,9 +197,14 @@ class Processor:
             self._shutdown,
             accounted,
             self._log_limit,
-            transactional=transactional,
+            self._fail,
+            transactional,
         )
-        self._workers = Workers(self._lanes, threads, attempts, self._fail)
+        # Daemons: a handler that never returns must not keep the process from ending after its deadline.
+        self._handlers = [
+            threading.Thread(target=attempts.run, name=f"kafka-handler-{number}", daemon=True)
+            for number in range(threads)
+        ]
         most = max(_MAX_BUFFERED_MESSAGES, self._settings.batch_size * _BUFFERED_BATCHES)
         self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._next_commit = 0.0
@@ -229,7 +233,7 @@ class Processor:
         if not self._shutdown.over:
             self._consumer.limit_calls(self._shutdown.until)
         self._lanes.halt()
-        if threading.current_thread() not in self._workers:
+        if threading.current_thread() not in self._handlers:
             self._shutdown.wait()
         return self._shutdown.report or self._report()
 
@@ -295,7 +299,8 @@ class Processor:
         if self._transactions is not None:
             self._transactions.open(lambda: self._shutdown.requested)
         self._listener.attach()
-        self._workers.start()
+        for thread in self._handlers:
+            thread.start()
 
     def _require_topic(self, topic: str) -> None:
         try:
