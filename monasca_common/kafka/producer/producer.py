@@ -299,7 +299,7 @@ class KafkaProducer(RefusesOldArguments):
             last_error=table.last_error,
             failed_listeners=self._serving.failed_listeners,
             recreated_topics=self._limits.recreated_topics,
-            oldest_call_seconds=max([client.oldest_call_seconds() for client in clients], default=0.0),
+            oldest_call_seconds=max([client.thread.oldest_seconds() for client in clients], default=0.0),
             poisoned=any(client.poisoned for client in clients),
             finished=table.finished is not None,
             driver=self._limits.main.driver,

@@ -70,9 +70,6 @@ class BoundedProducer(ProducerTransport):
     def poisoned(self) -> bool:
         return self.thread.failure is not None
 
-    def oldest_call_seconds(self) -> float:
-        return self.thread.oldest_seconds()
-
     # Both are shadowed by the client's own while there is one.
     send = _direct(ProducerTransport.send)
     produce = _direct(ProducerTransport.produce)

@@ -357,22 +357,18 @@ class MemoryBroker:
 
 
 _brokers: dict[str, MemoryBroker] = {}
-_brokers_lock = threading.Lock()
 
 
 def broker_for(bootstrap_servers: str) -> MemoryBroker:
     """The memory broker behind these servers, made when it is first asked for."""
-    with _brokers_lock:
-        return _brokers.setdefault(bootstrap_servers, MemoryBroker())
+    return _brokers.setdefault(bootstrap_servers, MemoryBroker())
 
 
 def install_broker(bootstrap_servers: str, broker: MemoryBroker) -> None:
     """Put ``broker`` (one with a virtual clock, say) behind these servers."""
-    with _brokers_lock:
-        _brokers[bootstrap_servers] = broker
+    _brokers[bootstrap_servers] = broker
 
 
 def reset_brokers() -> None:
     """Forget every memory broker; clients that are still open keep theirs."""
-    with _brokers_lock:
-        _brokers.clear()
+    _brokers.clear()
