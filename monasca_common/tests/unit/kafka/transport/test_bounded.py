@@ -100,7 +100,7 @@ class ProducerTest(BoundedCase):
         report = self.producer.flush(1)
         self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
         self.assertIn("begin_transaction has not come back", str(report.unknown[0].error))
-        self.assertIn("the client did not give its bytes back", str(report.unknown[0].error))
+        self.assertIn("the client kept its bytes", str(report.unknown[0].error))
         published = self.producer.retry(published, timeout=1)
         self.assertIsInstance((published.unknown + published.failed)[0].error.cause, FatalError)
 
