@@ -19,6 +19,7 @@ from monasca_common.kafka.errors import (
     ConfigurationError,
     ConsumerError,
     DeadLetterLimit,
+    Delivery,
     DeliveryAbandoned,
     DeliveryError,
     DeliveryRefused,
@@ -67,7 +68,6 @@ from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import StopReport
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.health import ProducerHealth
-from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.producer.report import DeliveryReport

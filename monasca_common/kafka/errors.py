@@ -40,6 +40,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -134,20 +135,20 @@ class DeliveryRefused(DeliveryError):
         self.permanent = permanent
 
 
-class Undelivered(Protocol):
-    """A message that is not delivered: a `Delivery`. ``index``: its place in the bulk."""
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The outcome of one message. ``index``: its place in the bulk, 0 for a `KafkaProducer.send`.
 
-    @property
-    def index(self) -> int: ...
+    ``partition`` and ``offset`` are known once it is delivered (``offset`` may stay ``None`` even then);
+    ``error`` says why it is not.
+    """
 
-    @property
-    def message_id(self) -> bytes | None: ...
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def error(self) -> DeliveryError | None: ...
+    index: int
+    message_id: bytes | None
+    topic: str
+    partition: int | None
+    offset: int | None
+    error: DeliveryError | None
 
 
 class UndeliveredReport(Protocol):
@@ -157,10 +158,10 @@ class UndeliveredReport(Protocol):
     def delivered_count(self) -> int: ...
 
     @property
-    def failed(self) -> tuple[Undelivered, ...]: ...
+    def failed(self) -> tuple[Delivery, ...]: ...
 
     @property
-    def unknown(self) -> tuple[Undelivered, ...]: ...
+    def unknown(self) -> tuple[Delivery, ...]: ...
 
     @property
     def ok(self) -> bool: ...

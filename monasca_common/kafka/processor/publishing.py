@@ -19,6 +19,7 @@ from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
+    Delivery,
     DeliveryRefused,
     FatalError,
     FencedError,
@@ -33,7 +34,6 @@ from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.queues import Lane, Lanes, Task
-from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.producer.report import DeliveryReport

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from monasca_common.kafka.errors import (
+    Delivery,
     DeliveryAbandoned,
     DeliveryError,
     DeliveryRefused,
@@ -52,22 +52,6 @@ class Outcome(Enum):
     DELIVERED = "delivered"
     FAILED = "failed"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """The outcome of one message. ``index``: its place in the bulk, 0 for a `KafkaProducer.send`.
-
-    ``partition`` and ``offset`` are known once it is delivered (``offset`` may stay ``None`` even then);
-    ``error`` says why it is not.
-    """
-
-    index: int
-    message_id: bytes | None
-    topic: str
-    partition: int | None
-    offset: int | None
-    error: DeliveryError | None
 
 
 DeliveryListener = Callable[[Delivery], None]

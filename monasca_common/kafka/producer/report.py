@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from monasca_common.kafka.errors import UndeliveredError, UndeliveredReport, WrongType
-from monasca_common.kafka.producer.outcome import Delivery, Outcome
+from monasca_common.kafka.errors import Delivery, UndeliveredError, UndeliveredReport, WrongType
+from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt
 
 

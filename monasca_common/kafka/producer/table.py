@@ -30,6 +30,7 @@ from threading import RLock
 from monasca_common.kafka.clock import Clock, Signal, SystemClock
 from monasca_common.kafka.errors import (
     AuthorizationError,
+    Delivery,
     DeliveryAbandoned,
     DeliveryError,
     DeliveryRefused,
@@ -39,7 +40,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer.outcome import Delivery, DeliveryListener, Outcome, classify, is_purged
+from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome, classify, is_purged
 from monasca_common.kafka.producer.outgoing import PLAIN_OVERHEAD_BYTES
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from monasca_common.kafka.errors import (
     ClosedError,
+    Delivery,
     DeliveryRefused,
     InCallbackError,
     MessageTooLarge,
@@ -17,7 +18,6 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record
 from monasca_common.kafka.partitioners import partition_for
-from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capability, needs
 from monasca_common.kafka.testing.contracts.scenario import Scenario
 
