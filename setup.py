@@ -32,7 +32,7 @@ def native_extensions() -> list[setuptools.Extension]:
     return [
         setuptools.Extension(
             NATIVE.replace("/", ".") + "._librdkafka",
-            [f"{NATIVE}/_librdkafka.c", f"{NATIVE}/producer.c"],
+            [f"{NATIVE}/_librdkafka.c", f"{NATIVE}/producer.c", f"{NATIVE}/consumer.c"],
             depends=[f"{NATIVE}/client.h", f"{NATIVE}/rdkafka_abi.h"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,

@@ -24,5 +24,6 @@ LD_PRELOAD="$(readlink -f "$(gcc -print-file-name=libasan.so)")"
 # Python does not free everything at its end, and a forked child must not free the client that it inherited: leaks show
 # in the memory of the random calls instead.
 export LD_PRELOAD PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16
-python -m unittest monasca_common.tests.unit.kafka.transport.test_native
+python -m unittest monasca_common.tests.unit.kafka.transport.test_native \
+    monasca_common.tests.unit.kafka.transport.test_native_consumer
 python -m monasca_common.tests.functional.kafka.native_calls --minutes "$minutes"

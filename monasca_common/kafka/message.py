@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Container, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import methodcaller
@@ -26,9 +27,6 @@ else:
 LOG = logging.getLogger(__name__)
 
 Headers = tuple[tuple[str, bytes | None], ...]
-
-# Raises, as `raw.headers()` written out does not always, when the client sets an error and returns a result as well.
-_HEADERS_OF = methodcaller("headers")
 
 MESSAGE_ID_HEADER = "message-id"
 #: Size of the ids that producers make: 11 random characters of the producer, 12 hexadecimal digits of the message.
@@ -98,100 +96,74 @@ class Message(Generic[T_co]):
         return f"{self.topic}/{self.partition}/{self.offset}".encode()
 
 
-class PartitionBatch(Generic[T_co]):
-    """The messages of one partition in one poll, as columns of equal length, in order of offset.
+COLUMNS = ("offsets", "keys", "values", "timestamps", "headers")
 
-    ``values`` are bytes or ``None``, or what a serializer made of them, as in `Message`.
+# Raises, as `raw.headers()` written out does not always, when the client sets an error and returns a result as well.
+_HEADERS_OF = methodcaller("headers")
 
-    The columns are read from the client's messages when they are first asked for, so that a hot loop
-    pays for what it uses and for no object per message.
-    """
 
-    __slots__ = ("__dict__", "_raw", "epoch", "next_offset", "start_offset", "topic_partition")
+class Columns(ABC):
+    """Messages of one partition, in order of offset. Timestamps are ``None`` where the log has none; headers are tuples
+    of pairs (name, value)."""
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        epoch: int,
-        raw: Sequence[Any],
-        start_offset: int | None = None,
-        next_offset: int | None = None,
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.epoch = epoch  # of the assignment it was read under; a commit under a later one is stale
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def column(self, name: str) -> list[Any]:
+        """One of `COLUMNS`."""
+
+    def pick(self, indices: Sequence[int]) -> Columns:
+        """The messages at these ascending positions, without a reference to the others."""
+        columns = {name: self.column(name) for name in COLUMNS}
+        return ListColumns({name: [column[index] for index in indices] for name, column in columns.items()})
+
+
+class ListColumns(Columns):
+    """Columns that are there."""
+
+    def __init__(self, columns: Mapping[str, list[Any]]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns["offsets"])
+
+    def column(self, name: str) -> list[Any]:
+        return self._columns[name]
+
+
+class MessageColumns(Columns):
+    """Columns of messages with the methods of confluent-kafka's (`RawMessage`)."""
+
+    def __init__(self, raw: Sequence[Any]) -> None:
         self._raw = raw
-        #: From here to `next_offset` all is accounted for: what is not in this batch was never in the log (control
-        #: records, compaction) or is a dead letter. With it a database that stores ranges finds what is missing.
-        self.start_offset: int = int(raw[0].offset()) if start_offset is None else start_offset
-        #: One past the last message: what a commit of all of it says.
-        self.next_offset: int = int(raw[-1].offset()) + 1 if next_offset is None else next_offset
 
     def __len__(self) -> int:
         return len(self._raw)
 
-    @cached_property
-    def offsets(self) -> list[int]:
-        return [raw.offset() for raw in self._raw]
+    def column(self, name: str) -> list[Any]:
+        return _READERS[name](self._raw)
 
-    @cached_property
-    def keys(self) -> list[bytes | None]:
-        return [raw.key() for raw in self._raw]
+    def pick(self, indices: Sequence[int]) -> Columns:
+        return MessageColumns([self._raw[index] for index in indices])
 
-    @cached_property
-    def values(self) -> list[T_co]:
-        return [raw.value() for raw in self._raw]
 
-    @cached_property
-    def timestamps(self) -> list[int | None]:
-        """Milliseconds since the epoch."""
-        stamps = (raw.timestamp() for raw in self._raw)
-        return [None if kind == 0 else at for kind, at in stamps]
+class JoinedColumns(Columns):
+    """Columns one after the other."""
 
-    def timestamp(self, index: int) -> int | None:
-        """Of one message: cheaper than all `timestamps`."""
-        kind, at = self._raw[index].timestamp()
-        return None if kind == 0 else at
+    def __init__(self, parts: Sequence[Columns]) -> None:
+        self._parts = parts
 
-    @cached_property
-    def headers(self) -> list[Headers]:
-        return [_headers(raw) for raw in self._raw]
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
 
-    def message(self, index: int) -> Message[T_co]:
-        raw = self._raw[index]
-        return Message(
-            topic=self.topic_partition.topic,
-            partition=self.topic_partition.partition,
-            offset=raw.offset(),
-            timestamp_ms=self.timestamp(index),
-            key=raw.key(),
-            value=raw.value(),
-            headers=_headers(raw),
-        )
+    def column(self, name: str) -> list[Any]:
+        return [item for part in self._parts for item in part.column(name)]
 
-    def slice(self, start: int, stop: int) -> PartitionBatch[T_co]:
-        """The same partition and epoch, messages ``start`` to ``stop``; a range between its neighbours' ranges."""
-        first = int(self._raw[start - 1].offset()) + 1 if start else self.start_offset
-        following = None if stop < len(self._raw) else self.next_offset
-        return PartitionBatch(self.topic_partition, self.epoch, self._raw[start:stop], first, following)
 
-    def select(self, indices: Sequence[int]) -> PartitionBatch[T_co]:
-        """The same partition and epoch, the messages at these ascending positions."""
-        return PartitionBatch(self.topic_partition, self.epoch, [self._raw[index] for index in indices])
-
-    def without(self, indices: Container[int]) -> PartitionBatch[T_co]:
-        """The same range, without the messages at these positions: they are accounted for."""
-        left = [raw for index, raw in enumerate(self._raw) if index not in indices]
-        return PartitionBatch(self.topic_partition, self.epoch, left, self.start_offset, self.next_offset)
-
-    @classmethod
-    def joined(cls, parts: Sequence[PartitionBatch[T]]) -> PartitionBatch[T]:
-        """Neighbours of one partition and epoch, in order, as one batch; at least one."""
-        first = parts[0]
-        raw = [message for part in parts for message in part._raw]
-        return PartitionBatch(first.topic_partition, first.epoch, raw, first.start_offset)
-
-    def __iter__(self) -> Iterator[Message[T_co]]:
-        return map(self.message, range(len(self._raw)))
+def _timestamp(raw: Any) -> int | None:
+    kind, at_ms = raw.timestamp()
+    return None if kind == 0 else at_ms
 
 
 def _headers(raw: Any) -> Headers:
@@ -208,6 +180,112 @@ def _headers(raw: Any) -> Headers:
             raw.offset(),
         )
         return ()
+
+
+_READERS: Mapping[str, Callable[[Sequence[Any]], list[Any]]] = {
+    "offsets": lambda raws: [raw.offset() for raw in raws],
+    "keys": lambda raws: [raw.key() for raw in raws],
+    "values": lambda raws: [raw.value() for raw in raws],
+    "timestamps": lambda raws: list(map(_timestamp, raws)),
+    "headers": lambda raws: list(map(_headers, raws)),
+}
+
+
+class PartitionBatch(Generic[T_co]):
+    """The messages of one partition in one poll, as columns of equal length, in order of offset.
+
+    ``values`` are bytes or ``None``, or what a serializer made of them, as in `Message`.
+
+    The columns are read from the client's messages when they are first asked for, so that a hot loop
+    pays for what it uses and for no object per message.
+    """
+
+    __slots__ = ("__dict__", "_columns", "epoch", "next_offset", "start_offset", "topic_partition")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        epoch: int,
+        messages: Columns | Sequence[Any],
+        start_offset: int | None = None,
+        next_offset: int | None = None,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.epoch = epoch  # of the assignment it was read under; a commit under a later one is stale
+        self._columns = messages if isinstance(messages, Columns) else MessageColumns(messages)
+        #: From here to `next_offset` all is accounted for: what is not in this batch was never in the log (control
+        #: records, compaction) or is a dead letter. With it a database that stores ranges finds what is missing.
+        self.start_offset: int = self.offsets[0] if start_offset is None else start_offset
+        #: One past the last message: what a commit of all of it says.
+        self.next_offset: int = self.offsets[-1] + 1 if next_offset is None else next_offset
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        return self._columns.column("offsets")
+
+    @cached_property
+    def keys(self) -> list[bytes | None]:
+        return self._columns.column("keys")
+
+    @cached_property
+    def values(self) -> list[T_co]:
+        return self._columns.column("values")
+
+    @cached_property
+    def timestamps(self) -> list[int | None]:
+        """Milliseconds since the epoch."""
+        return self._columns.column("timestamps")
+
+    def timestamp(self, index: int) -> int | None:
+        """The timestamp of one message."""
+        return self.timestamps[index]
+
+    @cached_property
+    def headers(self) -> list[Headers]:
+        return self._columns.column("headers")
+
+    def message(self, index: int) -> Message[T_co]:
+        return Message(
+            topic=self.topic_partition.topic,
+            partition=self.topic_partition.partition,
+            offset=self.offsets[index],
+            timestamp_ms=self.timestamps[index],
+            key=self.keys[index],
+            value=self.values[index],
+            headers=self.headers[index],
+        )
+
+    def slice(self, start: int, stop: int) -> PartitionBatch[T_co]:
+        """The same partition and epoch, messages ``start`` to ``stop``; a range between its neighbours' ranges."""
+        first = self.offsets[start - 1] + 1 if start else self.start_offset
+        following = None if stop < len(self) else self.next_offset
+        return self._picked(range(len(self))[start:stop], first, following)
+
+    def select(self, indices: Sequence[int]) -> PartitionBatch[T_co]:
+        """The same partition and epoch, the messages at these ascending positions."""
+        return self._picked(indices, None, None)
+
+    def without(self, indices: Container[int]) -> PartitionBatch[T_co]:
+        """The same range, without the messages at these positions: they are accounted for."""
+        left = [index for index in range(len(self)) if index not in indices]
+        return self._picked(left, self.start_offset, self.next_offset)
+
+    def _picked(self, indices: Sequence[int], start: int | None, following: int | None) -> PartitionBatch[T_co]:
+        columns = self._columns if len(indices) == len(self) else self._columns.pick(indices)
+        return PartitionBatch(self.topic_partition, self.epoch, columns, start, following)
+
+    @classmethod
+    def joined(cls, parts: Sequence[PartitionBatch[T]]) -> PartitionBatch[T]:
+        """Neighbours of one partition and epoch, in order, as one batch; at least one."""
+        first = parts[0]
+        columns = JoinedColumns([part._columns for part in parts])
+        return PartitionBatch(first.topic_partition, first.epoch, columns, first.start_offset)
+
+    def __iter__(self) -> Iterator[Message[T_co]]:
+        return map(self.message, range(len(self)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,39 @@ def kafka_consumer(
     listener: RebalanceListener | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> KafkaConsumer:
+    """The native client where this installation has it, confluent-kafka elsewhere."""
+    from monasca_common.kafka.transport.native import reason
+
+    unavailable = reason()
+    if unavailable is None:
+        return native_consumer(settings, listener=listener, partitions=partitions)
+    LOG.info("driver=kafka consumes with driver confluent instead of native, because %s", unavailable)
+    return confluent_consumer(settings, listener=listener, partitions=partitions)
+
+
+def native_consumer(
+    settings: ConsumerSettings,
+    *,
+    listener: RebalanceListener | None = None,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> KafkaConsumer:
+    from monasca_common.kafka.consumer.consumer import KafkaConsumer
+    from monasca_common.kafka.transport.native import reason
+
+    unavailable = reason()
+    if unavailable is not None:
+        raise ConfigurationError(f"driver=native cannot be used, because {unavailable}: use driver=kafka")
+    from monasca_common.kafka.transport.native.consumer import NativeConsumer
+
+    return KafkaConsumer(settings, NativeConsumer(settings), listener=listener, partitions=partitions)
+
+
+def confluent_consumer(
+    settings: ConsumerSettings,
+    *,
+    listener: RebalanceListener | None = None,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> KafkaConsumer:
     from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 

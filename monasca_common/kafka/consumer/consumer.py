@@ -14,7 +14,7 @@ from typing import Any
 from monasca_common.kafka.clock import Clock, Signal
 from monasca_common.kafka.consumer.assignment import Assignment, Positions
 from monasca_common.kafka.consumer.commit import CommitResult, Committer, check_offsets
-from monasca_common.kafka.consumer.poll_results import Grouping, LogEnds, PollErrors
+from monasca_common.kafka.consumer.poll_results import LogEnds, PollErrors
 from monasca_common.kafka.consumer.rebalance import RebalanceListener, Rebalancer
 from monasca_common.kafka.consumer.start_offsets import NO_EPOCH, StartPositions
 from monasca_common.kafka.errors import (
@@ -26,10 +26,10 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.fork_guard import ForkGuard
-from monasca_common.kafka.message import Batch, OffsetAndEpoch, PartitionBatch, TopicPartition
+from monasca_common.kafka.message import Batch, Columns, OffsetAndEpoch, PartitionBatch, TopicPartition
 from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.kafka.transport.base import ConsumerTransport
+from monasca_common.kafka.transport.base import ConsumerTransport, Fetched
 from monasca_common.kafka.transport.bounded import BoundedConsumer
 from monasca_common.kafka.transport.topic_watch import TopicWatch
 
@@ -48,13 +48,15 @@ class ConsumerHealth:
     """``last_client_error``: of the connection as a whole, ``None`` if there was none; ``seconds_since_poll``:
     ``None`` before the first; ``listener_failures``: how often the rebalance listener raised;
     ``oldest_call_seconds``: how long the client has not come back from a call, 0 if there is none; ``poisoned``: one
-    did not come back at its deadline, and every call of this consumer raises `FatalError`."""
+    did not come back at its deadline, and every call of this consumer raises `FatalError`. ``driver``: ``native``,
+    ``confluent`` or ``memory``."""
 
     last_client_error: TransportError | None
     seconds_since_poll: float | None
     listener_failures: int
     oldest_call_seconds: float
     poisoned: bool
+    driver: str = ""
 
 
 class KafkaConsumer(RefusesOldArguments):
@@ -95,7 +97,6 @@ class KafkaConsumer(RefusesOldArguments):
             stop_seconds=min(settings.stop_timeout_seconds, settings.max_poll_interval_seconds * _REVOKE_SHARE),
         )
         self._rebalancer.listener = listener or RebalanceListener()
-        self._group = Grouping(transport.message_type, topics)
         self._watch = TopicWatch(transport, topics, settings.topic_check_seconds)
         self._opening = threading.RLock()
         self._opened = False
@@ -149,8 +150,8 @@ class KafkaConsumer(RefusesOldArguments):
         self._interrupted = True
         if self._assignment.waiting:
             self._rebalancer.retry_starts()
-        raws, rows, ends = self._fetch(max_messages, max(0.0, timeout))  # to the client, -1 is without limit
-        parts = self._owned_parts(rows) if rows else ()
+        fetched, ends = self._fetch(max_messages, max(0.0, timeout))  # to the client, -1 is without limit
+        parts = self._owned_parts(fetched.parts)
         self._positions.rewind(self._ends.reach(ends))
         batch = Batch(parts, self._errors.pending)
         positions = self._assignment.positions
@@ -164,34 +165,32 @@ class KafkaConsumer(RefusesOldArguments):
         self._interrupted = False
         if batch.partitions or batch.errors:
             return batch
-        if raws and timeout > 0:
+        if (fetched.parts or fetched.events) and timeout > 0:
             # Only errors that were reported just now: without a wait, the caller's loop would spin on them.
             self._nap.wait(self._clock, min(_NAP_SECONDS, timeout))
         return _NOTHING
 
-    def _fetch(
-        self, max_messages: int, timeout: float
-    ) -> tuple[Sequence[Any], Sequence[Any], dict[TopicPartition, int]]:
-        """What the client returned, the messages in it, and the ends of logs. If only an end is reached, it waits for a
-        message in the remaining time."""
+    def _fetch(self, max_messages: int, timeout: float) -> tuple[Fetched, dict[TopicPartition, int]]:
+        """What the client returned, and the ends of logs. If only an end is reached, it waits for a message in the
+        remaining time."""
         errors, ends = self._errors, dict[TopicPartition, int]()
         deadline = self._clock.monotonic() + timeout
         while True:
-            raws = self._transport.poll(max_messages, timeout)
-            if not self._group.has_errors(raws):
-                return raws, raws, ends
-            rows = errors.sort(raws)
+            fetched = self._transport.poll(max_messages, timeout)
+            if not fetched.events:
+                return fetched, ends
+            errors.sort(fetched.events)
             ends |= errors.ends
             timeout = deadline - self._clock.monotonic()
-            if rows or errors.pending or len(errors.ends) < len(raws):
-                return raws, rows, ends
+            if fetched.parts or errors.pending or len(errors.ends) < len(fetched.events):
+                return fetched, ends
             if timeout <= 0:
-                return (), (), ends
+                return Fetched(), ends
 
-    def _owned_parts(self, rows: Sequence[Any]) -> tuple[PartitionBatch, ...]:
+    def _owned_parts(self, fetched: Sequence[tuple[TopicPartition, Columns]]) -> tuple[PartitionBatch, ...]:
         assignment = self._assignment
         parts = []
-        for partition, run in self._group(rows).items():
+        for partition, columns in fetched:
             epoch = assignment.epoch(partition)
             if epoch is None or partition in assignment.waiting:
                 continue
@@ -199,7 +198,7 @@ class KafkaConsumer(RefusesOldArguments):
                 # Taken and given again within this very poll: its rows may be of either epoch.
                 self._positions.rewind([partition])
                 continue
-            parts.append(PartitionBatch(partition, epoch, run, assignment.positions.get(partition)))
+            parts.append(PartitionBatch(partition, epoch, columns, assignment.positions.get(partition)))
         return tuple(parts)
 
     def commit(
@@ -317,6 +316,7 @@ class KafkaConsumer(RefusesOldArguments):
             listener_failures=self._rebalancer.listener_failures,
             oldest_call_seconds=self._transport.thread.oldest_seconds(),
             poisoned=self._transport.poisoned,
+            driver=self._transport.driver,
         )
 
     def seek(self, partition: TopicPartition, offset: int) -> None:

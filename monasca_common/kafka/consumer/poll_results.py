@@ -1,62 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a poll of the client returns: messages, grouped by partition, errors, and the ends of logs."""
+"""What a poll of the client returns besides messages: errors, and the ends of logs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from monasca_common.kafka.consumer.assignment import Assignment
 from monasca_common.kafka.errors import FatalError, MessagingError, OffsetOutOfRange, RetriableError, TransportError
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
-from monasca_common.kafka.transport.base import ConsumerTransport
-
-_name = itemgetter(0)
-
-
-class Grouping:
-    """Groups messages of ``message_type`` from ``topics``, keeping the order within each partition.
-
-    A pass in C over a batch (``map`` of an unbound method) costs 0.03 us a message, a loop in Python 0.15: so one
-    pass looks for partitions, and only a batch that has several is taken apart.
-    """
-
-    def __init__(self, message_type: type[Any], topics: Sequence[str]) -> None:
-        self._only_topic = topics[0] if len(topics) == 1 else None
-        self._topic_of = message_type.topic
-        self._partition_of = message_type.partition
-        self._error_of = message_type.error
-
-    def has_errors(self, raws: Sequence[Any]) -> bool:
-        return any(map(self._error_of, raws))
-
-    def __call__(self, raws: Sequence[Any]) -> Mapping[TopicPartition, Sequence[Any]]:
-        if self._only_topic is not None:
-            numbers = set(map(self._partition_of, raws))
-            if len(numbers) == 1:
-                return {TopicPartition(self._only_topic, numbers.pop()): raws}
-            return _joined(self._runs_of_topic(self._only_topic, raws))
-        names = list(zip(map(self._topic_of, raws), map(self._partition_of, raws), strict=True))
-        if len(set(names)) == 1:
-            return {TopicPartition(*names[0]): raws}
-        return _joined(
-            (TopicPartition(*name), [raw for _, raw in run])
-            for name, run in groupby(zip(names, raws, strict=True), _name)
-        )
-
-    def _runs_of_topic(self, topic: str, raws: Sequence[Any]) -> Iterator[tuple[TopicPartition, list[Any]]]:
-        for number, run in groupby(raws, self._partition_of):
-            yield TopicPartition(topic, number), list(run)
-
-
-def _joined(runs: Iterator[tuple[TopicPartition, list[Any]]]) -> dict[TopicPartition, list[Any]]:
-    groups: dict[TopicPartition, list[Any]] = {}
-    for partition, run in runs:
-        groups.setdefault(partition, []).extend(run)
-    return groups
-
+from monasca_common.kafka.transport.base import ConsumerTransport, PartitionEvent
 
 REPEAT_SECONDS = 1.0
 _END = "_PARTITION_EOF"  # not an error: librdkafka reports that everything in the log was fetched
@@ -67,7 +19,6 @@ class PollErrors:
     """Collects errors for the next batch; an equal error of one partition at most once a second."""
 
     def __init__(self, transport: ConsumerTransport, assignment: Assignment) -> None:
-        self._transport = transport
         self._clock = transport.clock
         self._assignment = assignment
         self._reported_at: dict[tuple[object, ...], float] = {}
@@ -83,33 +34,27 @@ class PollErrors:
         if not isinstance(error, RetriableError):
             self._report_once(error, error.name)
 
-    def sort(self, raws: Iterable[Any]) -> list[Any]:
-        """The messages among ``raws``, in order; the errors are kept in `pending`, the ends of logs in `ends`."""
-        messages = []
+    def sort(self, events: Iterable[PartitionEvent]) -> None:
+        """Keep the errors in `pending`, and the ends of logs in `ends`."""
         self.ends = {}
-        for raw in raws:
-            error = raw.error()
-            if error is None:
-                messages.append(raw)
-            else:
-                self._sort_error(raw, self._transport.fault(error))
-        return messages
+        for event in events:
+            self._sort_event(event)
 
     def report(self, error: MessagingError) -> None:
         """Add an error of the rebalance to the next batch."""
         self._report_once(error, str(error))
 
-    def _sort_error(self, raw: Any, error: TransportError) -> None:
-        topic, number = raw.topic(), raw.partition()
-        if error.name == _END:
-            self.ends[TopicPartition(topic, number)] = raw.offset()
+    def _sort_event(self, event: PartitionEvent) -> None:
+        error, topic, number, offset = event
+        if topic is not None and offset is not None and error.name == _END:
+            self.ends[TopicPartition(topic, number)] = offset
             return
-        if error.name != _OUT_OF_RANGE:
+        if topic is None or error.name != _OUT_OF_RANGE:
             if error.fatal or isinstance(error, FatalError):
                 self.fatal = error
             self._report_once(error, error.name, topic, number)
             return
-        partition, offset = TopicPartition(topic, number), raw.offset()
+        partition = TopicPartition(topic, number)
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
             return
         if offset is None:

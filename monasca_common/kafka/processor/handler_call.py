@@ -101,7 +101,7 @@ class DecodedBatch(PartitionBatch[Any]):
     values: list[Any]
 
     def __init__(self, part: PartitionBatch, values: Sequence[Any]) -> None:
-        super().__init__(part.topic_partition, part.epoch, part._raw, part.start_offset, part.next_offset)
+        super().__init__(part.topic_partition, part.epoch, part._columns, part.start_offset, part.next_offset)
         self.values = list(values)
 
     def message(self, index: int) -> Message[Any]:

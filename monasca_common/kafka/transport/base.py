@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a transport, between this library and a client of Kafka.
 
-Two implementations: librdkafka through confluent-kafka, and memory. A transport moves bytes and reports;
+Three implementations: librdkafka from C and through confluent-kafka, and memory. A transport moves bytes and reports;
 it decides nothing. Errors leave it only as `TransportError`. Seconds for waits, milliseconds for timestamps.
 A time-out is given to the client as it is; whether the client keeps it is the concern of `bounded`, not of a driver.
 Offsets mean *next to read* everywhere, except `RawMessage.offset`, the message's own.
@@ -12,11 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import Columns, TopicPartition
 
 BEGINNING = -2
 END = -1
@@ -35,7 +35,7 @@ def message_id(id_prefix: bytes, sequence: int) -> bytes:
 
 
 class RawMessage(Protocol):
-    """A message as the client gives it (confluent-kafka's names), both when read and when acknowledged."""
+    """A message as a client gives it one by one (confluent-kafka's names), both when read and when acknowledged."""
 
     def error(self) -> Any: ...
     def topic(self) -> str: ...
@@ -202,6 +202,27 @@ class ProducerTransport(ABC):
         still queued was purged before."""
 
 
+class PartitionEvent(NamedTuple):
+    """An error about a partition, or about no partition in particular (``topic`` is ``None`` then).
+
+    The error ``_PARTITION_EOF`` is none: all of the partition was returned, and ``offset`` is its end, which is what is
+    written next, or for a reader of committed messages the last stable offset.
+    """
+
+    error: TransportError
+    topic: str | None
+    partition: int
+    offset: int | None
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What one poll brought: messages by partition, and events."""
+
+    parts: Sequence[tuple[TopicPartition, Columns]] = ()
+    events: Sequence[PartitionEvent] = ()
+
+
 class RebalanceCallbacks(Protocol):
     """Called from within `ConsumerTransport.poll` (or `close`), on its thread."""
 
@@ -219,8 +240,8 @@ class RebalanceCallbacks(Protocol):
 class ConsumerTransport(ABC):
     """One consuming client, either member of a group or reading chosen partitions."""
 
+    driver: str  # the name that selects it
     clock: Clock
-    message_type: type[Any]  # the class of what `poll` returns, for reading columns without a call per message
     on_error: Callable[[TransportError], None] | None = None  # hears of every client-wide error, from within `poll`
 
     @abstractmethod
@@ -239,15 +260,8 @@ class ConsumerTransport(ABC):
     def assignment(self) -> set[TopicPartition]: ...
 
     @abstractmethod
-    def poll(self, max_messages: int, timeout: float) -> Sequence[Any]:
-        """Return up to ``max_messages`` `RawMessage`, as soon as there is one; elements may carry an ``error()``.
-
-        Once all of a partition was returned, an element with the error ``_PARTITION_EOF`` has its end as offset: what
-        is written next, or for a reader of committed messages the last stable offset.
-        """
-
-    @abstractmethod
-    def fault(self, error: Any) -> TransportError: ...
+    def poll(self, max_messages: int, timeout: float) -> Fetched:
+        """Return up to ``max_messages`` messages and events, as soon as there is one."""
 
     @abstractmethod
     def pause(self, partitions: Iterable[TopicPartition]) -> None: ...

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from monasca_common.kafka.errors import ClosedError, FatalError, MessagingError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.base import ConsumerTransport, Outcomes, ProducerTransport
+from monasca_common.kafka.transport.base import ConsumerTransport, Fetched, Outcomes, ProducerTransport
 from monasca_common.kafka.transport.client_thread import ClientThread
 
 # librdkafka takes none for a commit. It has been seen to give one up by itself after 144 s, with a silent coordinator.
@@ -155,7 +155,7 @@ class BoundedConsumer(ConsumerTransport):
 
     def __init__(self, client: ConsumerTransport) -> None:
         self.clock = client.clock
-        self.message_type = client.message_type
+        self.driver = client.driver
         self._client: ConsumerTransport | None = client
         self.thread = ClientThread(
             "kafka-consumer-calls",
@@ -187,7 +187,6 @@ class BoundedConsumer(ConsumerTransport):
     assign_owned = _direct(ConsumerTransport.assign_owned)
     assign = _direct(ConsumerTransport.assign)
     assignment = _direct(ConsumerTransport.assignment)
-    fault = _direct(ConsumerTransport.fault)
     pause = _direct(ConsumerTransport.pause)
     resume = _direct(ConsumerTransport.resume)
     seek = _direct(ConsumerTransport.seek)
@@ -201,7 +200,7 @@ class BoundedConsumer(ConsumerTransport):
     partition_count = _on_helper(ConsumerTransport.partition_count)
     topic_ids = _on_helper(ConsumerTransport.topic_ids, thread="topic_thread")
 
-    def poll(self, max_messages: int, timeout: float) -> Any:
+    def poll(self, max_messages: int, timeout: float) -> Fetched:
         client = self._living()
         with self.thread.watch("poll", timeout):
             return client.poll(max_messages, timeout)

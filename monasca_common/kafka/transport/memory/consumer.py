@@ -11,7 +11,14 @@ from typing import Any
 from monasca_common.kafka.errors import ClosedError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport, RebalanceCallbacks, no_transactions
+from monasca_common.kafka.transport.base import (
+    BEGINNING,
+    END,
+    ConsumerTransport,
+    Fetched,
+    RebalanceCallbacks,
+    no_transactions,
+)
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
 from monasca_common.kafka.transport.memory.group import Step
@@ -19,6 +26,7 @@ from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.log import PartitionLog
 from monasca_common.kafka.transport.memory.membership import Membership
 from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.raw_messages import Grouping
 
 # As long as a real coordinator has been seen to hold a commit before the client gives up.
 _COMMIT_SECONDS = 45.0
@@ -39,7 +47,7 @@ class _ReadPosition:
 class MemoryConsumer(ConsumerTransport):
     """A consumer of the broker behind ``settings.connection.bootstrap_servers``."""
 
-    message_type = MemoryMessage
+    driver = "memory"
 
     def __init__(self, settings: ConsumerSettings, *, on_error: Callable[[TransportError], None] | None = None) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)
@@ -53,6 +61,7 @@ class MemoryConsumer(ConsumerTransport):
         self._nothing_at: int | None = None  # the broker's count of changes when there was nothing to fetch
         self._knows_outage = False
         self._closed = False
+        self._group = Grouping(MemoryMessage, (), translate)
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
         with self._use():
@@ -76,7 +85,11 @@ class MemoryConsumer(ConsumerTransport):
         with self._use():
             return set(self._cursors)
 
-    def poll(self, max_messages: int, timeout: float) -> Sequence[MemoryMessage]:
+    def poll(self, max_messages: int, timeout: float) -> Fetched:
+        return self._group(self.poll_messages(max_messages, timeout))
+
+    def poll_messages(self, max_messages: int, timeout: float) -> Sequence[MemoryMessage]:
+        """`poll`, with its messages and errors in the order in which they were fetched."""
         deadline = self.clock.monotonic() + timeout
         while True:
             with self._use():
@@ -90,9 +103,6 @@ class MemoryConsumer(ConsumerTransport):
                 self._take(step)
             elif found or not told:
                 return found
-
-    def fault(self, error: Any) -> TransportError:
-        return translate(error)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         with self._use():

@@ -18,7 +18,7 @@
 
 #define OLDEST_VERSION 0x020300ff /* the first that describes topics with their ids, which a producer asks for */
 #define SLICE_MS 100              /* how long a signal may wait for its handler */
-#define MOST_NOTICES 1000         /* until the next call that takes them */
+#define MOST_NOTICES 1000         /* until the next call that takes them; further ones are dropped */
 
 enum { LOG_LINE, ERROR, FATAL_ERROR };
 
@@ -54,8 +54,6 @@ static void add_notice(client_t *self, int number, int kind, const char *text) {
     pthread_mutex_lock(&self->notices_lock);
     if (self->notices.count < MOST_NOTICES || kind == FATAL_ERROR) /* of which a client has one */
         *(notice_t *)append(&self->notices, sizeof(notice_t)) = (notice_t){number, kind, required(strdup(text))};
-    else
-        self->dropped_notices++;
     self->has_errors |= kind != LOG_LINE;
     pthread_mutex_unlock(&self->notices_lock);
 }
@@ -89,17 +87,11 @@ static void free_notices(array_t *notices) {
 }
 
 PyObject *take_notices(client_t *self) {
-    char text[80];
     pthread_mutex_lock(&self->notices_lock);
     array_t notices = self->notices;
-    size_t dropped = self->dropped_notices;
     self->notices = (array_t){0};
-    self->dropped_notices = self->has_errors = 0;
+    self->has_errors = 0;
     pthread_mutex_unlock(&self->notices_lock);
-    if (dropped) {
-        snprintf(text, sizeof text, "%zu more errors and lines of the log were dropped", dropped);
-        *(notice_t *)append(&notices, sizeof(notice_t)) = (notice_t){4, LOG_LINE, required(strdup(text))};
-    }
     PyObject *taken = build_list(notice_tuple, notices.items, notices.count);
     free_notices(&notices);
     return taken;
@@ -169,8 +161,8 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Returns 0 with an exception that a signal handler raised. */
-static int wait_in_slices(client_t *self, int slice(client_t *, int), int64_t timeout_ms) {
+/* Returns with an exception if a signal handler raised one. */
+static void wait_in_slices(client_t *self, int slice(client_t *, int), int64_t timeout_ms) {
     int64_t until_ms = monotonic_ms() + timeout_ms;
     for (;;) {
         int64_t left_ms = until_ms - monotonic_ms();
@@ -178,15 +170,13 @@ static int wait_in_slices(client_t *self, int slice(client_t *, int), int64_t ti
         Py_BEGIN_ALLOW_THREADS
         over = slice(self, slice_ms);
         Py_END_ALLOW_THREADS
-        if (PyErr_CheckSignals())
-            return 0;
-        if (over || self->closed || left_ms <= SLICE_MS)
-            return 1;
+        if (PyErr_CheckSignals() || over || self->closed || left_ms <= SLICE_MS)
+            return;
     }
 }
 
 PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, PyObject *take(client_t *)) {
-    PyObject *taken = NULL;
+    PyObject *taken;
     if (PyErr_Occurred() || !is_open(self))
         return NULL;
     if (self->serving) {
@@ -195,14 +185,22 @@ PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, 
     }
     self->serving = 1;
     begin_use(self);
-    if (wait_in_slices(self, slice, timeout_ms))
-        taken = take(self);
+    wait_in_slices(self, slice, timeout_ms);
+    taken = take(self);
     self->serving = 0;
     end_use(self);
     return taken;
 }
 
 /* ---- 4. The life of a client ---- */
+
+PyObject *new_object(PyTypeObject *type) { return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); }
+
+void free_object(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
 
 int is_open(const client_t *self) {
     if (!self->closed)
@@ -211,7 +209,7 @@ int is_open(const client_t *self) {
     return 0;
 }
 
-static void destroy(client_t *self) {
+void destroy_client(client_t *self) {
     rd_kafka_t *rk = self->rk;
     if (!rk || self->pid != getpid()) /* its threads are in the parent: destroying it would wait for them */
         return;
@@ -226,7 +224,7 @@ void begin_use(client_t *self) { self->users++; }
 
 void end_use(client_t *self) {
     if (!--self->users && self->closed)
-        destroy(self);
+        destroy_client(self);
 }
 
 /* Destroys the client, unless a call uses it: then that call does so at its end. */
@@ -236,17 +234,15 @@ PyObject *close_client(PyObject *object, PyObject *unused) {
     if (!self->closed) {
         self->closed = 1;
         if (!self->users)
-            destroy(self);
+            destroy_client(self);
     }
     Py_RETURN_NONE;
 }
 
+/* Frees an object whose client is destroyed. */
 void free_client(client_t *self) {
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
-    destroy(self);
     free_notices(&self->notices);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    free_object((PyObject *)self);
 }
 
 static int set_options(rd_kafka_conf_t *conf, PyObject *options) {
@@ -289,7 +285,7 @@ static int open_client(client_t *self, PyObject *options, int kind, void set_cal
 
 client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *),
                      void release(client_t *)) {
-    client_t *self = (client_t *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    client_t *self = (client_t *)new_object(type);
     if (!self)
         return NULL;
     self->pid = getpid();
@@ -344,17 +340,19 @@ static struct PyModuleDef module_definition = {
     .m_size = -1,
 };
 
-static int add_type(PyObject *module, const char *name, PyObject *type) {
-    int failed = !type || PyModule_AddObjectRef(module, name, type);
-    Py_XDECREF(type);
+static int add(PyObject *module, const char *name, PyObject *object) {
+    int failed = !object || PyModule_AddObjectRef(module, name, object);
+    Py_XDECREF(object);
     return !failed;
 }
 
 PyMODINIT_FUNC PyInit__librdkafka(void) {
     PyObject *module = load_librdkafka() ? PyModule_Create(&module_definition) : NULL;
     Error = module ? PyErr_NewException("monasca_common.kafka.transport.native._librdkafka.Error", NULL, NULL) : NULL;
-    if (Error && add_type(module, "Error", Py_NewRef(Error)) && 
-        add_type(module, "Producer", PyType_FromSpec(&producer_spec)))
+    rows_type = Error ? (PyTypeObject *)PyType_FromSpec(&rows_spec) : NULL;
+    if (rows_type && add(module, "Error", Py_NewRef(Error)) && add(module, "Rows", Py_NewRef((PyObject *)rows_type)) &&
+        add(module, "Producer", PyType_FromSpec(&producer_spec)) &&
+        add(module, "Consumer", PyType_FromSpec(&consumer_spec)))
         return module;
     Py_XDECREF(module);
     return NULL;

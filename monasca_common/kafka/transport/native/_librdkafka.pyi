@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 # sequence, code, text, value, key
 Undelivered = tuple[int, int, str, bytes | None, bytes | None]
@@ -37,3 +37,32 @@ class Producer:
     def count(self, bucket_seconds: int, /) -> None: ...
     def purge(self) -> None: ...
     def close(self) -> None: ...
+
+# topic, partition, offset, code of an error or 0
+Partition = tuple[str, int, int, int]
+# code of an error, text, topic, partition, offset
+Event = tuple[int, str, str | None, int, int]
+
+class Rows:
+    """Messages of one partition; each column is built when it is first asked for."""
+
+    offsets: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    timestamps: list[int | None]
+    headers: list[tuple[tuple[str, bytes | None], ...]]
+    def __len__(self) -> int: ...
+
+class Consumer:
+    """``on_rebalance`` is called with "assign", "revoke" or "lost", and the partitions."""
+
+    def __init__(self, options: Mapping[str, str], on_rebalance: Callable[[str, list[Partition]], None], /) -> None: ...
+    def poll(
+        self, most: int, timeout_ms: int, /
+    ) -> tuple[list[tuple[str, int, Rows]], list[Event], list[Notice]] | None: ...
+    def watermarks(self, topic: str, partition: int, timeout_ms: int, /) -> tuple[int, int]: ...
+    def group_metadata(self) -> bytes: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+    # Those that take and return partitions; the time-out in milliseconds is of the calls that ask a broker.
+    def __getattr__(self, name: str) -> Callable[[Sequence[tuple[str, int, int]], int], list[Partition]]: ...

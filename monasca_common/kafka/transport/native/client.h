@@ -34,12 +34,12 @@ typedef struct client {
 
     pthread_mutex_t notices_lock; /* any thread of librdkafka logs */
     array_t notices;              /* errors, and lines of the log */
-    size_t dropped_notices;
     int has_errors;
 } client_t;
 
 extern struct rd_kafka_functions rd;
-extern PyType_Spec producer_spec;
+extern PyType_Spec producer_spec, consumer_spec, rows_spec;
+extern PyTypeObject *rows_type;
 
 void *required(void *memory);
 void *append(array_t *array, size_t item_size);
@@ -62,13 +62,17 @@ void begin_use(client_t *self);
 void end_use(client_t *self);
 PyObject *take_notices(client_t *self);
 
-/* Waits in slices, each of which says without the GIL whether the wait is over, and returns what `take` does then. */
+/* Waits in slices, each of which says without the GIL whether the wait is over, and returns what `take` does then:
+ * that is called with an exception if a signal handler raised one. */
 PyObject *serve(client_t *self, int slice(client_t *, int timeout_ms), int64_t timeout_ms, PyObject *take(client_t *));
 
 client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *),
                      void release(client_t *));
 PyObject *close_client(PyObject *self, PyObject *unused);
+void destroy_client(client_t *self);
 void free_client(client_t *self);
+PyObject *new_object(PyTypeObject *type);
+void free_object(PyObject *self);
 
 #pragma GCC visibility pop
 

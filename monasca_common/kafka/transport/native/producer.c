@@ -180,6 +180,8 @@ static PyObject *count_tuple(const void *from, size_t index) {
 static PyObject *take_outcomes(client_t *client) {
     producer_t *self = (producer_t *)client;
     size_t count = self->delivered.count + self->undelivered.count;
+    if (PyErr_Occurred())
+        return NULL;
     if (!count && !client->notices.count)
         Py_RETURN_NONE;
     sort_delivered(&self->delivered);
@@ -285,7 +287,8 @@ static int queue_message(bulk_t *bulk, bytes_t value, int64_t sequence) {
         (void *)(intptr_t)sequence, RD_KAFKA_VTYPE_PARTITION, bulk->partition, RD_KAFKA_VTYPE_TIMESTAMP,               \
         bulk->timestamp_ms
     if (bulk->prefix.start) {
-        bulk->id = (bytes_t){bulk->digits, bulk->prefix.size + write_digits(bulk->digits + bulk->prefix.size, sequence)};
+        bulk->id.start = bulk->digits;
+        bulk->id.size = bulk->prefix.size + write_digits(bulk->digits + bulk->prefix.size, sequence);
         return rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADER, ID_HEADER, bulk->id.start, (ssize_t)bulk->id.size,
                            RD_KAFKA_VTYPE_END);
     }
@@ -488,11 +491,12 @@ static PyObject *producer_new(PyTypeObject *type, PyObject *arguments, PyObject 
 
 static void producer_dealloc(PyObject *object) {
     producer_t *self = (producer_t *)object;
+    destroy_client(&self->client);
     clear_outcomes(self);
-    array_t arrays[] = {self->delivered, self->undelivered, self->counts};
+    free(self->delivered.items);
+    free(self->undelivered.items);
+    free(self->counts.items);
     free_client(&self->client);
-    for (int i = 0; i < 3; i++)
-        free(arrays[i].items);
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
@@ -20,22 +19,15 @@ from monasca_common.kafka.transport.base import (
     ProducerTransport,
     UndeliveredMessage,
 )
-from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
 from monasca_common.kafka.transport.native import _librdkafka, native_can
-from monasca_common.kafka.transport.refused_options import make_client
+from monasca_common.kafka.transport.native.client import Notices, milliseconds, open_client
 from monasca_common.kafka.transport.topic_questions import TopicQuestions
 
 LOG = logging.getLogger(__name__)
 
-# By the levels of syslog, from "emergency" to "debug".
-_LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
-
-_LOG_LINE, _FATAL_ERROR = 0, 2
 _SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # of a delivered message
-
-_LONGEST_WAIT_SECONDS = 1_000_000.0
 
 
 class NativeProducer(ProducerTransport):
@@ -50,12 +42,11 @@ class NativeProducer(ProducerTransport):
         if unable is not None:
             raise ConfigurationError(f"driver=native cannot be used: {unable}; use driver=confluent")
         self.clock: Clock = SystemClock()
-        self._client_id = settings.connection.client_id
         self._on_error = on_error
-        self._log = ClientLog(LOG, self.clock)
+        self._notices = Notices(LOG, self.clock, settings.connection.client_id)
         self._topics = TopicQuestions(settings.connection)
         options = {**producer_options(settings), "batch.size": batch_bytes}
-        self._client = make_client("producer_options", lambda: _open({name: _text(options[name]) for name in options}))
+        self._client = open_client("producer_options", options, _librdkafka.Producer)
         # No Python frame between a producer and C.
         self.send = self._client.send  # type: ignore[assignment, method-assign]
         self.produce = self._client.produce  # type: ignore[assignment, method-assign]
@@ -82,10 +73,10 @@ class NativeProducer(ProducerTransport):
         return translate(KafkaError(*error.args) if isinstance(error, _librdkafka.Error) else error)
 
     def poll(self, timeout: float) -> Outcomes:
-        return self._outcomes(self._client.poll(_ms(timeout)))
+        return self._outcomes(self._client.poll(milliseconds(timeout)))
 
     def flush(self, timeout: float) -> Outcomes:
-        return self._outcomes(self._client.flush(_ms(timeout)))
+        return self._outcomes(self._client.flush(milliseconds(timeout)))
 
     def queued(self) -> int:
         return self._client.queued()
@@ -112,16 +103,7 @@ class NativeProducer(ProducerTransport):
             ],
             _added_up(counts),
         )
-        for number, text, kind in notices:
-            if kind == _LOG_LINE:
-                self._log.log(_LOG_LEVELS[number & 7], "%s", text)
-                continue
-            fault = translate(KafkaError(number, text, kind == _FATAL_ERROR))
-            self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
-            try:
-                self._on_error(fault)
-            except Exception:  # the outcomes must reach the caller
-                LOG.exception("an error of the Kafka client could not be handled")
+        self._notices.handle(notices, self._on_error)
         return outcomes
 
     def close(self, timeout: float) -> None:
@@ -134,22 +116,6 @@ class NativeProducer(ProducerTransport):
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
         return self._topics.topic_ids(topics, timeout)
-
-
-def _open(options: dict[str, str]) -> _librdkafka.Producer:
-    try:
-        return _librdkafka.Producer(options)
-    except _librdkafka.Error as error:
-        raise KafkaException(KafkaError(*error.args)) from None
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _ms(seconds: float) -> int:
-    """At least one for any wait, so that a caller who waits again does not spin."""
-    return math.ceil(min(seconds, _LONGEST_WAIT_SECONDS) * 1000)
 
 
 def _added_up(counts: list[_librdkafka.Count]) -> DeliveryCounts:

@@ -16,14 +16,18 @@ typedef struct rd_kafka_conf_s rd_kafka_conf_t;
 typedef struct rd_kafka_topic_s rd_kafka_topic_t;
 typedef struct rd_kafka_topic_conf_s rd_kafka_topic_conf_t;
 typedef struct rd_kafka_headers_s rd_kafka_headers_t;
+typedef struct rd_kafka_queue_s rd_kafka_queue_t;
+typedef struct rd_kafka_error_s rd_kafka_error_t;
+typedef struct rd_kafka_consumer_group_metadata_s rd_kafka_consumer_group_metadata_t;
 
 /* Enumerations of librdkafka: their values, in its order. */
-enum { RD_KAFKA_PRODUCER = 0 };
+enum { RD_KAFKA_PRODUCER = 0, RD_KAFKA_CONSUMER = 1 };
 enum { RD_KAFKA_CONF_OK = 0 };
 enum {
     RD_KAFKA_RESP_ERR__DESTROY = -197,
     RD_KAFKA_RESP_ERR__INVALID_ARG = -186,
     RD_KAFKA_RESP_ERR__QUEUE_FULL = -184,
+    RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS = -175,
     RD_KAFKA_RESP_ERR__FATAL = -150,
     RD_KAFKA_RESP_ERR_NO_ERROR = 0,
 };
@@ -59,7 +63,26 @@ typedef struct rd_kafka_message_s {
     void *opaque; /* `_private` in librdkafka */
 } rd_kafka_message_t;
 
+typedef struct rd_kafka_topic_partition_s {
+    char *topic;
+    int32_t partition;
+    int64_t offset;
+    void *metadata;
+    size_t metadata_size;
+    void *opaque;
+    int err;
+    void *reserved; /* `_private` in librdkafka */
+} rd_kafka_topic_partition_t;
+
+typedef struct rd_kafka_topic_partition_list_s {
+    int cnt, size;
+    rd_kafka_topic_partition_t *elems;
+} rd_kafka_topic_partition_list_t;
+
+typedef rd_kafka_topic_partition_list_t rd_kafka_partitions_t; /* our abbreviation */
+
 typedef void rd_kafka_dr_msg_cb_t(rd_kafka_t *, const rd_kafka_message_t *, void *opaque);
+typedef void rd_kafka_rebalance_cb_t(rd_kafka_t *, int err, rd_kafka_partitions_t *, void *opaque); /* and of commits */
 typedef void rd_kafka_error_cb_t(rd_kafka_t *, int err, const char *reason, void *opaque);
 typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facility, const char *text);
 
@@ -92,7 +115,46 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(headers_destroy, void, (rd_kafka_headers_t *))                                                                   \
     F(header_add, int, (rd_kafka_headers_t *, const char *name, ssize_t name_size, const void *, ssize_t size))        \
     F(message_timestamp, int64_t, (const rd_kafka_message_t *, int *kind))                                             \
-    F(message_produce_errstr, const char *, (const rd_kafka_message_t *))
+    F(message_produce_errstr, const char *, (const rd_kafka_message_t *))                                              \
+    F(conf_set_rebalance_cb, void, (rd_kafka_conf_t *, rd_kafka_rebalance_cb_t *))                                     \
+    F(poll_set_consumer, int, (rd_kafka_t *))                                                                          \
+    F(queue_get_consumer, rd_kafka_queue_t *, (rd_kafka_t *))                                                          \
+    F(queue_destroy, void, (rd_kafka_queue_t *))                                                                       \
+    F(consumer_poll, rd_kafka_message_t *, (rd_kafka_t *, int timeout_ms))                                             \
+    F(consume_batch_queue, ssize_t, (rd_kafka_queue_t *, int timeout_ms, rd_kafka_message_t **, size_t))               \
+    F(consumer_close, int, (rd_kafka_t *))                                                                             \
+    F(message_destroy, void, (rd_kafka_message_t *))                                                                   \
+    F(message_errstr, const char *, (const rd_kafka_message_t *))                                                      \
+    F(message_headers, int, (const rd_kafka_message_t *, rd_kafka_headers_t **))                                       \
+    F(header_cnt, size_t, (const rd_kafka_headers_t *))                                                                \
+    F(header_get_all, int, (const rd_kafka_headers_t *, size_t, const char **, const void **, size_t *))               \
+    F(assignment_lost, int, (rd_kafka_t *))                                                                            \
+    F(rebalance_protocol, const char *, (rd_kafka_t *))                                                                \
+    F(topic_partition_list_new, rd_kafka_partitions_t *, (int size))                                                   \
+    F(topic_partition_list_copy, rd_kafka_partitions_t *, (const rd_kafka_partitions_t *))                             \
+    F(topic_partition_list_add, rd_kafka_topic_partition_t *, (rd_kafka_partitions_t *, const char *, int32_t))        \
+    F(topic_partition_list_destroy, void, (rd_kafka_partitions_t *))                                                   \
+    F(subscribe, int, (rd_kafka_t *, const rd_kafka_partitions_t *))                                                   \
+    F(unsubscribe, int, (rd_kafka_t *))                                                                                \
+    F(assign, int, (rd_kafka_t *, const rd_kafka_partitions_t *))                                                      \
+    F(incremental_assign, rd_kafka_error_t *, (rd_kafka_t *, const rd_kafka_partitions_t *))                           \
+    F(incremental_unassign, rd_kafka_error_t *, (rd_kafka_t *, const rd_kafka_partitions_t *))                         \
+    F(assignment, int, (rd_kafka_t *, rd_kafka_partitions_t **))                                                       \
+    F(pause_partitions, int, (rd_kafka_t *, rd_kafka_partitions_t *))                                                  \
+    F(resume_partitions, int, (rd_kafka_t *, rd_kafka_partitions_t *))                                                 \
+    F(seek_partitions, rd_kafka_error_t *, (rd_kafka_t *, rd_kafka_partitions_t *, int timeout_ms))                    \
+    F(position, int, (rd_kafka_t *, rd_kafka_partitions_t *))                                                          \
+    F(committed, int, (rd_kafka_t *, rd_kafka_partitions_t *, int timeout_ms))                                         \
+    F(offsets_for_times, int, (rd_kafka_t *, rd_kafka_partitions_t *, int timeout_ms))                                 \
+    F(commit_queue, int, (rd_kafka_t *, rd_kafka_partitions_t *, void *queue, rd_kafka_rebalance_cb_t *, void *))      \
+    F(get_watermark_offsets, int, (rd_kafka_t *, const char *, int32_t, int64_t *low, int64_t *high))                  \
+    F(query_watermark_offsets, int, (rd_kafka_t *, const char *, int32_t, int64_t *low, int64_t *high, int ms))        \
+    F(consumer_group_metadata, rd_kafka_consumer_group_metadata_t *, (rd_kafka_t *))                                   \
+    F(consumer_group_metadata_write, rd_kafka_error_t *, (rd_kafka_consumer_group_metadata_t *, void **, size_t *))    \
+    F(consumer_group_metadata_destroy, void, (rd_kafka_consumer_group_metadata_t *))                                   \
+    F(mem_free, void, (rd_kafka_t *, void *))                                                                          \
+    F(error_code, int, (const rd_kafka_error_t *))                                                                     \
+    F(error_destroy, void, (rd_kafka_error_t *))
 
 #define RD_KAFKA_MEMBER(name, result, parameters) result(*name) parameters;
 struct rd_kafka_functions {

@@ -10,11 +10,10 @@ import confluent_kafka
 from oslotest import base
 
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka import plugins
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60
@@ -103,7 +102,7 @@ class ConsumerCase(Waiting, base.BaseTestCase):
 
     def consumer(self, topics, *, listener=None, partitions=None, **changes):
         settings = self.settings(topics, **changes)
-        consumer = KafkaConsumer(settings, ConfluentConsumer(settings), listener=listener, partitions=partitions)
+        consumer = plugins.kafka_consumer(settings, listener=listener, partitions=partitions)
         self.addCleanup(consumer.close, 1.0)
         return consumer
 

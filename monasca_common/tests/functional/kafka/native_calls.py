@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of the native client, in random order and from several threads: no crash, no outcome lost or doubled,
-no growing memory.
+"""Random calls of the native clients, in random order and from several threads: no crash, no outcome lost or doubled,
+columns of equal length, no growing memory.
 
     PYTHONMALLOC=malloc python -m monasca_common.tests.functional.kafka.native_calls --minutes 10 [--seed N]
 """
@@ -15,10 +15,13 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from typing import Any
 
-from monasca_common.kafka.transport.native._librdkafka import Error, Producer
+from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Rows
+
+Partition = tuple[str, int, int, int]
 
 THREADS = 3
 CLIENTS = 3
@@ -36,8 +39,11 @@ sys.stdin.read()
 WRONG: tuple[Any, ...] = (None, 1, "text", b"bytes", (), [], -1, 2**70, "\0", "t" * 600)
 
 
+TOPICS = ("a", "b", "c")
+
+
 class Tracked:
-    """A client with the sequences that it took, and those that it reported."""
+    """A producer with the sequences that it took, and those that it reported."""
 
     def __init__(self, servers: str, random_numbers: random.Random) -> None:
         options = {"enable.idempotence": "true", "linger.ms": "5", "log_level": "0"}
@@ -78,9 +84,83 @@ class Tracked:
         assert self.reported.total() == len(self.reported) == self.taken, (self.reported.total(), self.taken)
 
 
+class Reading:
+    """A consumer, with some of what it returned."""
+
+    def __init__(self, servers: str, numbers: random.Random) -> None:
+        self.has_broker = numbers.random() < 0.8
+        itself = weakref.ref(self)
+
+        def on_rebalance(kind: str, partitions: list[Partition]) -> None:
+            reading = itself()
+            if reading is not None:
+                reading.rebalance(kind, partitions)
+
+        self.client = Consumer(
+            {
+                "bootstrap.servers": servers if self.has_broker else "127.0.0.1:1",
+                "group.id": numbers.choice(("g", "h")),
+                "enable.partition.eof": "true",
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": numbers.choice(("range", "cooperative-sticky")),
+                "session.timeout.ms": "6000",
+                "log_level": "0",
+            },
+            on_rebalance,
+        )
+        self.kept: list[Rows] = []
+        self._numbers = numbers
+
+    def rebalance(self, kind: str, partitions: list[Partition]) -> None:
+        chance = self._numbers.random()
+        if chance < 0.1:
+            raise ValueError("for a test")
+        if chance < 0.5:
+            name = {"assign": "incremental_assign"}.get(kind, "incremental_unassign") if chance < 0.3 else "assign"
+            getattr(self.client, name)([(topic, number, -2) for topic, number, *_ in partitions], 0)
+
+    def end(self) -> None:
+        self.client.close()
+        for rows in self.kept:
+            check(rows)
+
+
+def check(rows: Rows) -> None:
+    columns = rows.offsets, rows.keys, rows.values, rows.timestamps, rows.headers
+    assert {len(column) for column in columns} == {len(rows)}, columns
+    assert rows.offsets == sorted(rows.offsets), rows.offsets
+
+
+def read(reading: Reading, numbers: random.Random) -> None:
+    client, kind = reading.client, numbers.randrange(16)
+    partitions = [(numbers.choice(TOPICS), numbers.randrange(5), numbers.choice((-2, -1, 0, 7))) for _ in range(3)]
+    if kind < 7:
+        parts, *_ = client.poll(numbers.choice((1, 10, 500)), numbers.choice((0, 1, 20))) or ([],)
+        reading.kept += [rows for *_, rows in parts]
+        if numbers.random() < 0.5:
+            reading.kept = [rows for rows in list(reading.kept) if numbers.random() < 0.8][-200:]
+        for rows in list(reading.kept):
+            if numbers.random() < 0.1:
+                check(rows)
+    elif kind == 7 and numbers.random() < 0.1:
+        numbers.choice((client.subscribe, client.assign, client.unsubscribe))(partitions, 0)
+    elif kind < 10:
+        numbers.choice((client.pause, client.resume, client.position, client.assignment))(partitions, 0)
+    elif kind < 12:
+        numbers.choice((client.seek, client.committed, client.offsets_for_times))(partitions, 5)
+    elif kind == 12 and reading.has_broker:
+        client.commit([(topic, number, 1) for topic, number, _ in partitions], 0)
+    elif kind == 13:
+        numbers.choice((lambda: client.watermarks("a", 0, numbers.choice((0, 5))), client.group_metadata))()
+    elif kind == 14:
+        wrong: list[Any] = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 1, 2, 3)))]
+        numbers.choice((client.poll, client.assign, client.seek, client.watermarks, Consumer))(*wrong)
+
+
 def call(tracked: Tracked, numbers: random.Random) -> None:
     client, kind = tracked.client, numbers.randrange(12)
-    topic, key = numbers.choice(("a", "b", "c")), numbers.choice((None, b"", b"key"))
+    topic, key = numbers.choice(TOPICS), numbers.choice((None, b"", b"key"))
     value, prefix = numbers.randbytes(numbers.randrange(300)), numbers.choice((None, b"", b"0123456789ab"))
     if kind < 3:
         client.send(topic, value, key, tracked.reserve(1), prefix)
@@ -105,18 +185,32 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
         numbers.choice(refusing)(*wrong)
 
 
-def work(clients: list[Tracked], servers: str, numbers: random.Random, until: float, failures: list[str]) -> None:
+def work(
+    producers: list[Tracked],
+    consumers: list[Reading],
+    servers: str,
+    numbers: random.Random,
+    until: float,
+    failures: list[str],
+) -> None:
     try:
         while time.monotonic() < until:
             slot = numbers.randrange(CLIENTS)
             try:
-                call(clients[slot], numbers)
+                if numbers.random() < 0.7:
+                    call(producers[slot], numbers)
+                else:
+                    read(consumers[slot], numbers)
             except REFUSALS:
                 continue
+            # Other threads may be using a client that is closed. If none closes it, the last reference destroys it.
             if numbers.random() < 0.0005:
-                old, clients[slot] = clients[slot], Tracked(servers, numbers)
+                producer, producers[slot] = producers[slot], Tracked(servers, numbers)
                 if numbers.random() < 0.5:
-                    old.client.close()  # other threads may be using it; otherwise, the last reference destroys it
+                    producer.client.close()
+            if numbers.random() < 0.001:
+                consumer, consumers[slot] = consumers[slot], Reading(servers, numbers)
+                numbers.choice((consumer.client.close, consumer.client.abandon, lambda: None))()
     except BaseException as error:
         failures.append(repr(error))
         raise
@@ -155,23 +249,28 @@ def main() -> None:
 
 
 def run(servers: str, numbers: random.Random, seconds: float) -> None:
-    clients = [Tracked(servers, numbers) for _ in range(CLIENTS)]
+    producers = [Tracked(servers, numbers) for _ in range(CLIENTS)]
+    consumers = [Reading(servers, numbers) for _ in range(CLIENTS)]
     failures: list[str] = []
     started = time.monotonic()
     sizes = []
     for number in range(1, ROUNDS + 1):
         until = started + seconds * number / ROUNDS
         threads = [
-            threading.Thread(target=work, args=(clients, servers, random.Random(numbers.random()), until, failures))
+            threading.Thread(
+                target=work,
+                args=(producers, consumers, servers, random.Random(numbers.random()), until, failures),
+            )
             for _ in range(THREADS)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        for slot, tracked in enumerate(clients):
-            tracked.end()
-            clients[slot] = Tracked(servers, numbers)
+        for slot in range(CLIENTS):
+            producers[slot].end()
+            consumers[slot].end()
+            producers[slot], consumers[slot] = Tracked(servers, numbers), Reading(servers, numbers)
         sizes.append(allocated_bytes())
         sys.stdout.write(f"round {number}: {sizes[-1] // 1024**2} MiB\n")
         sys.stdout.flush()

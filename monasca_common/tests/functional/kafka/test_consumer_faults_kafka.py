@@ -15,7 +15,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -28,7 +28,6 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.consumer_case import (
     BUSY_SECONDS,
@@ -42,14 +41,13 @@ from monasca_common.tests.periodic import periodic
 # A program of its own: what is tested is how a process ends.
 FORKING = """
 import os, sys
-from monasca_common.kafka.consumer import KafkaConsumer
 from monasca_common.kafka.errors import ForkedError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
+from monasca_common.kafka import plugins
 
 servers, topic, group = sys.argv[1:]
 settings = ConsumerSettings(ConnectionSettings(servers), (topic,), group, topic_check_seconds=0.1)
-with KafkaConsumer(settings, ConfluentConsumer(settings)) as consumer:
+with plugins.kafka_consumer(settings) as consumer:
     while not consumer.assignment():
         consumer.poll(timeout=0.1)
     consumer.poll(timeout=1.0)
@@ -94,13 +92,12 @@ sys.exit(rdkafka.rd_kafka_flush(client, 10000))
 # Its warning aside, it should be as if the message had no headers, however often these are asked for.
 READING = """
 import sys
-from monasca_common.kafka.consumer import KafkaConsumer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
+from monasca_common.kafka import plugins
 
 servers, topic, group = sys.argv[1:]
 settings = ConsumerSettings(ConnectionSettings(servers), (topic,), group)
-with KafkaConsumer(settings, ConfluentConsumer(settings)) as consumer:
+with plugins.kafka_consumer(settings) as consumer:
     ids = []
     while len(ids) < 3:
         batch = consumer.poll()
@@ -205,7 +202,7 @@ class TestBrokersAway(base.BaseTestCase):
         servers = f"127.0.0.1:{free_ports(1)[0]}"
         settings = ConsumerSettings(ConnectionSettings(servers), ("away",), "test-group", topic_check_seconds=0.0)
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
-        consumer = KafkaConsumer(settings, ConfluentConsumer(settings))
+        consumer = plugins.kafka_consumer(settings)
         self.addCleanup(consumer.close, 0)
 
         def said():

@@ -27,16 +27,17 @@ class KafkaContractCluster(contracts.Cluster):
     max_poll_interval_seconds = 5.0  # a busy machine may be silent for longer than two
     patience_seconds = 120.0
 
-    def __init__(self, kafka, defer, **consumer_changes):
+    def __init__(self, kafka, defer, open_consumer, **consumer_changes):
         super().__init__(defer, **consumer_changes)
         self.kafka = kafka
+        self._open_consumer = open_consumer
         self.connection = ConnectionSettings(kafka.bootstrap_servers)
 
     def open_producer(self, settings):
         return plugins.kafka_producer(settings)
 
     def open_consumer(self, settings, listener, partitions):
-        return plugins.kafka_consumer(settings, listener=listener, partitions=partitions)
+        return self._open_consumer(settings, listener=listener, partitions=partitions)
 
     def new_topic(self, *, max_message_bytes=None):
         topic = self.name()
@@ -79,12 +80,17 @@ class KafkaContractCluster(contracts.Cluster):
 
 
 class KafkaCase(base.BaseTestCase):
+    """Consumers are of the native driver."""
+
     cluster: contracts.Cluster
     consumer_changes: ClassVar[dict[str, object]] = {"session_timeout_seconds": 5.0}
+    open_consumer = staticmethod(plugins.native_consumer)
 
     def setUp(self):
         shared = self.useFixture(SharedKafkaCluster(proxied=True))
-        self.cluster = KafkaContractCluster(shared.cluster, self.addCleanup, **self.consumer_changes)
+        self.cluster = KafkaContractCluster(
+            shared.cluster, self.addCleanup, self.open_consumer, **self.consumer_changes
+        )
         super().setUp()
 
 
@@ -117,6 +123,25 @@ class CooperativeProcessorTest(contracts.ProcessorContract, KafkaCase):
 
 @periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
 class EagerGroupTest(contracts.GroupContract, KafkaCase):
+    consumer_changes: ClassVar = {"session_timeout_seconds": 5.0, "assignment_strategy": "range"}
+
+
+class ConfluentCase(KafkaCase):
+    open_consumer = staticmethod(plugins.confluent_consumer)
+
+
+@periodic("the twin of ClassicConsumerTest on the other driver")
+class ConfluentConsumerTest(contracts.ConsumerContract, ConfluentCase):
+    pass
+
+
+@periodic("the twin of ClassicPositionTest on the other driver")
+class ConfluentPositionTest(contracts.PositionContract, ConfluentCase):
+    pass
+
+
+@periodic("the twin of EagerGroupTest on the other driver")
+class ConfluentGroupTest(contracts.GroupContract, ConfluentCase):
     consumer_changes: ClassVar = {"session_timeout_seconds": 5.0, "assignment_strategy": "range"}
 
 

@@ -12,7 +12,7 @@ from monasca_common import kafka
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport import native
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -125,6 +125,24 @@ class PluginsTest(ConfigurationTestCase):
         self.useFixture(fixtures.MockPatchObject(native, "reason", return_value="there is no compiler"))
         with self.assertLogs("monasca_common.kafka.plugins", "INFO") as logs:
             self.assertEqual("ConfluentProducer", opened("kafka"))
+        self.assertIn("confluent instead of native, because there is no compiler", logs.output[0])
+        self.assertRaises(ConfigurationError, opened, "native")
+
+    def test_kafka_consumes_natively_where_that_is_built(self):
+        def opened(driver):
+            settings = ConsumerSettings(ConnectionSettings("127.0.0.1:1", driver=driver), ("t",), "g")
+            opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.consumer.consumer.KafkaConsumer")).mock
+            plugins.open_consumer(settings)
+            transport = opening.call_args.args[1]
+            transport.close()
+            return type(transport).__name__, transport.driver
+
+        self.assertEqual(("NativeConsumer", "native"), opened("kafka"))
+        self.assertEqual(("NativeConsumer", "native"), opened("native"))
+        self.assertEqual(("ConfluentConsumer", "confluent"), opened("confluent"))
+        self.useFixture(fixtures.MockPatchObject(native, "reason", return_value="there is no compiler"))
+        with self.assertLogs("monasca_common.kafka.plugins", "INFO") as logs:
+            self.assertEqual(("ConfluentConsumer", "confluent"), opened("kafka"))
         self.assertIn("confluent instead of native, because there is no compiler", logs.output[0])
         self.assertRaises(ConfigurationError, opened, "native")
 

@@ -24,6 +24,7 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.base import ConsumerTransport
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.raw_messages import Grouping
 
 A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
@@ -45,7 +46,7 @@ def end(partition, offset):
 class ScriptedTransport(ConsumerTransport):
     """Each poll runs the next step: a function of the rebalance callbacks that returns what was fetched."""
 
-    message_type = MemoryMessage
+    driver = "scripted"
 
     def __init__(self):
         self.clock = VirtualClock()
@@ -61,10 +62,8 @@ class ScriptedTransport(ConsumerTransport):
         self.callbacks = callbacks
 
     def poll(self, max_messages, timeout):
-        return self.steps.pop(0)(self.callbacks) if self.steps else []
-
-    def fault(self, error):
-        return error
+        messages = self.steps.pop(0)(self.callbacks) if self.steps else []
+        return Grouping(MemoryMessage, (), lambda error: error)(messages)
 
     def assign_owned(self, positions):
         self.given.update(positions)

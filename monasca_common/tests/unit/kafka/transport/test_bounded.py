@@ -250,7 +250,6 @@ CONSUMER_CALLS = {
     "assign": lambda bounded: bounded.assign({T: 0}),
     "assignment": lambda bounded: bounded.assignment(),
     "poll": lambda bounded: bounded.poll(1, _SECONDS),
-    "fault": lambda bounded: bounded.fault(None),
     "pause": lambda bounded: bounded.pause([T]),
     "resume": lambda bounded: bounded.resume([T]),
     "seek": lambda bounded: bounded.seek(T, 0),
@@ -284,7 +283,7 @@ class ThreadsTest(BoundedCase):
 
         self.names = [name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")]
         calls = {name: noted(name) for name in self.names} | instead
-        return SimpleNamespace(clock=self.clock, message_type=object, driver="memory", refusals=(), **calls)
+        return SimpleNamespace(clock=self.clock, driver="memory", refusals=(), **calls)
 
     def assert_on_the_helper(self, helper, calls, bounded, **others):
         """``others``: the thread of each call that is on neither."""

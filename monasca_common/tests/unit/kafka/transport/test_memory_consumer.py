@@ -37,13 +37,13 @@ class ConsumerCase(base.BaseTestCase):
 
     def poll(self, count=100):
         """Messages and errors, without the ends of logs."""
-        return [message for message in self.consumer.poll(count, 0) if not is_end(message)]
+        return [message for message in self.consumer.poll_messages(count, 0) if not is_end(message)]
 
     def ends(self):
         """What polls say of ends until there is nothing more to say."""
         return [
             message.offset()
-            for message in iter(lambda: next(iter(self.consumer.poll(1, 0)), None), None)
+            for message in iter(lambda: next(iter(self.consumer.poll_messages(1, 0)), None), None)
             if is_end(message)
         ]
 
@@ -70,7 +70,7 @@ class ReadingTest(ConsumerCase):
         self.consumer.assign({TP: 0})
         self.assertEqual([0], self.ends())
         found: list[MemoryMessage] = []
-        poller = threading.Thread(target=lambda: found.extend(self.consumer.poll(10, 1000)))
+        poller = threading.Thread(target=lambda: found.extend(self.consumer.poll_messages(10, 1000)))
         poller.start()
         self.fill(1)
         poller.join(50)

@@ -36,7 +36,7 @@ class Reader:
         self.events.append(("lost", numbers(partitions)))
 
     def poll(self):
-        return self.transport.poll(100, 0)
+        return self.transport.poll_messages(100, 0)
 
     def news(self):
         """What happened since it was last asked."""
@@ -145,7 +145,7 @@ class IncrementalTest(GroupCase):
         first.poll()
         revoked = threading.Event()
         first.during_revoke = revoked.set
-        poller = threading.Thread(target=lambda: first.transport.poll(1, 1000), daemon=True)
+        poller = threading.Thread(target=lambda: first.transport.poll_messages(1, 1000), daemon=True)
         poller.start()
         second.poll()
         self.assertTrue(revoked.wait(50))

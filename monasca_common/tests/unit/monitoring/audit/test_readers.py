@@ -10,7 +10,7 @@ import fixtures
 
 from monasca_common.kafka import Batch, KafkaConsumer, KafkaProducer, Processor, TransportError
 from monasca_common.kafka.errors import FatalError, RetriableError
-from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.monitoring.audit.balance import balances
 from monasca_common.monitoring.audit.counter_status import CounterStatus
 from monasca_common.monitoring.audit.log_counter import LogCounter
@@ -102,7 +102,7 @@ class ReadersTest(AuditCase):
         with self.reporter("database") as reporter:
             hook = ReaderAudit(reporter)
             for first, following in ((0, 4), (7, 10)):
-                part = PartitionBatch(ONE, 1, batch.partitions[0]._raw[first:following])
+                part = batch.partitions[0].select(range(first, following))
                 hook.after_poll(type(batch)((part,)))
             hook.before_commit({ONE: 10})
             reporter.report()

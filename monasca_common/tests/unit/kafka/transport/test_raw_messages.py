@@ -3,9 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from monasca_common.kafka.consumer.poll_results import Grouping
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.transport.base import PartitionEvent
 from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.raw_messages import Grouping
 
 TOPICS = ("logs", "metrics")
 
@@ -17,24 +18,27 @@ def messages(names):
 class TestGrouping(base.BaseTestCase):
     @given(st.lists(st.tuples(st.just("metrics"), st.integers(0, 3)), min_size=1))
     def test_one_topic_is_grouped_by_partition_in_order(self, names):
-        self._check(Grouping(MemoryMessage, ("metrics",)), names)
+        self._check(Grouping(MemoryMessage, ("metrics",), str), names)
 
     @given(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 3)), min_size=1))
     def test_several_topics_are_grouped_by_both(self, names):
-        self._check(Grouping(MemoryMessage, TOPICS), names)
+        self._check(Grouping(MemoryMessage, TOPICS, str), names)
 
     def _check(self, grouping, names):
         raws = messages(names)
-        groups = grouping(raws)
-        self.assertEqual(set(names), set(groups))
-        for partition, run in groups.items():
+        fetched = grouping(raws)
+        self.assertEqual(set(names), {partition for partition, _ in fetched.parts})
+        self.assertEqual(len(set(names)), len(fetched.parts))
+        for partition, columns in fetched.parts:
             self.assertIsInstance(partition, TopicPartition)
             expected = [raw.value() for raw in raws if (raw.topic(), raw.partition()) == partition]
-            self.assertEqual(expected, [raw.value() for raw in run])
+            self.assertEqual((len(expected), expected), (len(columns), columns.column("values")))
 
-    def test_an_error_anywhere_is_seen(self):
+    def test_an_error_anywhere_is_an_event(self):
         raws = messages([("metrics", 0)] * 3)
-        grouping = Grouping(MemoryMessage, ("metrics",))
-        self.assertFalse(grouping.has_errors(raws))
-        raws[1:1] = [MemoryMessage.about(TopicPartition("metrics", 0), "an error")]
-        self.assertTrue(grouping.has_errors(raws))
+        grouping = Grouping(MemoryMessage, ("metrics",), str)
+        self.assertEqual([], grouping(raws).events)
+        raws[1:1] = [MemoryMessage.about(TopicPartition("metrics", 0), 7, 5)]
+        fetched = grouping(raws)
+        self.assertEqual([PartitionEvent("7", "metrics", 0, 5)], fetched.events)
+        self.assertEqual([b"0", b"1", b"2"], fetched.parts[0][1].column("values"))

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consuming through librdkafka: what its two clients have in common."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.errors import RetriableError, TransportError
+from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.kafka.transport.admin import Admin
+from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCallbacks
+from monasca_common.kafka.transport.error_translation import translate
+from monasca_common.kafka.transport.librdkafka_options import admin_options
+
+_SEEK_SECONDS = 10.0  # it asks nobody but the client's own thread
+_FINISH_SECONDS = 1.0  # for rebalances that are under way when it closes
+_FINISH_TURN_SECONDS = 0.01
+FINISH_MESSAGES = 1000  # fetched ones, that are dropped to get at what is behind them
+
+
+class PartitionAnswer(NamedTuple):
+    offset: int
+    error: TransportError | None
+
+
+class LibrdkafkaConsumer(ConsumerTransport):
+    """One librdkafka consumer. Its threads start here; nothing is asked of a broker before it subscribes or assigns."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        *,
+        on_error: Callable[[TransportError], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.on_error = on_error
+        self._client_id = settings.connection.client_id
+        # KIP-848 is incremental always; of the classic assignors only the cooperative one is.
+        self._eager = settings.group_protocol == "classic" and settings.assignment_strategy not in (
+            None,
+            "cooperative-sticky",
+        )
+        self._callbacks: RebalanceCallbacks | None = None
+        self._rebalancing = False
+        self._closing = False
+        self._rebalanced = False  # since it was last reset, while closing
+        # A static member stays in its group while its process restarts, so it must not unsubscribe, which would leave.
+        self._leaves = settings.group_instance_id is None
+        self._started: dict[TopicPartition, int] = {}
+        self._admin: Admin | None = None
+        self._admin_options = admin_options(settings.connection)
+        self._admin_lock = threading.Lock()
+        self._guard = ForkGuard("KafkaConsumer")
+
+    @abstractmethod
+    def _ask(
+        self, call: str, offsets: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, PartitionAnswer]:
+        """Make a call of the client that takes or returns partitions."""
+
+    @abstractmethod
+    def _watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int] | None: ...
+
+    @abstractmethod
+    def _poll_for_rebalances(self, timeout: float) -> None:
+        """Poll, and drop the messages."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close the client."""
+
+    # In callbacks, without an (un)assign, the client itself takes what was given, and gives up what was revoked or
+    # lost.
+
+    def _on_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._rebalanced = self._rebalancing = True
+        try:
+            if not self._closing and self._callbacks is not None:
+                self._callbacks.on_assign(partitions)
+        finally:
+            self._rebalancing = False
+
+    def _on_revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        self._rebalanced = True
+        if self._callbacks is not None:
+            self._callbacks.on_revoke(partitions)
+
+    def _on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._rebalanced = True
+        if self._callbacks is not None:
+            self._callbacks.on_lost(partitions)
+
+    def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
+        if self._eager and not self._rebalancing:
+            # A partition that ran out of range cannot be sought, and an eager member has but one assignment.
+            current = self.position(self.assignment())
+            kept = {tp: self._started.get(tp, OFFSET_INVALID) if at is None else at for tp, at in current.items()}
+            positions = {**kept, **positions}
+        self._started.update(positions)
+        if self._eager:
+            self._ask("assign", positions)
+            return
+        if not self._rebalancing:
+            self._ask("incremental_unassign", positions)
+        self._ask("incremental_assign", positions)
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        # What is assigned by hand may be changed bit by bit, whatever the group's protocol.
+        self._eager = False
+        self._ask("assign", positions)
+
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._ask("assignment", {}))
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._ask("pause", _without_offsets(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._ask("resume", _without_offsets(partitions))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        _known(self._ask("seek", {partition: offset}, _SEEK_SECONDS))
+
+    def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return _known(self._ask("position", _without_offsets(partitions)))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
+        try:
+            return {tp: answer.error for tp, answer in self._ask("commit", offsets).items()}
+        except TransportError as error:
+            return dict.fromkeys(offsets, error)
+
+    def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
+        return _known(self._ask("committed", _without_offsets(partitions), timeout))
+
+    def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        """With ``timeout`` 0 from the last fetch, without asking a broker."""
+        marks = self._watermarks(partition, timeout)
+        if marks is None or marks[1] < 0:
+            raise RetriableError(
+                f"no watermarks of {partition.topic}/{partition.partition} within {timeout} s", name="_TIMED_OUT"
+            )
+        return max(0, marks[0]), marks[1]
+
+    # All partitions in one request: `watermarks` waits for the fetch in flight once a partition.
+
+    def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_BEGINNING), timeout)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_END), timeout)
+
+    def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
+        if not times_ms:
+            return {}  # the client would call it an invalid argument
+        deadline = self.clock.monotonic() + timeout
+        try:
+            answers = _known(self._ask("offsets_for_times", times_ms, timeout))
+        except TransportError as error:
+            if error.code != KafkaError._UNKNOWN_PARTITION:
+                raise
+            # A group may give out a partition that was just added before this client has heard of it.
+            raise RetriableError(str(error), code=error.code, name=error.name) from error
+        found = {}
+        for tp, offset in answers.items():
+            if offset is None:
+                offset = self.watermarks(tp, max(0.1, deadline - self.clock.monotonic()))[1]
+            found[tp] = offset
+        return found
+
+    def partition_count(self, topic: str, timeout: float) -> int:
+        # Not by the consumer's own list_topics: called within a rebalance callback, as this is, that leaves
+        # confluent-kafka's client without its state, and the next callback of the same poll aborts the process.
+        try:
+            return self._ask_admin().partition_count(topic, timeout)
+        except ValueError as error:  # for an invalid topic name
+            raise translate(error) from error
+
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        return self._ask_admin().topic_ids(topics, timeout)
+
+    def close(self) -> None:
+        self._closing = True
+        try:
+            if self._callbacks is not None:
+                self._finish_rebalances()
+        finally:
+            self._release()
+
+    def _finish_rebalances(self) -> None:
+        """One that is under way must not reach into the client's own close: there it may wait for the answer to an
+        (un)assign indefinitely (librdkafka's issue 4884)."""
+        if self._leaves:
+            self._ask("unsubscribe", {})
+        deadline = self.clock.monotonic() + _FINISH_SECONDS
+        while self.clock.monotonic() < deadline:
+            self._rebalanced = False
+            self._poll_for_rebalances(_FINISH_TURN_SECONDS)
+            if not self._rebalanced and not (self._leaves and self.assignment()):
+                return
+
+    def _ask_admin(self) -> Admin:
+        with self._admin_lock:
+            if self._admin is None:
+                self._admin = Admin(self._admin_options)
+                self._guard.pin(self._admin)
+            return self._admin
+
+
+def _without_offsets(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    return dict.fromkeys(partitions, OFFSET_INVALID)
+
+
+def _known(answers: Mapping[TopicPartition, PartitionAnswer]) -> dict[TopicPartition, int | None]:
+    """The offsets of an answer; ``None`` for the client's negative ones, which say that there is none."""
+    offsets: dict[TopicPartition, int | None] = {}
+    for tp, answer in answers.items():
+        if answer.error is not None:
+            raise answer.error
+        offsets[tp] = answer.offset if answer.offset >= 0 else None
+    return offsets

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native producer and consumer have in common."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.transport.client_log import ClientLog
+from monasca_common.kafka.transport.error_translation import translate
+from monasca_common.kafka.transport.native import _librdkafka
+from monasca_common.kafka.transport.refused_options import make_client
+
+T = TypeVar("T")
+
+# By the levels of syslog, from "emergency" to "debug".
+_LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
+_LOG_LINE, _FATAL_ERROR = 0, 2
+
+_LONGEST_WAIT_SECONDS = 1_000_000.0
+
+
+def open_client(option: str, options: Mapping[str, object], open_with: Callable[[dict[str, str]], T]) -> T:
+    """A client with these options. Raises `ConfigurationError`, as `make_client`."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+    def opened() -> T:
+        try:
+            return open_with(texts)
+        except _librdkafka.Error as error:
+            raise KafkaException(KafkaError(*error.args)) from None
+
+    return make_client(option, opened)
+
+
+def milliseconds(seconds: float) -> int:
+    """At least one for any wait, so that a caller who waits again does not spin."""
+    return math.ceil(min(seconds, _LONGEST_WAIT_SECONDS) * 1000)
+
+
+class Notices:
+    """Passes on what a client reports: lines of its log, and errors of the client as a whole."""
+
+    def __init__(self, logger: logging.Logger, clock: Clock, client_id: str) -> None:
+        self._logger = logger
+        self._log = ClientLog(logger, clock)
+        self._client_id = client_id
+
+    def handle(self, notices: list[_librdkafka.Notice], on_error: Callable[[TransportError], None] | None) -> None:
+        for number, text, kind in notices:
+            if kind == _LOG_LINE:
+                self._log.log(_LOG_LEVELS[number & 7], "%s", text)
+                continue
+            fault = translate(KafkaError(number, text, kind == _FATAL_ERROR))
+            self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
+            try:
+                if on_error is not None:
+                    on_error(fault)
+            except Exception:  # what else the call brought must reach the caller
+                self._logger.exception("an error of the Kafka client could not be handled")

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consuming through librdkafka, without confluent-kafka's object for each message."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, KafkaError
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.errors import ClosedError, TransportError
+from monasca_common.kafka.message import Columns, TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.kafka.transport.base import Fetched, PartitionEvent, RebalanceCallbacks
+from monasca_common.kafka.transport.error_translation import translate
+from monasca_common.kafka.transport.librdkafka_consumer import FINISH_MESSAGES, LibrdkafkaConsumer, PartitionAnswer
+from monasca_common.kafka.transport.librdkafka_options import consumer_options
+from monasca_common.kafka.transport.native import _librdkafka
+from monasca_common.kafka.transport.native.client import Notices, milliseconds, open_client
+
+LOG = logging.getLogger(__name__)
+
+
+class NativeConsumer(LibrdkafkaConsumer):
+    driver = "native"
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        *,
+        on_error: Callable[[TransportError], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(settings, on_error=on_error, clock=clock)
+        self._notices = Notices(LOG, self.clock, self._client_id)
+        itself = weakref.ref(self)  # the client must not keep this object alive, which owns it
+
+        def on_rebalance(kind: str, partitions: list[_librdkafka.Partition]) -> None:
+            consumer = itself()
+            if consumer is not None:
+                getattr(consumer, f"_on_{kind}")([TopicPartition(topic, number) for topic, number, *_ in partitions])
+
+        self._client = open_client(
+            "consumer_options",
+            consumer_options(settings),
+            lambda options: _librdkafka.Consumer(options, on_rebalance),
+        )
+        self._guard.pin(self._client)
+
+    def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
+        self._callbacks = callbacks
+        self._ask("subscribe", {TopicPartition(topic, -1): OFFSET_INVALID for topic in topics})
+
+    def poll(self, max_messages: int, timeout: float) -> Fetched:
+        deadline = self.clock.monotonic() + timeout
+        while True:
+            with self._calling():
+                fetched = self._client.poll(max_messages, milliseconds(timeout))
+            if fetched is None:
+                return Fetched()
+            parts, events, notices = fetched
+            self._notices.handle(notices, self.on_error)
+            timeout = deadline - self.clock.monotonic()
+            if parts or events or timeout <= 0:
+                return Fetched(
+                    [(TopicPartition(topic, number), NativeColumns(rows)) for topic, number, rows in parts],
+                    [
+                        PartitionEvent(
+                            translate(KafkaError(code, text)), topic, number, offset if offset >= 0 else None
+                        )
+                        for code, text, topic, number, offset in events
+                    ],
+                )
+
+    def group_metadata(self) -> Any:
+        with self._calling():
+            return self._client.group_metadata()
+
+    def abandon(self) -> None:
+        self._closing = True
+        self._client.abandon()
+        self._guard.unpin()
+
+    def _ask(
+        self, call: str, offsets: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, PartitionAnswer]:
+        partitions = [(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+        with self._calling():
+            answers = getattr(self._client, call)(partitions, 0 if timeout is None else milliseconds(timeout))
+        return {
+            TopicPartition(topic, number): PartitionAnswer(offset, translate(KafkaError(code)) if code else None)
+            for topic, number, offset, code in answers
+        }
+
+    def _watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int] | None:
+        with self._calling():
+            return self._client.watermarks(partition.topic, partition.partition, milliseconds(timeout))
+
+    def _poll_for_rebalances(self, timeout: float) -> None:
+        with self._calling():
+            self._client.poll(FINISH_MESSAGES, milliseconds(timeout))
+
+    def _release(self) -> None:
+        with self._calling():
+            self._client.close()
+        self._guard.unpin([self._client])
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Around every call of the client: its errors become ours."""
+        try:
+            yield
+        except _librdkafka.Error as error:
+            if error.args[0] == KafkaError._DESTROY:
+                raise ClosedError(f"the consumer's client is closed: {error.args[1]}") from None
+            raise translate(KafkaError(*error.args)) from None
+        except ValueError as error:  # for an invalid topic name
+            raise translate(error) from error
+
+
+class NativeColumns(Columns):
+    """Columns that C builds."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: _librdkafka.Rows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> list[Any]:
+        return getattr(self._rows, name)  # type: ignore[no-any-return]

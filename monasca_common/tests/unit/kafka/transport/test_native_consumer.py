@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+
+from confluent_kafka import Producer
+from oslotest import base
+
+from monasca_common.kafka.errors import ClosedError, ConfigurationError, RetriableError, TransportError
+from monasca_common.kafka.message import COLUMNS, PartitionBatch, TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport import native
+from monasca_common.kafka.transport.base import BEGINNING
+from monasca_common.kafka.transport.mock_broker import MockBroker
+
+NO_BROKER = "127.0.0.1:1"
+PATIENCE_SECONDS = 30.0
+HEADERS = [("message-id", b"own"), ("empty", b""), ("null", None), ("null", b"again"), ("\u00e9", b"\0")]
+
+
+class NativeConsumerCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        if native.reason() is not None:
+            self.skipTest(native.reason())  # TestAvailability in test_native fails
+
+    def open(self, servers=NO_BROKER, **changes):
+        from monasca_common.kafka.transport.native.consumer import NativeConsumer
+
+        fields = {"topics": ("t",), "group_id": self.id()[-40:], "topic_check_seconds": 0.0}
+        consumer = NativeConsumer(ConsumerSettings(ConnectionSettings(servers), **{**fields, **changes}))
+        self.addCleanup(self.close, consumer)
+        return consumer
+
+    def close(self, consumer):
+        with contextlib.suppress(ClosedError):  # by the test
+            consumer.close()
+
+    def interrupt_after(self, seconds):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+class TestWithoutBroker(NativeConsumerCase):
+    def test_a_wrong_option_is_a_configuration_error_without_its_value(self):
+        error = self.assertRaises(ConfigurationError, self.open, options={"fetch.min.bytes": "s3cret"})
+        self.assertIn("fetch.min.bytes", str(error))
+        self.assertNotIn("s3cret", str(error))
+
+    def test_an_exception_from_a_signal_handler_ends_a_poll(self):
+        consumer = self.open()
+        self.interrupt_after(0.02)
+        self.assertRaises(KeyboardInterrupt, consumer.poll, 10, PATIENCE_SECONDS)
+        self.assertEqual(((), ()), (tuple(consumer.poll(10, 0).parts), tuple(consumer.poll(10, 0).events)))
+
+    def test_errors_of_the_client_are_passed_on(self):
+        consumer = self.open()
+        errors = []
+        consumer.on_error = errors.append
+        consumer.assign({TopicPartition("t", 0): 0})
+        while not errors:
+            consumer.poll(10, 0.1)
+        self.assertIsInstance(errors[0], RetriableError)
+
+    def test_every_call_of_a_closed_client_says_so(self):
+        consumer = self.open()
+        consumer.close()
+        partition = TopicPartition("t", 0)
+        for call in (
+            lambda: consumer.poll(1, 0),
+            lambda: consumer.assign({partition: 0}),
+            lambda: consumer.pause([partition]),
+            lambda: consumer.seek(partition, 0),
+            lambda: consumer.watermarks(partition, 0),
+            consumer.assignment,
+            consumer.group_metadata,
+        ):
+            self.assertRaises(ClosedError, call)
+
+    def test_a_poll_ends_when_another_thread_abandons_the_client(self):
+        consumer = self.open()
+        poller = threading.Thread(target=self.assertRaises, args=(ClosedError, self.poll_until_closed, consumer))
+        poller.start()
+        with self.assertRaisesRegex(RuntimeError, "at a time"):
+            while True:
+                consumer._client.poll(1, 0)
+        consumer.abandon()
+        poller.join(PATIENCE_SECONDS)
+        self.assertFalse(poller.is_alive())
+
+    def poll_until_closed(self, consumer):
+        while True:
+            with contextlib.suppress(RuntimeError):  # during a poll of the other thread
+                consumer.poll(1, PATIENCE_SECONDS)
+
+    def test_it_is_freed_without_the_garbage_collector(self):
+        consumer = self.open()
+        consumer.close()
+        alive = weakref.ref(consumer)
+        self._cleanups.clear()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        del consumer
+        self.assertIsNone(alive())
+
+    def test_wrong_arguments_are_refused(self):
+        client = self.open()._client
+        for call, arguments in (
+            (client.poll, (0, 0)),
+            (client.poll, ("1", 0)),
+            (client.poll, (1,)),
+            (client.assign, (None,)),
+            (client.assign, ([("t", 0)],)),
+            (client.assign, ([["t", 0, 0]],)),
+            (client.assign, ([("t\0", 0, 0)],)),
+            (client.assign, ([("t", 2**40, 0)],)),
+            (client.watermarks, ("t", "0", 0)),
+            (type(client), ({},)),
+            (type(client), ({1: "2"}, print)),
+        ):
+            self.assertRaises((TypeError, ValueError, OverflowError), call, *arguments)
+
+    def test_a_refused_call_has_the_code_of_its_error(self):
+        consumer = self.open()
+        error = self.assertRaises(TransportError, consumer.seek, TopicPartition("t", 0), 5)
+        self.assertEqual("_UNKNOWN_PARTITION", error.name)
+        error = self.assertRaises(TransportError, consumer.subscribe, [], None)
+        self.assertEqual("_INVALID_ARG", error.name)
+
+
+class TestForkedChild(base.BaseTestCase):
+    def test_it_destroys_neither_the_client_nor_the_messages_that_it_inherited(self):
+        program = """
+import os, signal, sys
+from confluent_kafka import Producer
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport.mock_broker import MockBroker
+from monasca_common.kafka.transport.native.consumer import NativeConsumer
+broker = MockBroker()
+broker.create_topic("t")
+producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+producer.produce("t", b"v", partition=0)
+producer.flush(30)
+consumer = NativeConsumer(ConsumerSettings(ConnectionSettings(broker.bootstrap_servers), ("t",), "g"))
+consumer.assign({TopicPartition("t", 0): 0})
+parts = ()
+while not parts:
+    parts = consumer.poll(10, 1).parts
+child = os.fork()
+if not child:
+    signal.alarm(20)  # destroying it would wait for its threads, which are in the parent
+    del parts
+    consumer._guard.unpin()
+    consumer.abandon()
+    del consumer
+    os._exit(7)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(status, parts[0][1].column("values"), flush=True)
+consumer.close()
+"""
+        answer = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=dict(os.environ)
+        )
+        self.assertEqual((0, "7 [b'v']\n"), (answer.returncode, answer.stdout), answer.stderr)
+
+
+class TestWithBroker(NativeConsumerCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.broker = MockBroker()
+        cls.broker.create_topic("t")
+        producer = Producer({"bootstrap.servers": cls.broker.bootstrap_servers})
+        for number in range(400):
+            producer.produce("t", b"%d" % number, partition=number % 4, timestamp=1000 + number)
+        for topic in ("facts", "large"):
+            cls.broker.create_topic(topic)
+        for value, key, headers in ((b"v\0", b"k", HEADERS), (b"", b"", None), (None, None, [("h", b"x")])):
+            producer.produce("facts", value, key, partition=0, headers=headers, timestamp=12345)
+        for number in range(40):
+            producer.produce("large", bytes(200_000), partition=number % 2, headers=[("n", b"%d" % number)])
+        assert producer.flush(PATIENCE_SECONDS) == 0
+
+    @classmethod
+    def tearDownClass(cls):
+        del cls.broker
+        super().tearDownClass()
+
+    def reading(self, topic, partitions=4, **changes):
+        consumer = self.open(self.broker.bootstrap_servers, topics=(topic,), **changes)
+        consumer.assign({TopicPartition(topic, number): BEGINNING for number in range(partitions)})
+        return consumer
+
+    def read(self, consumer, count, most=100):
+        """The columns and the events of as many polls as it takes to have ``count`` messages."""
+        parts, events = [], []
+        while sum(len(columns) for _, columns in parts) < count:
+            fetched = consumer.poll(most, PATIENCE_SECONDS)
+            self.assertLessEqual(sum(len(columns) for _, columns in fetched.parts) + len(fetched.events), most)
+            parts += fetched.parts
+            events += fetched.events
+        return parts, events
+
+    def test_columns_are_grouped_by_partition_in_order_of_offset(self):
+        parts, _ = self.read(self.reading("t"), 400)
+        found = {TopicPartition("t", number): [] for number in range(4)}
+        for partition, columns in parts:
+            values, offsets = columns.column("values"), columns.column("offsets")
+            self.assertEqual([None] * len(columns), columns.column("keys"))
+            self.assertEqual([1000 + int(value) for value in values], columns.column("timestamps"))
+            found[partition] += zip(offsets, values, strict=True)
+        for partition, messages in found.items():
+            expected = [(number, b"%d" % (4 * number + partition.partition)) for number in range(100)]
+            self.assertEqual(expected, messages)
+
+    def test_a_poll_returns_no_more_than_it_was_asked_for(self):
+        consumer = self.reading("t")
+        for most in (1, 2, 7):
+            self.assertGreaterEqual(most, sum(len(columns) for _, columns in self.read(consumer, 1, most)[0]))
+
+    def test_values_keys_and_headers_are_those_that_were_written(self):
+        ((_, columns),), _ = self.read(self.reading("facts", 1), 3)
+        self.assertEqual([b"v\0", b"", None], columns.column("values"))
+        self.assertEqual([b"k", b"", None], columns.column("keys"))
+        self.assertEqual([tuple(HEADERS), (), (("h", b"x"),)], columns.column("headers"))
+        self.assertEqual([12345] * 3, columns.column("timestamps"))
+        self.assertIs(columns.column("values"), columns.column("values"))
+
+    def test_a_selection_keeps_no_reference_to_the_others(self):
+        ((partition, columns),), _ = self.read(self.reading("facts", 1), 3)
+        part = PartitionBatch(partition, 1, columns)
+        selected = part.select([2])
+        rows = weakref.ref(columns)
+        del part, columns
+        self.assertIsNone(rows())
+        message = selected.message(0)
+        self.assertEqual((2, None, None, (("h", b"x"),)), (message.offset, message.value, message.key, message.headers))
+
+    def test_columns_outlive_their_client(self):
+        consumer = self.reading("facts", 1)
+        ((_, columns),), _ = self.read(consumer, 3)
+        consumer.close()
+        del consumer
+        self.assertEqual([b"v\0", b"", None], columns.column("values"))
+        self.assertEqual((("h", b"x"),), columns.column("headers")[2])
+
+    def test_the_oldest_of_many_batches_are_copied(self):
+        parts, _ = self.read(self.reading("t"), 400, most=1)
+        self.assertEqual(400, len(parts))
+        for _, columns in parts:
+            self.assertEqual([1] * len(COLUMNS), [len(columns.column(name)) for name in COLUMNS])
+
+    def test_the_oldest_of_large_batches_are_copied(self):
+        consumer, parts = self.reading("large"), []
+        for _ in range(3):  # 24 MB
+            parts += self.read(consumer, 40, most=10)[0]
+            consumer.assign({TopicPartition("large", number): BEGINNING for number in range(2)})
+        numbers = [int(headers[0][1]) for _, columns in parts for headers in columns.column("headers")]
+        self.assertEqual(sorted([*range(40)] * 3), sorted(numbers))
+
+    def test_the_end_of_a_partition_is_an_event(self):
+        consumer = self.reading("facts", 1)
+        _, events = self.read(consumer, 3)
+        while not events:
+            events += consumer.poll(10, PATIENCE_SECONDS).events
+        self.assertEqual(
+            [("_PARTITION_EOF", "facts", 0, 3)],
+            [(event.error.name, event.topic, event.partition, event.offset) for event in events],
+        )
+
+    def test_what_an_interrupted_poll_took_is_read_again_after_a_seek(self):
+        consumer = self.reading("facts", 1)
+        self.read(consumer, 3)
+        self.interrupt_after(0.02)
+        self.assertRaises(KeyboardInterrupt, self.read, consumer, 1000)
+        consumer.seek(TopicPartition("facts", 0), 1)
+        ((_, columns),), _ = self.read(consumer, 2)
+        self.assertEqual([1, 2], columns.column("offsets"))
+
+    def test_answers_about_partitions(self):
+        consumer = self.reading("facts", 1)
+        partition = TopicPartition("facts", 0)
+        self.assertEqual({partition: None}, consumer.position([partition]))
+        self.read(consumer, 3)
+        self.assertEqual({partition}, consumer.assignment())
+        self.assertEqual({partition: 3}, consumer.position([partition]))
+        self.assertEqual((0, 3), consumer.watermarks(partition, 0))
+        self.assertEqual((0, 3), consumer.watermarks(partition, PATIENCE_SECONDS))
+        self.assertEqual({partition: 0}, consumer.first_offsets([partition], PATIENCE_SECONDS))
+        self.assertEqual({partition: 3}, consumer.end_offsets([partition], PATIENCE_SECONDS))
+        self.assertEqual({partition: None}, consumer.commit({partition: 2}))
+        stored = consumer.committed([partition, TopicPartition("facts", 1)], PATIENCE_SECONDS)
+        self.assertEqual({partition: 2, TopicPartition("facts", 1): None}, stored)
+        self.assertRaises(TransportError, consumer.watermarks, TopicPartition("facts", 99), 0)
+
+    def test_a_rebalance_calls_back_within_polls_and_closing(self):
+        heard = []
+
+        class Callbacks:
+            def on_assign(self, partitions):
+                heard.append(("assign", sorted(partitions)))
+                consumer.assign_owned(dict.fromkeys(partitions, BEGINNING))
+
+            def on_revoke(self, partitions):
+                heard.append(("revoke", sorted(partitions)))
+
+        consumer = self.open(self.broker.bootstrap_servers, topics=("facts",))
+        consumer.subscribe(["facts"], Callbacks())
+        self.read(consumer, 3)
+        consumer.close()
+        everything = [TopicPartition("facts", number) for number in range(4)]
+        self.assertEqual([("assign", everything), ("revoke", everything)], heard)
+
+    def test_an_exception_in_a_callback_ends_the_poll_and_the_client_owns_the_partitions(self):
+        class Callbacks:
+            def on_assign(self, partitions):
+                raise KeyboardInterrupt
+
+            def on_revoke(self, partitions):
+                pass
+
+        consumer = self.open(self.broker.bootstrap_servers, topics=("facts",))
+        consumer.subscribe(["facts"], Callbacks())
+        self.assertRaises(KeyboardInterrupt, self.read, consumer, 1)
+        self.assertEqual(4, len(consumer.assignment()))
