@@ -87,7 +87,14 @@ class ReopenTest(ProducerCase):
         producer.send("t", b"a")
         purged, published, reports = threading.Event(), threading.Event(), []
         transport = producer._limits.main
-        transport.purge = lambda: purged.set() or published.wait(50)
+        purge = transport.purge
+
+        def slow_purge():
+            purged.set()
+            published.wait(50)
+            purge()
+
+        transport.purge = slow_purge
 
         def publish():
             purged.wait(50)
