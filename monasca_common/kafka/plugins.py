@@ -101,7 +101,8 @@ def load_serializer(name: str) -> Serializer:
     return entry_point(SERIALIZERS, name, option="serializer")()  # type: ignore[no-any-return]
 
 
-# The drivers' factories. Each imports what it needs when it is called, so that importing this package stays cheap.
+# The drivers' factories. Each imports what it needs when it is called, so that importing this package stays cheap. What
+# else a consumer is given is as in `open_consumer`.
 
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
@@ -149,28 +150,18 @@ def memory_producer(settings: ProducerSettings) -> KafkaProducer:
     return KafkaProducer(settings, functools.partial(MemoryProducer, settings))
 
 
-def kafka_consumer(
-    settings: ConsumerSettings,
-    *,
-    listener: RebalanceListener | None = None,
-    partitions: Iterable[TopicPartition] | None = None,
-) -> KafkaConsumer:
+def kafka_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
     """The native client where this installation has it, confluent-kafka elsewhere."""
     from monasca_common.kafka.transport.native import reason
 
     unavailable = reason()
     if unavailable is None:
-        return native_consumer(settings, listener=listener, partitions=partitions)
+        return native_consumer(settings, **choices)
     LOG.info("driver=kafka consumes with driver confluent instead of native, because %s", unavailable)
-    return confluent_consumer(settings, listener=listener, partitions=partitions)
+    return confluent_consumer(settings, **choices)
 
 
-def native_consumer(
-    settings: ConsumerSettings,
-    *,
-    listener: RebalanceListener | None = None,
-    partitions: Iterable[TopicPartition] | None = None,
-) -> KafkaConsumer:
+def native_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
     from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.native import reason
 
@@ -179,31 +170,21 @@ def native_consumer(
         raise ConfigurationError(f"driver=native cannot be used, because {unavailable}: use driver=kafka")
     from monasca_common.kafka.transport.native.consumer import NativeConsumer
 
-    return KafkaConsumer(settings, NativeConsumer(settings), listener=listener, partitions=partitions)
+    return KafkaConsumer(settings, NativeConsumer(settings), **choices)
 
 
-def confluent_consumer(
-    settings: ConsumerSettings,
-    *,
-    listener: RebalanceListener | None = None,
-    partitions: Iterable[TopicPartition] | None = None,
-) -> KafkaConsumer:
+def confluent_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
     from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 
-    return KafkaConsumer(settings, ConfluentConsumer(settings), listener=listener, partitions=partitions)
+    return KafkaConsumer(settings, ConfluentConsumer(settings), **choices)
 
 
-def memory_consumer(
-    settings: ConsumerSettings,
-    *,
-    listener: RebalanceListener | None = None,
-    partitions: Iterable[TopicPartition] | None = None,
-) -> KafkaConsumer:
+def memory_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
     from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.memory import MemoryConsumer
 
-    return KafkaConsumer(settings, MemoryConsumer(settings), listener=listener, partitions=partitions)
+    return KafkaConsumer(settings, MemoryConsumer(settings), **choices)
 
 
 @functools.lru_cache

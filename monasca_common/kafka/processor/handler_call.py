@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from monasca_common.kafka.errors import MisuseError, SerializationError
-from monasca_common.kafka.message import Message, PartitionBatch, Record
+from monasca_common.kafka.message import Columns, Message, PartitionBatch, Record
 from monasca_common.kafka.serialization.base import Serializer
 
 
@@ -94,28 +94,18 @@ class Caller:
         return list(returned) if isinstance(returned, Iterator) else returned
 
 
-class DecodedBatch(PartitionBatch[Any]):
-    """A `PartitionBatch` whose values, and those of its messages, are decoded. No value (``None``) stays ``None``."""
+class _DecodedColumns(Columns):
+    """The columns of a batch, with decoded values. No value (``None``) stays ``None``."""
 
-    __slots__ = ()
-    values: list[Any]
+    def __init__(self, encoded: Columns, values: list[Any]) -> None:
+        self._encoded = encoded
+        self._values = values
 
-    def __init__(self, part: PartitionBatch, values: Sequence[Any]) -> None:
-        super().__init__(part.topic_partition, part.epoch, part._columns, part.start_offset, part.next_offset)
-        self.values = list(values)
+    def __len__(self) -> int:
+        return len(self._values)
 
-    def message(self, index: int) -> Message[Any]:
-        return replace(super().message(index), value=self.values[index])
-
-    def slice(self, start: int, stop: int) -> DecodedBatch:
-        return DecodedBatch(super().slice(start, stop), self.values[start:stop])
-
-    def select(self, indices: Sequence[int]) -> DecodedBatch:
-        return DecodedBatch(super().select(indices), [self.values[index] for index in indices])
-
-    def without(self, indices: Container[int]) -> DecodedBatch:
-        left = [value for index, value in enumerate(self.values) if index not in indices]
-        return DecodedBatch(super().without(indices), left)
+    def column(self, name: str) -> list[Any]:
+        return self._values if name == "values" else self._encoded.column(name)
 
 
 class Undecodable(Exception):
@@ -139,7 +129,8 @@ def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatc
             errors[index] = error
     if errors:
         raise Undecodable(errors)
-    return DecodedBatch(part, values)
+    decoded = _DecodedColumns(part._columns, values)
+    return PartitionBatch(part.topic_partition, part.epoch, decoded, part.start_offset, part.next_offset)
 
 
 def collect(returned: Any) -> list[Output]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -15,24 +15,25 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import FatalError, TransportError
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport, message_id
+from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, message_id
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
+from monasca_common.kafka.transport.librdkafka_producer import LibrdkafkaProducer
 from monasca_common.kafka.transport.refused_options import make_client
 from monasca_common.kafka.transport.report_columns import ReportColumns
-from monasca_common.kafka.transport.topic_questions import TopicQuestions
 
 LOG = logging.getLogger(__name__)
 
 
-class ConfluentProducer(ProducerTransport):
+class ConfluentProducer(LibrdkafkaProducer):
     driver = "confluent"
     refusals = (KafkaException, BufferError)
 
     def __init__(
         self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
     ) -> None:
+        super().__init__(settings.connection)
         self.clock: Clock = SystemClock()
         self._settings = settings
         self._on_error = on_error
@@ -42,7 +43,6 @@ class ConfluentProducer(ProducerTransport):
         # Always: a wrong password shows nowhere else.
         options["error_cb"] = self._heard
         self._log = ClientLog(LOG, self.clock)
-        self._topics = TopicQuestions(settings.connection)
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
         self._reports = ReportColumns(self.clock, translate)
         self._report = self._reports.report
@@ -113,12 +113,6 @@ class ConfluentProducer(ProducerTransport):
         # Else it waits for the threads of all brokers, one of which may be looking up a name.
         self._client.purge(blocking=False)
 
-    def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        return self._topics.max_message_bytes(topics, timeout)
-
-    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        return self._topics.topic_ids(topics, timeout)
-
     def init_transactions(self, timeout: float) -> None:
         self._call(self._client.init_transactions, timeout)
 
@@ -143,7 +137,7 @@ class ConfluentProducer(ProducerTransport):
 
     def close(self, timeout: float) -> None:
         """Destroying a client joins its threads, which nothing bounds."""
-        self._topics.close()
+        self._close_admin()
         self._produce = _refuse
         del self._client
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -16,21 +16,20 @@ from monasca_common.kafka.transport.base import (
     DeliveryCount,
     DeliveryCounts,
     Outcomes,
-    ProducerTransport,
     UndeliveredMessage,
 )
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
+from monasca_common.kafka.transport.librdkafka_producer import LibrdkafkaProducer
 from monasca_common.kafka.transport.native import _librdkafka, native_can
 from monasca_common.kafka.transport.native.client import Notices, milliseconds, open_client
-from monasca_common.kafka.transport.topic_questions import TopicQuestions
 
 LOG = logging.getLogger(__name__)
 
 _SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # of a delivered message
 
 
-class NativeProducer(ProducerTransport):
+class NativeProducer(LibrdkafkaProducer):
     driver = "native"
     refusals = (_librdkafka.Error, BufferError)
 
@@ -41,10 +40,10 @@ class NativeProducer(ProducerTransport):
         unable = native_can(settings)
         if unable is not None:
             raise ConfigurationError(f"driver=native cannot be used: {unable}; use driver=confluent")
+        super().__init__(settings.connection)
         self.clock: Clock = SystemClock()
         self._on_error = on_error
         self._notices = Notices(LOG, self.clock, settings.connection.client_id)
-        self._topics = TopicQuestions(settings.connection)
         options = {**producer_options(settings), "batch.size": batch_bytes}
         self._client = open_client("producer_options", options, _librdkafka.Producer)
         # No Python frame between a producer and C.
@@ -108,14 +107,8 @@ class NativeProducer(ProducerTransport):
 
     def close(self, timeout: float) -> None:
         """Destroying a client joins its threads, which nothing bounds."""
-        self._topics.close()
+        self._close_admin()
         self._client.close()
-
-    def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        return self._topics.max_message_bytes(topics, timeout)
-
-    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        return self._topics.topic_ids(topics, timeout)
 
 
 def _added_up(counts: list[_librdkafka.Count]) -> DeliveryCounts:
