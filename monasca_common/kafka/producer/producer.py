@@ -394,8 +394,10 @@ class KafkaProducer(RefusesOldArguments):
                 accepted = limit.transport.produce(bulk.topic, bulk.values, bulk.key, bulk.first, bulk.id_prefix)
         if bulk.over or (count and accepted == count):
             return
-        for sequence in range(bulk.first + accepted, bulk.end):
-            self._produce_one(limit, bulk.attempt(sequence))
+        with self._table.lock:
+            attempts = [bulk.attempt(sequence) for sequence in range(bulk.first + accepted, bulk.end)]
+        for attempt in attempts:
+            self._produce_one(limit, attempt)
 
     def _produce_one(self, limit: TopicLimit, attempt: DeliveryAttempt) -> None:
         record, topic, own_id = attempt.record, attempt.bulk.topic, attempt.message_id

@@ -194,7 +194,8 @@ class Bulk:
 
     def all_over(self) -> Callable[[], bool]:
         """Whether all its messages are settled, those included that are in flight for another call."""
-        return all_over([self, *(each.latest for each in self.attempts.values() if each.successor is not None)])
+        with self.table.lock:
+            return all_over([self, *(each.latest for each in self.attempts.values() if each.successor is not None)])
 
     def delivered(self) -> list[Delivery]:
         """The delivered messages that have no object of their own."""
@@ -384,11 +385,12 @@ class Table:
 
     def sends(self) -> list[Bulk]:
         """Those of them that a flush waits for."""
-        return [
-            bulk
-            for bulk in self.unfinished()
-            if bulk.of_sends or any(attempt.for_flush or attempt.listeners for attempt in bulk.attempts.values())
-        ]
+        with self.lock:
+            return [
+                bulk
+                for bulk in self.unfinished()
+                if bulk.of_sends or any(attempt.for_flush or attempt.listeners for attempt in bulk.attempts.values())
+            ]
 
     def wake_waiters(self) -> None:
         """Wake the threads for which there is room, or whose messages are settled."""

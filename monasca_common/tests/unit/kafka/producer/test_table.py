@@ -568,6 +568,31 @@ class RandomTest(TableCase):
 
 
 class ThreadsTest(TableCase):
+    def test_the_messages_of_a_bulk_are_listed_with_the_lock(self):
+        """The serving thread adds those that were not delivered."""
+        table = self.table
+
+        class Listed(dict):
+            def values(self):
+                assert table.lock._is_owned()
+                return super().values()
+
+            def items(self):
+                assert table.lock._is_owned()
+                return super().items()
+
+        [attempt] = self.attempts(b"a")
+        bulk = attempt.bulk
+        bulk.attempts = Listed(bulk.attempts)
+        self.reserve([attempt])
+        self.assertFalse(bulk.all_over()())
+        self.assertEqual([], table.sends())
+        self.assertEqual({0: attempt}, table.attempts_of(bulk))
+        table.interrupt([bulk], DeliveryAbandoned("interrupted"))
+        self.assertTrue(bulk.all_over()())
+
+
+class SwitchingThreadsTest(TableCase):
     def setUp(self):
         super().setUp()
         self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
