@@ -117,7 +117,7 @@ check() {
 }
 
 # A failed test shows what it logged and printed, and a failed suite what its processes wrote to stderr.
-[[ "$mode" != all ]] || export MONASCA_COMMON_TEST_CASES=300
+[[ "$mode" != all ]] || export MONASCA_COMMON_TEST_CASES=100
 given_timeout="${OS_TEST_TIMEOUT:-}"
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 

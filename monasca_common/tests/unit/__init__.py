@@ -5,7 +5,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-#: How many random cases a test tries. The full run (``--all``) tries 300.
+#: How many random cases a test tries. The full run (``--all``) tries 100.
 CASES = int(os.environ.get("MONASCA_COMMON_TEST_CASES", "30"))
 
 # Without a time limit for each case, because the machine may be busy.
