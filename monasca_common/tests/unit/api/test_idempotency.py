@@ -152,9 +152,9 @@ class TestIdempotencyKey(ApiCase):
         happened = threading.Event()
         reserve = self.producer._table.reserve
 
-        def reserving(attempts):
-            reserved = reserve(attempts)
-            if reserved is not None and reserved != list(attempts):
+        def reserving(bulk):
+            reserved = reserve(bulk)
+            if any(attempt.successor is not None for attempt in bulk.attempts.values()):
                 happened.set()
             return reserved
 
