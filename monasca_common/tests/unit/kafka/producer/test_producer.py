@@ -190,8 +190,8 @@ class PublishTest(ProducerCase):
         producer = self.warm_producer()
         wait = producer._serving.wait
 
-        def interrupted(latch, timeout):
-            wait(latch, timeout)
+        def interrupted(is_over, deadline):
+            wait(is_over, deadline)
             raise KeyboardInterrupt
 
         producer._serving.wait = interrupted
