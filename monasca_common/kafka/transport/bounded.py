@@ -215,9 +215,11 @@ class BoundedConsumer(ConsumerTransport):
 
     def close(self) -> None:
         """Called by `ClientThread.finish`, as the last call."""
-        self._living().close()
-        self._client = None
-        self.topic_thread.finish(lambda: None, 0.0)
+        try:
+            self._living().close()
+        finally:
+            self._client = None
+            self.topic_thread.finish(lambda: None, 0.0)
 
     def _living(self) -> ConsumerTransport:
         client = self._client

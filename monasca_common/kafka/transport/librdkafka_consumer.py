@@ -129,6 +129,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         _known(self._ask("seek", {partition: offset}, _SEEK_SECONDS))
+        self._started[partition] = offset
 
     def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         return _known(self._ask("position", _without_offsets(partitions)))

@@ -18,7 +18,7 @@
 
 #define OLDEST_VERSION 0x020300ff /* the first that describes topics with their ids, which a producer asks for */
 #define SLICE_MS 100              /* how long a signal may wait for its handler */
-#define MOST_NOTICES 1000         /* until the next call that takes them; further ones are dropped */
+#define MOST_NOTICES 1000         /* until the next call that takes them; further log lines are dropped */
 
 enum { LOG_LINE, ERROR, FATAL_ERROR };
 
@@ -52,7 +52,7 @@ void *append(array_t *array, size_t item_size) {
 
 static void add_notice(client_t *self, int number, int kind, const char *text) {
     pthread_mutex_lock(&self->notices_lock);
-    if (self->notices.count < MOST_NOTICES || kind == FATAL_ERROR) /* of which a client has one */
+    if (self->notices.count < MOST_NOTICES || kind != LOG_LINE) /* librdkafka repeats an error once in 30 s */
         *(notice_t *)append(&self->notices, sizeof(notice_t)) = (notice_t){number, kind, required(strdup(text))};
     self->has_errors |= kind != LOG_LINE;
     pthread_mutex_unlock(&self->notices_lock);

@@ -9,6 +9,7 @@
 
 #include "client.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,7 +38,7 @@ struct consumer {
     client_t client;
     rd_kafka_queue_t *queue; /* of messages and callbacks */
     PyObject *on_rebalance;
-    int answered;         /* whether the rebalance that is under way was answered by an assignment */
+    int answered;         /* whether the callback took the partitions that it was called for */
     PyObject *raised[3];  /* what `on_rebalance` raised, for PyErr_Restore */
     rd_kafka_message_t **messages; /* of this poll */
     size_t count, wanted, room;
@@ -160,7 +161,7 @@ static rows_t *new_rows(consumer_t *consumer, const rd_kafka_message_t *message)
 /* ---- 2. Polling ---- */
 
 static void take_queued(consumer_t *self) {
-    size_t left = self->wanted - self->count;
+    size_t left = self->wanted > self->count ? self->wanted - self->count : 0;
     ssize_t taken = left ? rd.consume_batch_queue(self->queue, 0, self->messages + self->count, left) : 0;
     self->count += taken > 0 ? taken : 0;
 }
@@ -209,13 +210,28 @@ static int add_message(consumer_t *self, PyObject *parts, array_t *found, rd_kaf
     return 1;
 }
 
-/* Raises what `on_rebalance` raised. Returns 0 if it did. */
+/* Raises what `on_rebalance` raised, unless a signal handler raised something: then the next call does. Returns 0 with
+ * an exception. */
 static int restore(consumer_t *self) {
-    int raised = self->raised[0] != NULL;
-    if (raised)
+    if (!PyErr_Occurred() && self->raised[0]) {
         PyErr_Restore(self->raised[0], self->raised[1], self->raised[2]);
-    memset(self->raised, 0, sizeof self->raised);
-    return !raised;
+        memset(self->raised, 0, sizeof self->raised);
+    }
+    return !PyErr_Occurred();
+}
+
+/* After an exception the next poll returns the events again, because librdkafka reports some errors only once. A caller
+ * reads messages, and ends of logs, again from its position. */
+static void keep_events(consumer_t *self, size_t from) {
+    size_t kept = 0;
+    for (size_t i = from; i < self->count; i++) {
+        int code = self->messages[i]->err;
+        if (code && code != RD_KAFKA_RESP_ERR__PARTITION_EOF)
+            self->messages[kept++] = self->messages[i];
+        else
+            rd.message_destroy(self->messages[i]);
+    }
+    self->count = kept;
 }
 
 /* Returns (parts, events, notices), or None. */
@@ -224,10 +240,9 @@ static PyObject *take_fetched(client_t *client) {
     size_t i = 0;
     array_t found = {0};
     PyObject *parts = NULL, *events = NULL, *event;
-    restore(self);
-    if (!PyErr_Occurred() && !self->count && !client->notices.count)
-        Py_RETURN_NONE;
-    if (!PyErr_Occurred()) {
+    if (restore(self)) {
+        if (!self->count && !client->notices.count)
+            Py_RETURN_NONE;
         parts = PyList_New(0);
         events = PyList_New(0);
     }
@@ -246,9 +261,7 @@ static PyObject *take_fetched(client_t *client) {
     PyObject *fetched = NULL;
     if (i == self->count && !PyErr_Occurred())
         fetched = Py_BuildValue("(OON)", parts, events, take_notices(client));
-    for (; i < self->count; i++)
-        rd.message_destroy(self->messages[i]);
-    self->count = 0;
+    keep_events(self, i);
     free(found.items);
     Py_XDECREF(parts);
     Py_XDECREF(events);
@@ -263,8 +276,8 @@ static PyObject *consumer_poll(PyObject *object, PyObject *arguments) {
     long long timeout_ms;
     if (!PyArg_ParseTuple(arguments, "nL:poll", &wanted, &timeout_ms))
         return NULL;
-    if (wanted <= 0)
-        return PyErr_Format(PyExc_ValueError, "a poll is for one message or more: %zd", wanted);
+    if (wanted <= 0 || wanted > INT_MAX)
+        return PyErr_Format(PyExc_ValueError, "a poll is for 1 to %d messages, not %zd", INT_MAX, wanted);
     if (!self->client.serving) {
         self->wanted = wanted;
         if (self->room < self->wanted)
@@ -283,10 +296,12 @@ static int code_of(rd_kafka_error_t *error) {
     return code;
 }
 
-/* What librdkafka needs to go on, unless the callback did it. */
+/* What librdkafka needs to go on. */
 static void answer(rd_kafka_t *rk, int is_assignment, rd_kafka_partitions_t *partitions) {
-    int is_incremental = !strcmp(rd.rebalance_protocol(rk), "COOPERATIVE");
-    if (!is_incremental)
+    const char *protocol = rd.rebalance_protocol(rk);
+    if (!protocol) /* another thread has closed the client meanwhile */
+        return;
+    if (strcmp(protocol, "COOPERATIVE"))
         rd.assign(rk, is_assignment ? partitions : NULL);
     else if (is_assignment)
         code_of(rd.incremental_assign(rk, partitions));
@@ -313,7 +328,7 @@ static void on_rebalance(rd_kafka_t *rk, int code, rd_kafka_partitions_t *partit
     PyErr_Clear();
     Py_XDECREF(result);
     PyGILState_Release(state);
-    if (!self->answered)
+    if (!is_assignment || !self->answered)
         answer(rk, is_assignment, partitions);
 }
 
@@ -448,14 +463,17 @@ static PyObject *consumer_group_metadata(PyObject *object, PyObject *unused) {
     Py_BEGIN_ALLOW_THREADS
     metadata = rd.consumer_group_metadata(self->rk);
     Py_END_ALLOW_THREADS
-    int code = code_of(rd.consumer_group_metadata_write(metadata, &buffer, &size));
+    int code = RD_KAFKA_RESP_ERR__DESTROY; /* without metadata: another thread closes the client */
+    if (metadata)
+        code = code_of(rd.consumer_group_metadata_write(metadata, &buffer, &size));
     if (code)
         raise_refused(self, code);
     else {
         written = PyBytes_FromStringAndSize(buffer, size);
         rd.mem_free(NULL, buffer);
     }
-    rd.consumer_group_metadata_destroy(metadata);
+    if (metadata)
+        rd.consumer_group_metadata_destroy(metadata);
     end_use(self);
     return written;
 }
@@ -486,7 +504,11 @@ static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject 
     self->on_rebalance = Py_NewRef(rebalance);
     rd.poll_set_consumer(self->client.rk);
     self->queue = rd.queue_get_consumer(self->client.rk);
-    return (PyObject *)self;
+    if (self->queue)
+        return (PyObject *)self;
+    raise_error(RD_KAFKA_RESP_ERR__INVALID_ARG, "group.id must not be empty", 0);
+    Py_DECREF(self);
+    return NULL;
 }
 
 /* Leaves the group, which calls `on_rebalance`, and then destroys the client. */

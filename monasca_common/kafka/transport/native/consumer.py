@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,8 +102,11 @@ class NativeConsumer(LibrdkafkaConsumer):
             return self._client.watermarks(partition.topic, partition.partition, milliseconds(timeout))
 
     def _poll_for_rebalances(self, timeout: float) -> None:
-        with self._calling():
-            self._client.poll(FINISH_MESSAGES, milliseconds(timeout))
+        try:
+            with self._calling():
+                self._client.poll(FINISH_MESSAGES, milliseconds(timeout))
+        except RuntimeError:  # a signal handler closes during a poll, which cannot go on before that
+            time.sleep(timeout)
 
     def _release(self) -> None:
         with self._calling():

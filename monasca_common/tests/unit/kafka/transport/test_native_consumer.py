@@ -129,6 +129,10 @@ class TestWithoutBroker(NativeConsumerCase):
         ):
             self.assertRaises((TypeError, ValueError, OverflowError), call, *arguments)
 
+    def test_a_group_without_a_name_is_refused(self):
+        error = self.assertRaises(ConfigurationError, self.open, group_id="")
+        self.assertIn("group.id must not be empty", str(error))
+
     def test_a_refused_call_has_the_code_of_its_error(self):
         consumer = self.open()
         error = self.assertRaises(TransportError, consumer.seek, TopicPartition("t", 0), 5)
@@ -333,3 +337,60 @@ class TestWithBroker(NativeConsumerCase):
         consumer.subscribe(["facts"], Callbacks())
         self.assertRaises(KeyboardInterrupt, self.read, consumer, 1)
         self.assertEqual(4, len(consumer.assignment()))
+
+    def test_a_partition_that_was_sought_keeps_its_position_as_another_one_is_assigned_again(self):
+        class Callbacks:
+            def on_assign(self, partitions):
+                consumer.assign_owned({**dict.fromkeys(partitions, BEGINNING), first: 1})
+
+            def on_revoke(self, partitions):
+                pass
+
+        first = TopicPartition("t", 0)
+        consumer = self.open(self.broker.bootstrap_servers, assignment_strategy="range")
+        consumer.subscribe(["t"], Callbacks())
+        self.read(consumer, 1)
+        consumer.pause([first])
+        consumer.seek(first, 50)
+        consumer.assign_owned({TopicPartition("t", 1): BEGINNING})
+        consumer.resume([first])
+        offsets = []
+        while not offsets:
+            for partition, columns in consumer.poll(1000, PATIENCE_SECONDS).parts:
+                offsets += columns.column("offsets") if partition == first else []
+        self.assertEqual(50, offsets[0])
+
+    def test_a_callback_that_assigns_does_not_keep_what_is_revoked(self):
+        class Callbacks:
+            def on_assign(self, partitions):
+                consumer.assign_owned(dict.fromkeys(partitions, BEGINNING))
+
+            def on_revoke(self, partitions):
+                consumer.assign_owned({TopicPartition("facts", 0): BEGINNING})
+                revoked.append(partitions)
+
+        revoked = []
+        consumer = self.open(self.broker.bootstrap_servers, topics=("facts",), assignment_strategy="cooperative-sticky")
+        consumer.subscribe(["facts"], Callbacks())
+        self.read(consumer, 3)
+        consumer._ask("unsubscribe", {})
+        while not revoked:
+            consumer.poll(10, 0.1)
+        self.assertEqual(set(), consumer.assignment())
+
+    def test_a_client_that_is_closed_during_a_callback_is_closed(self):
+        class Callbacks:
+            def on_assign(self, partitions):
+                closing = threading.Thread(target=consumer.close)
+                closing.start()
+                closing.join(PATIENCE_SECONDS)
+                closed.append(not closing.is_alive())
+
+            def on_revoke(self, partitions):
+                pass
+
+        closed = []
+        consumer = self.open(self.broker.bootstrap_servers, topics=("facts",))
+        consumer.subscribe(["facts"], Callbacks())
+        self.assertRaises(ClosedError, self.read, consumer, 1000)
+        self.assertEqual([True], closed)
