@@ -219,8 +219,10 @@ class KafkaProducer(RefusesOldArguments):
                 self._give_up_all(DeliveryAbandoned("the producer was closed before an answer came"), for_good=True)
                 if self._final is None:  # else a signal handler closed it meanwhile
                     self._final = self._flushed(())
-                    self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
-                    self._limits.release()
+                    try:
+                        self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
+                    finally:
+                        self._limits.release()
             return self._final
 
     @property

@@ -346,7 +346,8 @@ class Table:
     def give_up_send(self, bulk: Bulk, sequence: int, record: Record, outcome: Outcome, error: DeliveryError) -> None:
         """Settle a plain send that the client did not take, or that was interrupted."""
         with self.lock:
-            if not bulk.over:  # else a close gave it up
+            is_delivered = any(sequence in sequences for sequences, _, _ in bulk.columns)
+            if not (bulk.over or is_delivered):  # else a close gave it up, or the interrupt came late
                 attempt = bulk.attempt(sequence)
                 attempt.record, attempt.size = record, plain_size(record)
                 self.give_up((attempt,), outcome, error)
@@ -357,6 +358,7 @@ class Table:
         with self.lock:
             for bulk in bulks:
                 if bulk.is_new:
+                    self._attach(bulk)
                     self._enter(bulk)
                 unsettled = bulk.unsettled()
                 attempts = list(bulk.attempts.values())
@@ -573,7 +575,7 @@ class Table:
         attempt.outcome = outcome
         bulk.settled += 1
         bulk.size -= attempt.size
-        if name in self._by_id:
+        if self._by_id.get(name) is attempt:
             del self._by_id[name]
         self.due += to_call
         if outcome is _DELIVERED:
