@@ -53,10 +53,12 @@ class GroupCrashTest(NotificationKafkaCase):
         self.assertEqual([], [key for key, times in doubles.items() if times > repeats[key]])
         self.assertEqual({("sent",)}, set(self.ledger("state")))
 
+    @periodic("a variant of test_after_the_message_was_sent")
     def test_between_seal_and_publication(self):
         self.crash("notification.after_seal=kill")
         self.assert_each_alarm_is_in_one_message()
 
+    @periodic("a variant of test_after_the_message_was_sent")
     def test_after_the_publication(self):
         self.crash("notification.after_release=kill")
         self.assert_each_alarm_is_in_one_message()

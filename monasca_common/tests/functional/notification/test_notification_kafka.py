@@ -213,6 +213,7 @@ class CrashTest(CrashCase):
         self.assertEqual(0, self.assert_none_lost_and_doubles_counted())
         self.assertIn(f"sent {2 * CHANGES}", self.log.read_text())
 
+    @periodic("a variant of test_after_it_sent")
     def test_before_it_sends(self):
         self.crash("notification.before_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)

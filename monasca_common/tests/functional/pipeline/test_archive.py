@@ -214,6 +214,7 @@ class CrashTest(ArchiveCase):
         self.assertEqual({"placed"}, {row.state for row in self.manifest()})
 
     # Rule 38
+    @periodic("a variant of test_when_some_files_are_in_place")
     def test_after_the_files_are_written(self):
         self.check("archive.after_write")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
@@ -222,6 +223,7 @@ class CrashTest(ArchiveCase):
         self.check("archive.inside_transaction")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
 
+    @periodic("a variant of test_when_some_files_are_in_place")
     def test_before_the_files_are_in_place(self):
         self.check("archive.before_rename")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
