@@ -152,12 +152,6 @@ class MemoryConsumer(ConsumerTransport):
             log = self._log(partition)
             return log.low, log.high
 
-    def cached_watermarks(self, partition: TopicPartition) -> tuple[int, int] | None:
-        """The watermarks without asking the broker; ``None`` for a partition that is not read."""
-        with self._use():
-            log = self._broker.find_log(partition)
-            return (log.low, log.high) if log is not None and partition in self._cursors else None
-
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         with self._use(), self._broker.serve("metadata", None, timeout):
             return {partition: self._log(partition).offset_at(at) for partition, at in times_ms.items()}

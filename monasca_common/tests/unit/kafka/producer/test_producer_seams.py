@@ -166,6 +166,19 @@ class SignalTest(SeamCase):
         self.closes(producer, producer._limits, "_wait")
         self.assert_a_publish_ends(producer)
 
+    def test_while_a_close_waits_for_a_listener(self):
+        producer = self.warm_producer()
+        clients = [len(producer._limits.transports())]
+        stop = producer._serving.stop
+
+        def interrupted(*_arguments):
+            producer._serving.stop = stop
+            raise KeyboardInterrupt
+
+        producer._serving.stop = interrupted
+        self.assertRaises(KeyboardInterrupt, producer.close)
+        self.assertEqual([1, 0], [*clients, len(producer._limits.transports())])
+
 
 class LimitsTest(SeamCase):
     """The thread that asks for limits meets what nobody foresaw."""

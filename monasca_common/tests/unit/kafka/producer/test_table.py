@@ -476,6 +476,29 @@ class AbandonTest(TableCase):
         self.assertEqual((Outcome.FAILED, b"a"), (attempt.outcome, attempt.record.value))
         self.assertEqual((0, 0), self.room())
 
+    def test_an_interrupt_after_the_delivery_changes_no_outcome(self):
+        first, second = self.send(b"a"), self.send(b"b")
+        bulk = self.topics["t"]
+        self.settle((first, b"a"))
+        self.table.give_up_send(bulk, first, Record(b"a"), Outcome.UNKNOWN, GIVEN_UP)
+        self.settle(refused=[(second, b"b")])
+        count, [attempt] = self.flush()
+        self.assertEqual((1, Outcome.FAILED, b"b"), (count, attempt.outcome, attempt.record.value))
+        self.assertEqual((0, 0), self.room())
+
+    def test_an_interrupted_message_attaches_to_the_one_in_flight_under_its_id(self):
+        [first] = self.attempts(b"a", message_id=b"own")
+        self.reserve([first])
+        [again] = self.attempts(b"a", message_id=b"own")
+        self.table.interrupt([again.bulk], DeliveryAbandoned("interrupted"))
+        self.assertIs(first, again.latest)
+        [third] = self.attempts(b"a", message_id=b"own")
+        self.reserve([third])
+        self.assertIs(first, third.latest)
+        self.settle((first.sequence, b"a"))
+        self.assertEqual((1, []), self.flush())
+        self.assertEqual((0, 0), self.room())
+
 
 class RandomTest(TableCase):
     """Random calls against a model that has one entry for each message."""
