@@ -55,14 +55,16 @@ from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt, Table, al
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport, message_id
+from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
 from monasca_common.kafka.transport.bounded import BoundedProducer
+from monasca_common.kafka.transport.reservation import Reservation
 
 LOG = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 0.25
 _LONGEST_SECONDS = 1e8  # three years; infinity is too much for locks
 _INTERRUPTED = "the call that sent it was interrupted"
+_OPTIONAL_BYTES = (bytes, type(None))
 # Two retries of one report, even by two producers, must not both find the same message worth sending.
 _RETRYING = threading.Lock()
 os.register_at_fork(before=_RETRYING.acquire, after_in_parent=_RETRYING.release, after_in_child=_RETRYING.release)
@@ -153,44 +155,17 @@ class KafkaProducer(RefusesOldArguments):
         for room in the budget, never inside a delivery callback; raises `QueueFull` when there is none.
         """
         limit = self._limits.ready.get(topic)
-        if limit is None or type(record) is not bytes or on_delivery is not None:
+        if limit is None or on_delivery is not None or type(record) is not bytes or type(key) not in _OPTIONAL_BYTES:
             return self._send(topic, record, key, on_delivery)
-        size = len(record) + PLAIN_OVERHEAD_BYTES
-        if key is not None:
-            if type(key) is not bytes:
-                return self._send(topic, record, key, on_delivery)
-            size += len(key)
-        table, sequence = self._table, -1
-        try:
-            bulk = limit.sends
-            if bulk.next == bulk.end:
-                bulk = self._open_sends(topic, limit)
-            if (  # no call from here until it is reserved: neither a signal handler nor another thread interrupts it
-                bulk.next == bulk.end
-                or size > limit.max_bytes
-                or table.messages >= table.max_messages
-                or table.bytes + size > table.max_bytes
-            ):
+        given_id = limit.transport.send(topic, record, key, limit.sends)
+        if given_id is None:  # too little is reserved, or the message needs a closer look
+            self._open_sends(topic, limit, len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES)
+            given_id = limit.transport.send(topic, record, key, limit.sends)
+            if given_id is None:
                 return self._send(topic, record, key, None)
-            sequence = bulk.next
-            bulk.next = sequence + 1
-            bulk.size += size
-            table.messages += 1
-            table.bytes += size
-            given_id = limit.transport.send(topic, record, key, sequence, bulk.id_prefix)
-        except limit.transport.refusals as error:
-            if sequence < 0:
-                raise
-            table.give_up_send(bulk, sequence, Record(record, key), Outcome.FAILED, self._refusal(limit, error))
-            given_id = None if bulk.id_prefix is None else message_id(bulk.id_prefix, sequence)
-        except BaseException:
-            if sequence >= 0:
-                given_up = DeliveryAbandoned(_INTERRUPTED)
-                table.give_up_send(bulk, sequence, Record(record, key), Outcome.UNKNOWN, given_up)
-            raise
         if self._serving.idle:
             self._serving.wake()
-        return given_id
+        return given_id or None
 
     def flush(self, timeout: float | None = None) -> DeliveryReport:
         """Wait for the sends that no flush has reported yet, ``timeout`` seconds at most.
@@ -397,7 +372,7 @@ class KafkaProducer(RefusesOldArguments):
         if bulk.over or (count and accepted == count):
             return
         with self._table.lock:
-            attempts = [bulk.attempt(sequence) for sequence in range(bulk.first + accepted, bulk.end)]
+            attempts = [bulk.attempt(sequence) for sequence in range(bulk.first + accepted, bulk.next)]
         for attempt in attempts:
             self._produce_one(limit, attempt)
 
@@ -419,12 +394,17 @@ class KafkaProducer(RefusesOldArguments):
         except limit.transport.refusals as error:
             self._table.give_up((attempt,), Outcome.FAILED, self._refusal(limit, error))
 
-    def _open_sends(self, topic: str, limit: TopicLimit) -> Bulk:
-        """The bulk for the next plain sends to a topic; it takes none if the limit is not in use any more."""
+    def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> None:
+        """Reserve room for the next plain sends to a topic, the first of ``size`` bytes, if the limit is in use."""
+
+        def reserve(first: int, end: int, room: int, id_prefix: bytes | None) -> Reservation:
+            most = limit.max_bytes
+            return limit.transport.new_reservation(first, end, room, most, PLAIN_OVERHEAD_BYTES, id_prefix)
+
         with self._table.lock:
-            if limit.sends.next == limit.sends.end and self._limits.ready.get(topic) is limit:
-                limit.sends = self._table.open_sends(topic, self._id_prefix_of(topic))
-            return limit.sends
+            has_room = limit.sends.next < limit.sends.end and size <= limit.sends.left  # another thread's send made it
+            if not has_room and self._limits.ready.get(topic) is limit:
+                limit.sends = self._table.open_sends(topic, self._id_prefix_of(topic), size, reserve)
 
     def _send(
         self, topic: str, record: bytes | Record, key: bytes | None, on_delivery: DeliveryListener | None

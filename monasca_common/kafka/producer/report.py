@@ -53,7 +53,7 @@ class DeliveryReport:
 
     @property
     def delivered_count(self) -> int:
-        messages = len(self._attempts) if self._bulk is None else self._bulk.end - self._bulk.first
+        messages = len(self._attempts) if self._bulk is None else self._bulk.next - self._bulk.first
         return self._delivered_before + messages - len(self._undelivered)
 
     @property

@@ -2,25 +2,24 @@
 """The in-flight table: which messages have no outcome yet, how much of the budget they take, and who waits for them.
 
 A message is its **sequence**, a number of its producer. A `Bulk` has consecutive sequences of one topic: what a caller
-hands over in one call, or the sends between two turns of the serving thread. A message gets an object of its own, a
-`DeliveryAttempt`, only if it is more than plain bytes, if it was not delivered, or if a report names it.
+hands over in one call, or the plain sends between two turns of the serving thread, for which sequences and room are
+reserved in advance (`open_sends`). A message gets an object of its own, a `DeliveryAttempt`, only if it is more than
+plain bytes, if it was not delivered, or if a report names it.
 
 The life of a message: **reserved** (`reserve`: it has a sequence and takes room in the budget), **handed over** (to the
 client, by the producer), **settled** (delivered, failed or unknown). The client's outcomes arrive in batches, sorted
 by sequence, and `settle` counts them off the bulks; `give_up` settles without the client. Each message that has an
 object gets its outcome in `_settle`.
 
-Every method takes ``lock`` for a short time and never waits with it. Python runs a signal handler, or another thread,
-only at a call or at the end of a turn of a loop: steps that belong together have neither between them. Therefore
-`KafkaProducer.send` reserves a plain message in an open bulk of sends without the lock, which costs as much as the rest
-of it. Only the serving thread takes in outcomes, so no signal handler interrupts that: they run on the main thread.
+Every method takes ``lock`` for a short time and never waits with it. Python runs a signal handler only on the main
+thread, at a call or at the end of a turn of a loop: steps that belong together have neither between them. Only the
+serving thread takes in outcomes, so no signal handler interrupts that.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -41,16 +40,18 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome, classify, is_purged
-from monasca_common.kafka.producer.outgoing import PLAIN_OVERHEAD_BYTES
+from monasca_common.kafka.producer.outgoing import BUDGET_SHARE, PLAIN_OVERHEAD_BYTES
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
+from monasca_common.kafka.transport.reservation import Reservation
 
 # librdkafka reports identical connection errors of a broker once in 30 s: one that it kept silent about came
 # within that time after one that it reported.
 _SILENT_SECONDS = 35.0
-_SENDS = 4096  # sequences that are set aside for the sends to one topic at a time
+_SENDS = 4096  # that are reserved for one topic at a time
 _DELIVERED, _FAILED, _UNKNOWN = Outcome.DELIVERED, Outcome.FAILED, Outcome.UNKNOWN
-_HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 _first = attrgetter("first")
+
+NewReservation = Callable[[int, int, int, "bytes | None"], Reservation]  # of the first sequence, the end, bytes, prefix
 
 
 class Waiter(Signal):
@@ -146,7 +147,7 @@ class Bulk:
     largest: int = 0  # bytes, of plain messages
     first: int = 0  # sequence; the table numbers them when it reserves room
     next: int = 0  # those before it are reserved
-    end: int = 0  # beyond ``next`` for sends only
+    reservation: Reservation | None = None  # from which sends take sequences, until `Table.close_sends`
     settled: int = 0  # or attached to a message that is in flight already
     queued_at: float = 0.0  # monotonic seconds
     has_room: bool = False
@@ -158,17 +159,18 @@ class Bulk:
 
     @property
     def in_flight(self) -> int:
-        return self.next - self.first - self.settled
+        end = self.next if self.reservation is None else self.reservation.next
+        return end - self.first - self.settled
 
     def fill(self, values: list[bytes], size: int, largest: int) -> None:
         """Make it a bulk of plain messages."""
         self.values, self.size, self.largest = values, size, largest
-        self.next = self.end = len(values)
+        self.next = len(values)
 
     def add(self, attempt: DeliveryAttempt) -> None:
         place = len(self.attempts)
         self.attempts[place] = attempt  # no call from here: no signal handler interrupts it
-        self.next = self.end = place + 1
+        self.next = place + 1
         self.size += attempt.size
 
     def attempt(self, sequence: int) -> DeliveryAttempt:
@@ -183,6 +185,9 @@ class Bulk:
             attempt.for_flush = self.of_sends
             self.attempts[place] = attempt
         return attempt
+
+    def is_delivered(self, sequence: int) -> bool:
+        return any(sequence in sequences for sequences, _, _ in self.columns)
 
     def unsettled(self) -> list[DeliveryAttempt]:
         """The messages in flight."""
@@ -244,41 +249,59 @@ class Table:
         to that one, and takes no room."""
         with self.lock:
             self._attach(bulk)
+            if not self._fits(bulk):
+                self.close_sends()  # they may have more room than they use
             messages, size = bulk.in_flight, bulk.size
-            # No call from here: no plain send takes the same room.
-            if self.messages + messages > self.max_messages or self.bytes + size > self.max_bytes or self.shut_down:
+            if self.shut_down or not self._fits(bulk):
                 return False
-            self.messages += messages
+            self.messages += messages  # no call since the check: no signal handler takes the same room
             self.bytes += size
             bulk.has_room = True
             self._enter(bulk)
             return True
 
-    def open_sends(self, topic: str, id_prefix: bytes | None) -> Bulk:
-        """A bulk for the next plain sends to the topic, which `KafkaProducer.send` reserves one by one without the
-        lock. It takes none where threads do not switch at calls only."""
+    def open_sends(self, topic: str, id_prefix: bytes | None, size: int, reserve: NewReservation) -> Reservation:
+        """A reservation for the next plain sends to the topic; there may be no room in it for one of ``size`` bytes."""
         with self.lock:
-            bulk = Bulk(self, topic, id_prefix, of_sends=True)
-            if _HAS_GIL and not self.shut_down:
-                bulk.end = _SENDS
-                self._enter(bulk)
-            return bulk
+            if self.messages >= self.max_messages or self.bytes + size > self.max_bytes:
+                self.close_sends()
+            now = self.clock.monotonic()
+            count = 0 if self.shut_down else max(0, min(_SENDS, self.max_messages - self.messages))
+            room = max(0, self.max_bytes - self.bytes) // BUDGET_SHARE
+            first = self._next
+            self._next = first + count  # no call in between: no signal handler numbers messages as well
+            reservation = reserve(first, first + count, room, id_prefix)
+            if count:
+                bulk = Bulk(self, topic, id_prefix, size=room, first=first, reservation=reservation)
+                bulk.next, bulk.queued_at = first + count, now
+                bulk.has_room, bulk.is_new, bulk.of_sends = True, False, True
+                self.messages += count  # no call from here
+                self.bytes += room
+                self._open += [bulk]
+                insort(self._bulks, bulk, key=_first)
+            return reservation
 
     def close_sends(self) -> None:
-        """End the bulks that sends use, so that those of the next sends are as young as they are."""
+        """End what was reserved for sends, and free what they have not used of it."""
         with self.lock:
-            for bulk in reversed(self._open):
-                if self._next == bulk.end:
-                    self._next = bulk.next  # the rest is still unused
-                bulk.end = bulk.next
+            while self._open:
+                bulk = self._open[-1]
+                reservation = bulk.reservation
+                if reservation is not None:
+                    reservation.close()
+                    if self._next == bulk.next:  # no call from here
+                        self._next = reservation.next  # the rest is still unused
+                    self.messages -= bulk.next - reservation.next
+                    self.bytes -= reservation.left
+                    bulk.size -= reservation.left
+                    bulk.next = reservation.next
+                    bulk.reservation = None
                 self._finish_if_settled(bulk)
-            self._open = []
+                self._open.remove(bulk)
 
     def may_reserve(self, bulk: Bulk) -> bool:
         """Whether there is room for the bulk, or can never be any."""
-        messages, size = bulk.in_flight, bulk.size
-        fits = self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
-        return fits or not self.can_fit(messages, size)
+        return self._fits(bulk) or not self.can_fit(bulk.in_flight, bulk.size)
 
     def can_fit(self, messages: int, size: int) -> bool:
         """Whether so much can ever have room."""
@@ -312,6 +335,7 @@ class Table:
         """Take in what one call of the client brought."""
         sequences = outcomes.sequences
         with self.lock:
+            self.close_sends()
             start = 0
             while start < len(sequences):
                 bulk = self._find(sequences[start])
@@ -321,7 +345,6 @@ class Table:
                 start = end
             for message in outcomes.undelivered:
                 self._settle_undelivered(message)
-            self.close_sends()
             self.wake_waiters()
 
     def give_up(self, attempts: Iterable[DeliveryAttempt], outcome: Outcome, error: DeliveryError) -> None:
@@ -343,15 +366,6 @@ class Table:
             with self.lock:
                 self.give_up(bulk.unsettled(), outcome, error)
 
-    def give_up_send(self, bulk: Bulk, sequence: int, record: Record, outcome: Outcome, error: DeliveryError) -> None:
-        """Settle a plain send that the client did not take, or that was interrupted."""
-        with self.lock:
-            is_delivered = any(sequence in sequences for sequences, _, _ in bulk.columns)
-            if not (bulk.over or is_delivered):  # else a close gave it up, or the interrupt came late
-                attempt = bulk.attempt(sequence)
-                attempt.record, attempt.size = record, plain_size(record)
-                self.give_up((attempt,), outcome, error)
-
     def interrupt(self, bulks: Iterable[Bulk], error: DeliveryError) -> None:
         """The call that handed these over was interrupted: what has no outcome is unknown, and the next flush reports
         the messages."""
@@ -365,7 +379,8 @@ class Table:
                 settled = [each for each in attempts if each.over and not (each.for_flush or each.listeners)]
                 self.restore_report(sum([len(sequences) for sequences, _, _ in bulk.columns]), settled)
                 for attempt in attempts:
-                    attempt.latest.for_flush = True  # perhaps it is in flight for another call
+                    if not attempt.latest.over:
+                        attempt.latest.for_flush = True  # perhaps it is in flight for another call
                 self.give_up(unsettled, _UNKNOWN, error)
 
     def shut(self) -> None:
@@ -457,10 +472,14 @@ class Table:
 
     def in_flight(self) -> tuple[int, int, float]:
         """How many messages and bytes are in flight, and for how many seconds the oldest one."""
-        bulks = [bulk for bulk in self._bulks[:] if bulk.in_flight]  # without the lock, which a fork may leave taken
-        oldest = min([bulk.queued_at for bulk in bulks], default=math.inf)
-        age = max(0.0, self.clock.monotonic() - oldest)
-        return sum([bulk.in_flight for bulk in bulks]), sum([bulk.size for bulk in bulks]), age
+        messages, size, oldest = 0, 0, math.inf
+        for bulk in self._bulks[:]:  # without the lock, which a fork may leave taken
+            reservation = bulk.reservation
+            if bulk.in_flight:
+                messages += bulk.in_flight
+                size += bulk.size - (0 if reservation is None else reservation.left)
+                oldest = min(oldest, bulk.queued_at)
+        return messages, size, max(0.0, self.clock.monotonic() - oldest)
 
     def note_trouble(self, error: TransportError) -> None:
         """A client-wide error: from now on a rejection may hide an earlier attempt that was written."""
@@ -474,6 +493,10 @@ class Table:
         self._trouble_at = float("-inf")
 
     # With the lock held
+
+    def _fits(self, bulk: Bulk) -> bool:
+        messages, size = bulk.in_flight, bulk.size
+        return self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
 
     def _attach(self, bulk: Bulk) -> None:
         """Attach each message that is in flight already, or comes before in the bulk, to the attempt that is sent."""
@@ -493,7 +516,7 @@ class Table:
     def _enter(self, bulk: Bulk) -> None:
         """Number the messages of a bulk, and take room for them."""
         first = self._next
-        self._next = first + bulk.end  # no other message gets these, even if a signal handler interrupts this
+        self._next = first + bulk.next  # no other message gets these, even if a signal handler interrupts this
         for place, attempt in bulk.attempts.items():
             if attempt.successor is None:
                 attempt.sequence = first + place
@@ -505,15 +528,12 @@ class Table:
         bulk.queued_at = now  # no call from here: no signal handler interrupts it
         bulk.first = first
         bulk.next += first
-        bulk.end += first
         bulk.is_new = False
-        self._bulks += [bulk]
-        if bulk.of_sends:
-            self._open += [bulk]
         if not bulk.has_room:
             self.messages += messages
             self.bytes += bulk.size
             bulk.has_room = True
+        insort(self._bulks, bulk, key=_first)  # a signal handler may have numbered some meanwhile
         self._finish_if_settled(bulk)
 
     def _find(self, sequence: int) -> Bulk | None:
@@ -548,14 +568,19 @@ class Table:
 
     def _settle_undelivered(self, message: UndeliveredMessage) -> None:
         bulk = self._find(message.sequence)
-        attempt = None if bulk is None else bulk.attempt(message.sequence)
-        if bulk is None or attempt is None or attempt.outcome is not None:
+        if bulk is None or (message.taken is None and bulk.is_delivered(message.sequence)):
+            return
+        attempt = bulk.attempt(message.sequence)
+        if attempt.outcome is not None:
             return  # it was given up before
         if attempt.record is None:
             attempt.record = Record(message.value, message.key)
             attempt.size = plain_size(attempt.record)
         cause = message.error
         self.on_undelivered(cause)
+        if message.taken is False:
+            self._settle(attempt, _FAILED, DeliveryRefused(cause, permanent=False))
+            return
         if self.finished is not None and is_purged(cause):
             self._settle(attempt, _UNKNOWN, DeliveryRefused(self.finished, permanent=False))
             return
@@ -590,7 +615,7 @@ class Table:
         self._finish_if_settled(bulk)
 
     def _finish_if_settled(self, bulk: Bulk) -> None:
-        if bulk.over or bulk.in_flight or bulk.next < bulk.end:
+        if bulk.over or bulk.in_flight or bulk.reservation is not None:
             return
         if not any(attempt.outcome is not _DELIVERED for attempt in bulk.attempts.values()):
             bulk.values = []

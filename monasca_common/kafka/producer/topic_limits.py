@@ -33,6 +33,7 @@ from monasca_common.kafka.producer.table import Bulk, Table
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ProducerTransport
 from monasca_common.kafka.transport.bounded import BoundedProducer
+from monasca_common.kafka.transport.reservation import Reservation
 from monasca_common.kafka.transport.topic_watch import TopicWatch
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class TopicLimit:
 
     transport: BoundedProducer
     max_bytes: int
-    sends: Bulk  # of the next plain sends
+    sends: Reservation  # of the next plain sends
     known_at: float
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
 
@@ -313,7 +314,7 @@ class TopicLimits:
             transport = self.open_client(batch_bytes)
             self._by_batch_bytes = {**self._by_batch_bytes, batch_bytes: transport}
         now = self.main.clock.monotonic()
-        return TopicLimit(transport, max_bytes, Bulk(self._table, topic, None), now, refusal)
+        return TopicLimit(transport, max_bytes, transport.new_reservation(0, 0, 0, 0, 0, None), now, refusal)
 
     def forget(self, topic: str | None = None) -> None:
         """Ask for the topic's limit (``None``: every topic's) again at the next message."""

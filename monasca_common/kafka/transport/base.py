@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.kafka.message import Columns, TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Columns, TopicPartition
+from monasca_common.kafka.transport.reservation import Reservation
 
 BEGINNING = -2
 END = -1
@@ -58,12 +59,13 @@ class RawMessage(Protocol):
 
 @dataclass(slots=True)
 class UndeliveredMessage:
-    """A message that the client gave back."""
+    """A message that the client gave back, or did not take."""
 
     sequence: int
     error: TransportError
     value: bytes | None
     key: bytes | None
+    taken: bool | None = True  # by the client; ``None``: perhaps, since the call was interrupted
 
 
 @dataclass(slots=True)
@@ -103,32 +105,37 @@ class ProducerTransport(ABC):
     """One producing client. A message is identified by its *sequence*, a number that its producer gives it.
 
     ``on_error`` (given to the constructor) receives every client-wide error. `send`, `produce` and `produce_record`
-    never wait and never run callbacks. They raise one of ``refusals``, for `fault`; then the client took no message.
-    One thread at a time calls `poll` and `flush`.
+    never wait and never run callbacks. The last two raise one of ``refusals``, for `fault`; then the client took no
+    message. One thread at a time calls `poll` and `flush`.
     """
 
     driver: str  # the name that selects it
     refusals: tuple[type[Exception], ...]
     clock: Clock
     abort_is_due = False  # the abort of its last transaction has no answer yet
+    new_reservation: Callable[[int, int, int, int, int, bytes | None], Reservation] = Reservation
 
     @abstractmethod
-    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
-        """Queue one message of bytes; returns its id, which is its only header. Positional arguments only, for speed.
+    def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
+        """Queue one message of bytes under the next sequence of a reservation from `new_reservation`. Positional
+        arguments only, for speed.
 
-        The id is ``id_prefix`` and twelve hexadecimal digits of the sequence (`message_id`); ``None``: no id.
+        Returns its id (`message_id`), which is its only header, and is empty where ids are off. Returns ``None`` for a
+        message that it did not take, and for which nothing of the reservation was used.
         """
 
     def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
         """Queue messages of bytes under the sequences from ``first``; how many the client took. One that it did not
         take is passed to `produce_record` next, which raises what is wrong.
 
-        Their ids are as in `send`.
+        Their ids have this prefix; ``None``: they get none.
         """
         accepted = 0
         try:
             for accepted, value in enumerate(values):
-                self.send(topic, value, key, first + accepted, id_prefix)
+                sequence = first + accepted
+                headers = () if id_prefix is None else ((MESSAGE_ID_HEADER, message_id(id_prefix, sequence)),)
+                self.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
         except self.refusals:
             return accepted
         return len(values)
@@ -148,7 +155,7 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def fault(self, error: Any) -> TransportError:
-        """The `TransportError` for an error that `send`, `produce` or `produce_record` raised."""
+        """The `TransportError` for an error that `produce` or `produce_record` raised."""
 
     @abstractmethod
     def poll(self, timeout: float) -> Outcomes:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from monasca_common.kafka.errors import ClosedError, FatalError, MessagingError, TransportError
+from monasca_common.kafka.errors import ClosedError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport, Fetched, Outcomes, ProducerTransport
 from monasca_common.kafka.transport.client_thread import ClientThread
+from monasca_common.kafka.transport.reservation import Reservation
 
 # librdkafka takes none for a commit. It has been seen to give one up by itself after 144 s, with a silent coordinator.
 COMMIT_SECONDS = 300.0
@@ -44,13 +45,18 @@ def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Met
     return call  # type: ignore[return-value]
 
 
+class _NoClient(Exception):
+    """The client was poisoned or closed. Only this class raises it: what a signal handler raises is no refusal."""
+
+
 class BoundedProducer(ProducerTransport):
     """``on_error`` hears, from within `poll` or `flush`, that the client was poisoned; everything else is the
     client's own. A poisoned one has nothing in flight, refuses messages and raises its `FatalError`."""
 
     def __init__(self, client: ProducerTransport, on_error: Callable[[TransportError], None]) -> None:
         self.driver = client.driver
-        self.refusals = (*client.refusals, MessagingError)
+        self.refusals = (*client.refusals, _NoClient)
+        self.new_reservation = client.new_reservation
         self.clock = client.clock
         self._client: ProducerTransport | None = client
         self._on_error = on_error
@@ -71,10 +77,19 @@ class BoundedProducer(ProducerTransport):
         return self.thread.failure is not None
 
     # Both are shadowed by the client's own while there is one.
-    send = _direct(ProducerTransport.send)
-    produce = _direct(ProducerTransport.produce)
 
-    produce_record = _direct(ProducerTransport.produce_record)
+    def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
+        return None
+
+    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
+        return 0
+
+    def produce_record(self, *arguments: Any) -> None:
+        client = self._client
+        if client is None:
+            raise _NoClient
+        client.produce_record(*arguments)
+
     count = _direct(ProducerTransport.count)
     # Of another client, which waits for itself.
     max_message_bytes = _direct(ProducerTransport.max_message_bytes)
@@ -89,10 +104,10 @@ class BoundedProducer(ProducerTransport):
         self.thread.call("begin_transaction", lambda _: self._living().begin_transaction(), _BEGIN_SECONDS)
 
     def fault(self, error: Any) -> TransportError:
-        if isinstance(error, TransportError):
-            return error
         client = self._client
-        return FatalError(str(error), fatal=True) if client is None else client.fault(error)
+        if client is not None:
+            return client.fault(error)
+        return self.thread.failure or TransportError("the producer was closed meanwhile", name="_DESTROY")
 
     def poll(self, timeout: float) -> Outcomes:
         client = self._client

@@ -13,15 +13,16 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import FatalError, TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, message_id
+from monasca_common.kafka.transport.base import Outcomes
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
 from monasca_common.kafka.transport.librdkafka_producer import LibrdkafkaProducer
 from monasca_common.kafka.transport.refused_options import make_client
 from monasca_common.kafka.transport.report_columns import ReportColumns
+from monasca_common.kafka.transport.reservation import Reservation
 
 LOG = logging.getLogger(__name__)
 
@@ -48,14 +49,8 @@ class ConfluentProducer(LibrdkafkaProducer):
         self._report = self._reports.report
         self._produce: Callable[..., None] = self._client.produce
 
-    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
-        callback = MethodType(self._report, sequence)
-        if id_prefix is None:
-            self._produce(topic, value, key, ANY_PARTITION, callback, callback)
-            return None
-        given_id = message_id(id_prefix, sequence)
-        self._produce(topic, value, key, ANY_PARTITION, callback, callback, 0, [(MESSAGE_ID_HEADER, given_id)])
-        return given_id
+    def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
+        return self._reports.send(self, topic, value, key, reservation)
 
     def produce_record(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery reports that come one by one, as `Outcomes`: for clients that call back for each message."""
+"""Clients that take messages and report their outcomes one by one, behind the interface for many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import Any
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.transport.base import DeliveryCount, DeliveryCounts, Outcomes, RawMessage, UndeliveredMessage
+from monasca_common.kafka.message import MESSAGE_ID_HEADER
+from monasca_common.kafka.transport.base import (
+    ANY_PARTITION,
+    DeliveryCount,
+    DeliveryCounts,
+    Outcomes,
+    ProducerTransport,
+    RawMessage,
+    UndeliveredMessage,
+    message_id,
+)
+from monasca_common.kafka.transport.reservation import Reservation
 
 _by_sequence = itemgetter(0)
 
@@ -38,6 +49,33 @@ class ReportColumns:
         self._delivered.append((sequence, message.partition(), -1 if offset is None else offset, size))
         if self.bucket_ms is not None:
             self._count(message, self.bucket_ms)
+
+    def send(
+        self, client: ProducerTransport, topic: str, value: bytes, key: bytes | None, reservation: Reservation
+    ) -> bytes | None:
+        """`ProducerTransport.send` by `produce_record`. What the client refuses is reported as undelivered."""
+        size = len(value) + len(key or b"") + reservation.overhead
+        sequence, given_id = -1, b""
+        try:
+            with reservation.lock:
+                if reservation.next == reservation.end or size > reservation.left or size > reservation.largest:
+                    return None
+                sequence = reservation.next  # no call until the bytes are taken: no signal handler interrupts it
+                reservation.next = sequence + 1
+                reservation.left -= size
+            headers: tuple[tuple[str, bytes], ...] = ()
+            if reservation.id_prefix is not None:
+                given_id = message_id(reservation.id_prefix, sequence)
+                headers = ((MESSAGE_ID_HEADER, given_id),)
+            client.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
+        except client.refusals as error:
+            self._undelivered.append(UndeliveredMessage(sequence, client.fault(error), value, key, taken=False))
+        except BaseException:
+            if sequence >= 0:
+                interrupted = TransportError("the call that sent it was interrupted")
+                self._undelivered.append(UndeliveredMessage(sequence, interrupted, value, key, taken=None))
+            raise
+        return given_id
 
     def take(self) -> Outcomes:
         """What was reported since the last call."""

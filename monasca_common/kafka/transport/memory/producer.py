@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException
 
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport, message_id
+from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
 from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.record import MemoryMessage
 from monasca_common.kafka.transport.report_columns import ReportColumns
+from monasca_common.kafka.transport.reservation import Reservation
 
 OnError = Callable[[TransportError], None]
 
@@ -62,11 +62,8 @@ class MemoryProducer(ProducerTransport):
         self._knows_outage = False
         self._closed = False
 
-    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
-        given_id = None if id_prefix is None else message_id(id_prefix, sequence)
-        headers = () if given_id is None else ((MESSAGE_ID_HEADER, given_id),)
-        self.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
-        return given_id
+    def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
+        return self._reports.send(self, topic, value, key, reservation)
 
     def produce_record(
         self,

@@ -350,7 +350,10 @@ PyMODINIT_FUNC PyInit__librdkafka(void) {
     PyObject *module = load_librdkafka() ? PyModule_Create(&module_definition) : NULL;
     Error = module ? PyErr_NewException("monasca_common.kafka.transport.native._librdkafka.Error", NULL, NULL) : NULL;
     rows_type = Error ? (PyTypeObject *)PyType_FromSpec(&rows_spec) : NULL;
-    if (rows_type && add(module, "Error", Py_NewRef(Error)) && add(module, "Rows", Py_NewRef((PyObject *)rows_type)) &&
+    reservation_type = rows_type ? (PyTypeObject *)PyType_FromSpec(&reservation_spec) : NULL;
+    if (reservation_type && add(module, "Error", Py_NewRef(Error)) &&
+        add(module, "Rows", Py_NewRef((PyObject *)rows_type)) &&
+        add(module, "Reservation", Py_NewRef((PyObject *)reservation_type)) &&
         add(module, "Producer", PyType_FromSpec(&producer_spec)) &&
         add(module, "Consumer", PyType_FromSpec(&consumer_spec)))
         return module;

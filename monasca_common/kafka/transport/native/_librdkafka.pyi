@@ -12,11 +12,20 @@ Outcomes = tuple[bytes, list[Undelivered], list[Count], list[Notice]]
 
 class Error(Exception): ...
 
+class Reservation:
+    """As `monasca_common.kafka.transport.reservation.Reservation`; `Producer.send` takes from it with the GIL held."""
+
+    next: int
+    end: int
+    left: int
+    def __init__(
+        self, first: int, end: int, left: int, largest: int, overhead: int, id_prefix: bytes | None, /
+    ) -> None: ...
+    def close(self) -> None: ...
+
 class Producer:
     def __init__(self, options: Mapping[str, str], /) -> None: ...
-    def send(
-        self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None, /
-    ) -> bytes | None: ...
+    def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation, /) -> bytes | None: ...
     def produce(
         self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None, /
     ) -> int: ...

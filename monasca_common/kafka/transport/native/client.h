@@ -38,8 +38,8 @@ typedef struct client {
 } client_t;
 
 extern struct rd_kafka_functions rd;
-extern PyType_Spec producer_spec, consumer_spec, rows_spec;
-extern PyTypeObject *rows_type;
+extern PyType_Spec producer_spec, reservation_spec, consumer_spec, rows_spec;
+extern PyTypeObject *reservation_type, *rows_type;
 
 void *required(void *memory);
 void *append(array_t *array, size_t item_size);

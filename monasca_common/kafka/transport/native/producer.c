@@ -4,13 +4,16 @@
  * 1. Delivery reports: librdkafka calls us back without the GIL, in the thread that serves; we collect them in arrays.
  * 2. The arrays as Python objects: `poll` and `flush` return them all, or raise and keep them for the next call.
  * 3. Producing: with the GIL for few messages, without it for many.
- * 4. Serving, and the type. */
+ * 4. Reservations: what `send` takes sequences and bytes from.
+ * 5. Serving, and the type. */
 
 #include "client.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <structmember.h>
 #include <time.h>
 
 #if UINTPTR_MAX < INT64_MAX
@@ -49,6 +52,14 @@ typedef struct {
     int64_t bucket_ms; /* its beginning */
     int64_t messages, bytes, delay_ms, most_delay_ms;
 } count_t;
+
+typedef struct {
+    PyObject_HEAD
+    int64_t next, end; /* sequences */
+    int64_t left, largest, overhead; /* bytes */
+    bytes_t id_prefix;
+    char prefix[MOST_ID_BYTES]; /* to which it points */
+} reservation_t;
 
 typedef struct {
     client_t client;
@@ -331,19 +342,12 @@ static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
     return 1;
 }
 
-/* What `send` and `produce` have in common: topic, value or values, key, first sequence, prefix of the ids. */
-static int as_bulk(const char *name, PyObject *const *arguments, Py_ssize_t count, bulk_t *bulk) {
-    *bulk = (bulk_t){.partition = ANY_PARTITION};
-    if (count == 5)
-        return as_optional_bytes("key", arguments[2], &bulk->key) && as_sequence(arguments[3], &bulk->first) &&
-               as_prefix(arguments[4], &bulk->prefix);
-    PyErr_Format(PyExc_TypeError, "%s takes 5 arguments, not %zd", name, count);
-    return 0;
-}
-
 static PyObject *producer_produce(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    bulk_t bulk;
-    if (!as_bulk("produce", arguments, count, &bulk) ||
+    bulk_t bulk = {.partition = ANY_PARTITION};
+    if (count != 5)
+        return PyErr_Format(PyExc_TypeError, "produce takes 5 arguments, not %zd", count);
+    if (!as_optional_bytes("key", arguments[2], &bulk.key) || !as_sequence(arguments[3], &bulk.first) ||
+        !as_prefix(arguments[4], &bulk.prefix) ||
         !has_type("values", arguments[1], PyList_Check(arguments[1]), "list"))
         return NULL;
     PyObject *held = PyList_AsTuple(arguments[1]); /* another thread may change the list */
@@ -370,13 +374,38 @@ static int queue_one(producer_t *self, PyObject *topic, bulk_t *bulk, bytes_t va
     return bulk->taken;
 }
 
+/* Holds the GIL from the look at the reservation until the message is queued and counted: no other thread and no
+ * signal handler comes in between. A message that is large, or that librdkafka refuses, is not taken. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    bulk_t bulk;
+    producer_t *self = (producer_t *)object;
+    bulk_t bulk = {.partition = ANY_PARTITION, .count = 1};
     bytes_t value;
-    if (!as_bulk("send", arguments, count, &bulk) || !as_bytes("value", arguments[1], &value) ||
-        !queue_one((producer_t *)object, arguments[0], &bulk, value))
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "send takes 4 arguments, not %zd", count);
+    reservation_t *from = (reservation_t *)arguments[3];
+    if (!as_bytes("value", arguments[1], &value) || !as_optional_bytes("key", arguments[2], &bulk.key) ||
+        !has_type("reservation", arguments[3], Py_IS_TYPE(arguments[3], reservation_type), "a Reservation") ||
+        !has_type("topic", arguments[0], PyUnicode_Check(arguments[0]), "str"))
         return NULL;
-    return bytes_or_none(bulk.id);
+    int64_t size = value.size + bulk.key.size + from->overhead;
+    if (from->next == from->end || size > from->left || size > from->largest || value.size >= GIL_RELEASED_FROM_BYTES)
+        Py_RETURN_NONE;
+    if (!select_topic(self, arguments[0])) {
+        PyErr_Clear(); /* `produce_record` will say it */
+        Py_RETURN_NONE;
+    }
+    bulk.rk = self->client.rk;
+    bulk.topic = self->topic;
+    bulk.values = &value;
+    bulk.first = from->next;
+    bulk.prefix = from->id_prefix;
+    queue_bulk(&bulk);
+    if (bulk.error)
+        Py_RETURN_NONE;
+    from->next++;
+    from->left -= size;
+    self->queued++;
+    return PyBytes_FromStringAndSize(bulk.id.start, bulk.id.size);
 }
 
 /* Returns 0 for None or an empty sequence, too; the caller owns the headers. */
@@ -422,7 +451,66 @@ static PyObject *producer_produce_record(PyObject *object, PyObject *arguments) 
     return NULL;
 }
 
-/* ---- 4. Serving, and the type ---- */
+/* ---- 4. Reservations ---- */
+
+PyTypeObject *reservation_type;
+
+static PyObject *reservation_new(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+    long long first, end, left, largest, overhead;
+    PyObject *id_prefix;
+    bytes_t prefix;
+    (void)names;
+    if (!PyArg_ParseTuple(arguments, "LLLLLO:Reservation", &first, &end, &left, &largest, &overhead, &id_prefix) ||
+        !as_prefix(id_prefix, &prefix))
+        return NULL;
+    reservation_t *self = (reservation_t *)new_object(type);
+    if (self) {
+        self->next = first;
+        self->end = end;
+        self->left = left;
+        self->largest = largest;
+        self->overhead = overhead;
+        self->id_prefix = (bytes_t){prefix.start ? memcpy(self->prefix, prefix.start, prefix.size) : NULL, prefix.size};
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *reservation_close(PyObject *object, PyObject *unused) {
+    reservation_t *self = (reservation_t *)object;
+    (void)unused;
+    self->end = self->next;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef reservation_methods[] = {
+    {"close", reservation_close, METH_NOARGS, "From now on no message takes anything of it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef reservation_members[] = {
+    {"next", T_LONGLONG, offsetof(reservation_t, next), READONLY, NULL},
+    {"end", T_LONGLONG, offsetof(reservation_t, end), READONLY, NULL},
+    {"left", T_LONGLONG, offsetof(reservation_t, left), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot reservation_slots[] = {
+    {Py_tp_new, reservation_new},
+    {Py_tp_dealloc, free_object},
+    {Py_tp_methods, reservation_methods},
+    {Py_tp_members, reservation_members},
+    {Py_tp_doc, "Reservation(first, end, left, largest, overhead, id_prefix): see reservation.py."},
+    {0, NULL},
+};
+
+PyType_Spec reservation_spec = {
+    .name = "monasca_common.kafka.transport.native._librdkafka.Reservation",
+    .basicsize = sizeof(reservation_t),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = reservation_slots,
+};
+
+/* ---- 5. Serving, and the type ---- */
 
 static int has_outcomes(const producer_t *self) {
     return self->delivered.count || self->undelivered.count || self->client.has_errors;
@@ -502,7 +590,7 @@ static void producer_dealloc(PyObject *object) {
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef producer_methods[] = {
-    {"send", FAST(producer_send), METH_FASTCALL, "send(topic, value, key, sequence, id_prefix) -> the id, or None"},
+    {"send", FAST(producer_send), METH_FASTCALL, "send(topic, value, key, reservation) -> the id; None: not taken"},
     {"produce", FAST(producer_produce), METH_FASTCALL,
      "produce(topic, values, key, first, id_prefix) -> how many were queued"},
     {"produce_record", producer_produce_record, METH_VARARGS,

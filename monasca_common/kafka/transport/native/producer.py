@@ -32,6 +32,7 @@ _SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # of a delivered mes
 class NativeProducer(LibrdkafkaProducer):
     driver = "native"
     refusals = (_librdkafka.Error, BufferError)
+    new_reservation = _librdkafka.Reservation  # type: ignore[assignment]
 
     def __init__(
         self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
@@ -50,8 +51,8 @@ class NativeProducer(LibrdkafkaProducer):
         self.send = self._client.send  # type: ignore[assignment, method-assign]
         self.produce = self._client.produce  # type: ignore[assignment, method-assign]
 
-    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
-        return self._client.send(topic, value, key, sequence, id_prefix)
+    def send(self, topic: str, value: bytes, key: bytes | None, reservation: Any) -> bytes | None:
+        return self._client.send(topic, value, key, reservation)
 
     def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
         return self._client.produce(topic, values, key, first, id_prefix)

@@ -19,7 +19,7 @@ import weakref
 from collections import Counter
 from typing import Any
 
-from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Rows
+from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Reservation, Rows
 
 Partition = tuple[str, int, int, int]
 
@@ -163,8 +163,12 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
     topic, key = numbers.choice(TOPICS), numbers.choice((None, b"", b"key"))
     value, prefix = numbers.randbytes(numbers.randrange(300)), numbers.choice((None, b"", b"0123456789ab"))
     if kind < 3:
-        client.send(topic, value, key, tracked.reserve(1), prefix)
-        tracked.took(1)
+        count = numbers.choice((0, 1, 20))
+        first = tracked.reserve(count)
+        room = Reservation(first, first + count, 2000, 200, 7, prefix)
+        for _ in range(count):
+            client.send(topic, value, key, room)
+        tracked.took(room.next - first)
     elif kind < 5:
         count = numbers.choice((0, 1, 10, 63, 64, 500))
         tracked.took(client.produce(topic, [value] * count, key, tracked.reserve(count), prefix))
@@ -181,8 +185,8 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
         numbers.choice((client.purge, lambda: client.count(60)))()
     else:
         wrong: list[Any] = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 5, 5, 7)))]
-        refusing: list[Any] = [client.produce, client.produce_record, client.poll, client.count, Producer]
-        numbers.choice(refusing)(*wrong)
+        refusing: list[Any] = [client.send, client.produce, client.produce_record, client.poll, client.count]
+        numbers.choice([*refusing, Producer, Reservation])(*wrong)
 
 
 def work(

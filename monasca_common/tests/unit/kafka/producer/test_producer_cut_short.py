@@ -138,11 +138,19 @@ class SendRacingCloseTest(CutShortCase):
         self.assertEqual((0, True), (report.delivered_count, report.ok))
 
     # Rule 9
+    def test_one_whose_reservation_is_closed_before_it_takes_of_it_is_refused(self):
+        producer = self.warm_producer()
+        transport = producer._limits.ready["t"].transport
+        report, refused = self.sent_while_closed(producer, b"late", transport, "send")
+        self.assertIsInstance(refused, ClosedError)
+        self.assertEqual((0, True), (report.delivered_count, report.ok))
+
+    # Rule 9
     def test_one_that_is_reserved_before_the_close_is_in_its_report(self):
-        for name, record in (("send", b"late"), ("produce_record", Record(b"late"))):
+        for record in (b"late", Record(b"late")):
             producer = self.warm_producer()
-            transport = producer._limits.ready["t"].transport
-            report, message_id = self.sent_while_closed(producer, record, transport, name)
+            client = producer._limits.main._client
+            report, message_id = self.sent_while_closed(producer, record, client, "produce_record")
             self.assertEqual([message_id], [delivery.message_id for delivery in report.failed + report.unknown])
 
     # Rule 9

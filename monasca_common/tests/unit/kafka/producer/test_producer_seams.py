@@ -6,6 +6,8 @@ import math
 import threading
 import time
 
+from confluent_kafka import KafkaError, KafkaException
+
 from monasca_common.kafka.errors import ClosedError, TransportError, WrongType
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer import KafkaProducer
@@ -70,7 +72,7 @@ class ReopenedMeanwhileTest(SeamCase):
 
         def refuses(*_arguments):
             gate()
-            raise TransportError("the client is finished")
+            raise KafkaException(KafkaError(KafkaError._FATAL, "the client is finished"))
 
         limits.main.produce_record = refuses
         producer.send("t", b"a")

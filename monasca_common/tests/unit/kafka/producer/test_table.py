@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The in-flight table: what settles a message, and what a message takes of the budget until then."""
 
+import dataclasses
 import random
 import sys
 import threading
@@ -9,9 +10,17 @@ from itertools import accumulate
 
 from oslotest import base
 
-from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryTimeout, LargerThanBudget, QueueFull, TransportError
+from monasca_common.kafka.errors import (
+    DeliveryAbandoned,
+    DeliveryTimeout,
+    LargerThanBudget,
+    QueueFull,
+    RetriableError,
+    TransportError,
+)
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.outcome import Outcome
+from monasca_common.kafka.producer.outgoing import PLAIN_OVERHEAD_BYTES
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import (
     Bulk,
@@ -24,6 +33,7 @@ from monasca_common.kafka.producer.table import (
 )
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.kafka.transport.reservation import Reservation
 
 REJECTED = TransportError("no", code=19, name="NOT_ENOUGH_REPLICAS")
 PREFIX = b"prefix-----"
@@ -55,16 +65,27 @@ class TableCase(base.BaseTestCase):
         return bulk if self.table.reserve(bulk) else None
 
     def send(self, value=b"x", topic="t"):
-        """The sequence of a plain send, reserved as by `KafkaProducer.send`."""
-        table, size, bulk = self.table, plain_size(Record(value)), self.topics.get(topic)
-        while bulk is None or bulk.next == bulk.end:
-            bulk = self.topics[topic] = table.open_sends(topic, PREFIX)
-        sequence = bulk.next
-        bulk.next = sequence + 1
-        bulk.size += size
-        table.messages += 1
-        table.bytes += size
+        """The sequence of a plain send, for which there is room."""
+        sequence = self.take(value, topic)
+        while sequence is None:  # the first, or another thread closed what was reserved
+            size = plain_size(Record(value))
+            self.topics[topic] = self.table.open_sends(topic, PREFIX, size, self.new_reservation)
+            sequence = self.take(value, topic)
         return sequence
+
+    def new_reservation(self, first, end, room, id_prefix):
+        return Reservation(first, end, room, 1_000_000, PLAIN_OVERHEAD_BYTES, id_prefix)
+
+    def take(self, value, topic):
+        reservation, size = self.topics.get(topic), plain_size(Record(value))
+        if reservation is None:
+            return None
+        with reservation.lock:
+            if reservation.next == reservation.end or size > reservation.left:
+                return None
+            reservation.next += 1
+            reservation.left -= size
+            return reservation.next - 1
 
     def attempts(self, *values, topic="t", message_id=None):
         """In one bulk that is not reserved."""
@@ -106,6 +127,7 @@ class TableCase(base.BaseTestCase):
         return delivered, undelivered + in_flight
 
     def room(self):
+        self.table.close_sends()  # or it includes what is reserved for sends
         return self.table.messages, self.table.bytes
 
     def of(self, bulk):
@@ -469,21 +491,27 @@ class AbandonTest(TableCase):
         self.assertEqual((1, {reserved, refused, fresh}), (count, set(rest)))
         self.assertEqual((0, 0), self.room())
 
-    def test_a_send_that_the_client_did_not_take_is_failed(self):
+    # Rule 5
+    def test_a_send_that_the_client_did_not_take_is_failed_whatever_the_connection_did(self):
         sequence = self.send(b"a")
-        self.table.give_up_send(self.topics["t"], sequence, Record(b"a"), Outcome.FAILED, GIVEN_UP)
+        self.table.note_trouble(TransportError("cut"))
+        refused = UndeliveredMessage(sequence, RetriableError("full"), b"a", None, taken=False)
+        self.table.settle(Outcomes(undelivered=[refused]))
         _, [attempt] = self.flush()
         self.assertEqual((Outcome.FAILED, b"a"), (attempt.outcome, attempt.record.value))
         self.assertEqual((0, 0), self.room())
 
-    def test_an_interrupt_after_the_delivery_changes_no_outcome(self):
+    # Rule 9
+    def test_a_send_that_was_interrupted_is_unknown_unless_it_was_delivered(self):
         first, second = self.send(b"a"), self.send(b"b")
-        bulk = self.topics["t"]
-        self.settle((first, b"a"))
-        self.table.give_up_send(bulk, first, Record(b"a"), Outcome.UNKNOWN, GIVEN_UP)
-        self.settle(refused=[(second, b"b")])
+        interrupted = [
+            UndeliveredMessage(sequence, TransportError("interrupted"), value, None, taken=None)
+            for sequence, value in ((first, b"a"), (second, b"b"))
+        ]
+        outcomes = self.outcomes([(first, b"a")])
+        self.table.settle(dataclasses.replace(outcomes, undelivered=interrupted))
         count, [attempt] = self.flush()
-        self.assertEqual((1, Outcome.FAILED, b"b"), (count, attempt.outcome, attempt.record.value))
+        self.assertEqual((1, Outcome.UNKNOWN, b"b"), (count, attempt.outcome, attempt.record.value))
         self.assertEqual((0, 0), self.room())
 
     def test_an_interrupted_message_attaches_to_the_one_in_flight_under_its_id(self):
@@ -518,7 +546,8 @@ class RandomTest(TableCase):
                         self.do_tick,
                     )
                 )()
-                self.assertEqual(self.model_room(), self.room(), f"seed {seed}")
+                if self.random.random() < 0.5:
+                    self.assertEqual(self.model_room(), self.room(), f"seed {seed}")
                 self.assertEqual(len(self.in_flight), self.table.in_flight()[0], f"seed {seed}")
             self.do_settle(everything=True)
             self.do_flush()

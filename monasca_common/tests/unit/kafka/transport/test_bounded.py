@@ -224,7 +224,8 @@ PRODUCER_CALLS = {
     "send_offsets": lambda bounded: bounded.send_offsets({}, None, _SECONDS),
     "commit_transaction": lambda bounded: bounded.commit_transaction(_SECONDS),
     "abort_transaction": lambda bounded: bounded.abort_transaction(_SECONDS),
-    "send": lambda bounded: bounded.send("t", b"", None, 0, None),
+    "send": lambda bounded: bounded.send("t", b"", None, bounded.new_reservation(0, 1, 100, 100, 0, None)),
+    "new_reservation": lambda bounded: bounded.new_reservation(0, 1, 100, 100, 0, None),
     "produce": lambda bounded: bounded.produce("t", [b""], None, 0, None),
     "produce_record": lambda bounded: bounded.produce_record("t", b"", None, 0, 0, (), 0),
     "queued": lambda bounded: bounded.queued(),
@@ -261,7 +262,7 @@ CONSUMER_CALLS = {
 }
 # Of these librdkafka keeps the time itself, or asks no broker; questions about topics have a client of their own.
 ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
-    *("send", "produce", "produce_record", "queued", "count"),
+    *("new_reservation", "send", "produce", "produce_record", "queued", "count"),
     *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "position", "group_metadata"),
     "abandon",
 }

@@ -9,6 +9,7 @@ from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer, MemoryProducer, VirtualClock
 from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.reservation import Reservation
 
 ANY = -1
 
@@ -80,10 +81,10 @@ class ProduceTest(ProducerCase):
         self.assertEqual(([7, 8, 9], [2, 5, 9]), (list(found.sequences), list(found.bytes)))
 
     def test_ids_are_the_prefix_and_the_sequence(self):
-        sent = self.producer.send("t", b"v", None, 255, b"prefix")
+        sent = self.producer.send("t", b"v", None, Reservation(255, 256, 100, 100, 0, b"prefix"))
         self.producer.produce("t", [b"w"], None, 256, b"prefix")
-        self.producer.send("t", b"x", None, 257, None)
-        self.assertEqual(b"prefix0000000000ff", sent)
+        without = self.producer.send("t", b"x", None, Reservation(257, 258, 100, 100, 0, None))
+        self.assertEqual((b"prefix0000000000ff", b""), (sent, without))
         self.assertEqual(
             [(("message-id", b"prefix0000000000ff"),), (("message-id", b"prefix000000000100"),), ()],
             [message.headers for message in self.broker.records("t")],

@@ -27,6 +27,14 @@ NO_BROKER = "127.0.0.1:1"
 PATIENCE_SECONDS = 30.0
 
 
+def send(producer, topic, value, key, sequence, id_prefix):
+    """Send one message in a reservation that has room for no other."""
+    room = producer.new_reservation(sequence, sequence + 1, len(value) + len(key or b"") + 7, 1000, 7, id_prefix)
+    given_id = producer.send(topic, value, key, room)
+    assert (room.next, room.end, room.left) == (sequence + 1, sequence + 1, 0)
+    return given_id
+
+
 class NativeCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -52,6 +60,12 @@ class NativeCase(base.BaseTestCase):
         server = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(server.close)
         return f"127.0.0.1:{server.getsockname()[1]}"
+
+    def assert_does_not_take(self, producer, topic, value, *, left=100, largest=100):
+        room = producer.new_reservation(5, 6, left, largest, 10, PREFIX)
+        queued = producer.queued()
+        self.assertIsNone(producer.send(topic, value, None, room))
+        self.assertEqual((5, 6, left, queued), (room.next, room.end, room.left, producer.queued()))
 
     def undelivered(self, producer):
         """The messages of a producer without a broker, given up."""
@@ -94,14 +108,14 @@ class TestWithoutBroker(NativeCase):
         producer = self.open()
         for sequence in (0, 1, 0xABCDEF, 2**47, 2**48 - 1, 2**48, 2**62):
             expected = message_id(PREFIX, sequence)
-            self.assertEqual(expected, producer.send("t", b"v", None, sequence, PREFIX))
-        self.assertIsNone(producer.send("t", b"v", None, 2, None))
+            self.assertEqual(expected, send(producer, "t", b"v", None, sequence, PREFIX))
+        self.assertEqual(b"", send(producer, "t", b"v", None, 2, None))
 
     def test_an_undelivered_message_has_what_was_handed_over(self):
         producer = self.open()
         producer.produce_record("t", b"", b"", ANY_PARTITION, 0, (), 1)
         producer.produce_record("t", None, None, 3, 12345, (("h", b"x"),), 2)
-        producer.send("t", b"value\0", b"key\0", 3, PREFIX)
+        send(producer, "t", b"value\0", b"key\0", 3, PREFIX)
         messages = [(message.value, message.key) for _, message in sorted(self.undelivered(producer).items())]
         self.assertEqual([(b"", b""), (None, None), (b"value\0", b"key\0")], messages)
 
@@ -119,34 +133,55 @@ class TestWithoutBroker(NativeCase):
         self.assertEqual(200, producer.produce("t", [b"v"] * 250, None, 0, PREFIX))
         self.assertEqual(0, producer.produce("t", [b"v"], None, 200, PREFIX))
         for refused in (
-            self.assertRaises(BufferError, producer.send, "t", b"v", None, 200, PREFIX),
+            self.assertRaises(BufferError, producer.produce_record, "t", b"v", None, -1, 0, (), 200),
             self.assertRaises(BufferError, producer.produce_record, "t", b"v", None, -1, 0, (("h", b""),), 200),
         ):
             fault = producer.fault(refused)
             self.assertEqual((RetriableError, "_QUEUE_FULL"), (type(fault), fault.name))
+        self.assert_does_not_take(producer, "t", b"v")
         self.assertEqual(200, producer.queued())
 
     def test_a_topic_that_cannot_exist_is_refused(self):
         producer = self.open()
         for call in (
-            lambda: producer.send("t" * 1000, b"v", None, 0, None),
             lambda: producer.produce("t" * 1000, [b"v"], None, 0, None),
             lambda: producer.produce_record("t" * 1000, b"v", None, -1, 0, (("h", b"v"),), 0),
         ):
             error = self.assertRaises(self.client_error(), call)
             self.assertEqual("_INVALID_ARG", producer.fault(error).name)
+        for topic in ("t" * 1000, "t\0", "\ud800"):
+            self.assert_does_not_take(producer, topic, b"v")
         self.assertEqual(0, producer.queued())
+
+    def test_a_send_takes_no_more_than_is_reserved(self):
+        producer = self.open()
+        self.assert_does_not_take(producer, "t", b"v" * 91)
+        self.assert_does_not_take(producer, "t", b"v", largest=10)
+        self.assert_does_not_take(producer, "t", b"v" * 65536, left=100_000, largest=100_000)
+        room = producer.new_reservation(5, 7, 100, 100, 10, None)
+        self.assertEqual(b"", producer.send("t", b"v" * 30, b"k" * 10, room))
+        self.assertEqual((6, 50), (room.next, room.left))
+        room.close()
+        self.assertIsNone(producer.send("t", b"v", None, room))
+        self.assertEqual((6, 6, 50), (room.next, room.end, room.left))
+        producer.close(1.0)
+        self.assertIsNone(producer.send("t", b"v", None, producer.new_reservation(7, 8, 100, 100, 10, None)))
 
     def test_wrong_types_are_refused_with_the_name_of_the_argument(self):
         producer = self.open()
+        room = producer.new_reservation(0, 1, 100, 100, 0, None)
         for call, arguments, text in (
-            (producer.send, (b"t", b"v", None, 0, None), "topic must be str, not <class 'bytes'>"),
-            (producer.send, ("t", "v", None, 0, None), "value must be bytes, not <class 'str'>"),
-            (producer.send, ("t", None, None, 0, None), "value must be bytes, not <class 'NoneType'>"),
-            (producer.send, ("t", b"v", "k", 0, None), "key must be bytes, not <class 'str'>"),
-            (producer.send, ("t", b"v", None, 0, "p"), "id_prefix must be bytes, not <class 'str'>"),
-            (producer.send, ("t", b"v", None, "0", None), "int"),
-            (producer.send, ("t", b"v"), "takes 5 arguments, not 2"),
+            (producer.send, (b"t", b"v", None, room), "topic must be str, not <class 'bytes'>"),
+            (producer.send, ("t", "v", None, room), "value must be bytes, not <class 'str'>"),
+            (producer.send, ("t", None, None, room), "value must be bytes, not <class 'NoneType'>"),
+            (producer.send, ("t", b"v", "k", room), "key must be bytes, not <class 'str'>"),
+            (producer.send, ("t", b"v", None, 0), "reservation must be a Reservation, not <class 'int'>"),
+            (producer.send, ("t", b"v"), "takes 4 arguments, not 2"),
+            (producer.new_reservation, (0, 1, 1, 1, 0, "p"), "id_prefix must be bytes, not <class 'str'>"),
+            (producer.new_reservation, (0, "1", 1, 1, 0, None), "int"),
+            (producer.produce, ("t", [b"v"], "k", 0, None), "key must be bytes, not <class 'str'>"),
+            (producer.produce, ("t", [b"v"], None, 0, "p"), "id_prefix must be bytes, not <class 'str'>"),
+            (producer.produce, ("t", [b"v"], None, "0", None), "int"),
             (producer.produce, ("t", (b"v",), None, 0, None), "values must be list, not <class 'tuple'>"),
             (producer.produce, ("t", [b"v", 1], None, 0, None), "each value must be bytes, not <class 'int'>"),
             (producer.produce, ("t", [b"v"]), "takes 5 arguments, not 2"),
@@ -159,14 +194,15 @@ class TestWithoutBroker(NativeCase):
         ):
             self.assertIn(text, str(self.assertRaises(TypeError, call, *arguments)))
         for call, arguments, text in (
-            (producer.send, ("t\0", b"v", None, 0, None), "topic must not contain a null character"),
-            (producer.send, ("t", b"v", None, -1, None), "a sequence must not be negative: -1"),
-            (producer.send, ("t", b"v", None, 0, b"p" * 65), "id_prefix must have at most 64 bytes"),
+            (producer.produce, ("t\0", [b"v"], None, 0, None), "topic must not contain a null character"),
+            (producer.produce, ("t", [b"v"], None, -1, None), "a sequence must not be negative: -1"),
+            (producer.produce, ("t", [b"v"], None, 0, b"p" * 65), "id_prefix must have at most 64 bytes"),
+            (producer.new_reservation, (0, 1, 1, 1, 0, b"p" * 65), "id_prefix must have at most 64 bytes"),
             (producer.count, (0,), "bucket_seconds must be positive"),
         ):
             self.assertIn(text, str(self.assertRaises(ValueError, call, *arguments)))
-        self.assertRaises(UnicodeEncodeError, producer.send, "\ud800", b"v", None, 0, None)
-        self.assertRaises(OverflowError, producer.send, "t", b"v", None, 2**63, None)
+        self.assertRaises(UnicodeEncodeError, producer.produce, "\ud800", [b"v"], None, 0, None)
+        self.assertRaises(OverflowError, producer.produce, "t", [b"v"], None, 2**63, None)
         self.assertEqual(0, producer.queued())
 
     def test_a_wrong_option_is_a_configuration_error_without_its_value(self):
@@ -184,7 +220,7 @@ class TestWithoutBroker(NativeCase):
         producer = self.open()
         producer.produce("t", [b"v"] * 10, None, 0, PREFIX)
         producer.purge()
-        producer.send("t", b"v", None, 10, PREFIX)  # for which `flush` waits
+        send(producer, "t", b"v", None, 10, PREFIX)  # for which `flush` waits
 
         def interrupt(*_):
             raise KeyboardInterrupt
@@ -212,7 +248,6 @@ class TestWithoutBroker(NativeCase):
             producer.close(1.0)
         producer.close(1.0)
         for call in (
-            lambda: producer.send("t", b"v", None, 0, None),
             lambda: producer.produce("t", [b"v"], None, 0, None),
             lambda: producer.produce_record("t", b"v", None, -1, 0, (), 0),
             lambda: producer.poll(0),
@@ -241,10 +276,9 @@ class TestWithoutBroker(NativeCase):
                 self.producer.close(1.0)
                 return 1
 
-        for call in ("send", "produce", "produce_record"):
+        for call in ("produce", "produce_record"):
             producer = self.open(self.silent_broker())
             arguments = {
-                "send": ("t", b"v", None, Closing(producer), PREFIX),
                 "produce": ("t", [b"v"], None, Closing(producer), PREFIX),
                 "produce_record": ("t", b"v", None, ANY_PARTITION, 0, (), Closing(producer)),
             }
@@ -268,7 +302,7 @@ class TestWithoutBroker(NativeCase):
         fail(client, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"for a test")
         while not any(error.fatal for error in self.errors):
             producer.poll(PATIENCE_SECONDS)
-        refused = self.assertRaises(self.client_error(), producer.send, "t", b"v", None, 0, None)
+        refused = self.assertRaises(self.client_error(), producer.produce_record, "t", b"v", None, -1, 0, (), 0)
         for error in (next(error for error in self.errors if error.fatal), producer.fault(refused)):
             self.assertIsInstance(error, FatalError)
             self.assertEqual("OUT_OF_ORDER_SEQUENCE_NUMBER", error.name)
@@ -286,7 +320,7 @@ producer = NativeProducer(
     batch_bytes=1000,
     on_error=lambda error: None,
 )
-producer.send("t", b"v", None, 0, b"prefix")
+producer.produce("t", [b"v"], None, 0, b"prefix")
 child = os.fork()
 if not child:
     signal.alarm(20)  # destroying it would wait for its threads, which are in the parent
@@ -341,8 +375,8 @@ class TestWithBroker(NativeCase):
     def test_messages_are_written_as_they_were_handed_over(self):
         producer = self.open(self.broker.bootstrap_servers)
         headers = (("message-id", b"own"), ("empty", b""), ("null", None), ("null", b"again"), ("\u00e9", b"\0"))
-        producer.send("written", b"sent", b"key", 0, PREFIX)
-        producer.send("written", b"no id", None, 1, None)
+        send(producer, "written", b"sent", b"key", 0, PREFIX)
+        send(producer, "written", b"no id", None, 1, None)
         producer.produce("written", [b"", b"\0"], None, 2, PREFIX)
         producer.produce_record("written", None, b"", 0, 12345, headers, 4)
         self.assertEqual(5, len(producer.flush(PATIENCE_SECONDS).sequences))
@@ -370,11 +404,11 @@ class TestWithBroker(NativeCase):
     def test_counted_messages_are_in_buckets_by_topic(self):
         self.broker.create_topic("other")
         producer = self.open(self.broker.bootstrap_servers)
-        producer.send("t", b"before", None, 0, None)
+        send(producer, "t", b"before", None, 0, None)
         producer.flush(PATIENCE_SECONDS)
         producer.count(60)
         for sequence, topic in enumerate(("t", "t", "other")):
-            producer.send(topic, b"four", b"key", sequence, None)
+            send(producer, topic, b"four", b"key", sequence, None)
         counts = producer.flush(PATIENCE_SECONDS).counts
         totals = {}
         for (topic, bucket_ms), count in counts.items():
@@ -395,7 +429,7 @@ class TestWithBroker(NativeCase):
                 self.itself = self
 
             def __del__(self):
-                sent.append(producer.send("other", b"v", None, 1_000_000 + len(sent), None))
+                sent.append(send(producer, "other", b"v", None, 1_000_000 + len(sent), None))
 
         before = gc.get_threshold()
         self.addCleanup(gc.set_threshold, *before)
