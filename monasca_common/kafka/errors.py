@@ -9,7 +9,7 @@
     │   ├── ClosedError             used after close
     │   ├── ForkedError             used in a child of the process that opened it
     │   ├── WrongType               a topic, key or message of the wrong type
-    │   └── InCallbackError         waiting inside a delivery callback, which would wait for itself
+    │   └── InCallbackError         waiting inside a callback, or a signal handler, for what it interrupts
     ├── DeliveryError               why one message is not delivered (in `Delivery.error`)
     │   ├── QueueFull               the budget was exhausted until the deadline
     │   ├── MessageTooLarge         larger than the topic takes; never sent
@@ -68,7 +68,8 @@ class ForkedError(MisuseError):
 
 
 class InCallbackError(MisuseError):
-    """A delivery callback called something that waits for delivery callbacks."""
+    """A call that waits was made inside another one on the same thread, for which it would wait: in a callback, or in a
+    signal handler that interrupts a call of the same producer."""
 
 
 class WrongType(MisuseError, TypeError):

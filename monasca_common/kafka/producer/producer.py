@@ -12,14 +12,14 @@ An exception from a signal handler, such as Ctrl-C, may end any of these calls. 
 from __future__ import annotations
 
 import contextlib
-import logging
+import functools
 import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from monasca_common.kafka.errors import (
     ClosedError,
@@ -54,20 +54,46 @@ from monasca_common.kafka.producer.serving import Serving
 from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt, Table, all_over, next_attempt
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
 from monasca_common.kafka.producer.transaction import Transaction
+from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
 from monasca_common.kafka.transport.bounded import BoundedProducer
 from monasca_common.kafka.transport.reservation import Reservation
 
-LOG = logging.getLogger(__name__)
+LOG = SafeLogger(__name__)
 
 _GRACE_SECONDS = 0.25
 _LONGEST_SECONDS = 1e8  # three years; infinity is too much for locks
 _INTERRUPTED = "the call that sent it was interrupted"
 _OPTIONAL_BYTES = (bytes, type(None))
 # Two retries of one report, even by two producers, must not both find the same message worth sending.
-_RETRYING = threading.Lock()
+_RETRYING = threading.RLock()
 os.register_at_fork(before=_RETRYING.acquire, after_in_parent=_RETRYING.release, after_in_child=_RETRYING.release)
+
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
+Method = Callable[Concatenate["KafkaProducer", Options], Result]
+
+
+def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
+    """A method that waits for outcomes. It is refused on a thread that is inside a call of the same producer, where it
+    would wait for that call: in a delivery callback, or in a signal handler that interrupted the call."""
+
+    @functools.wraps(method)
+    def call(self: KafkaProducer, /, *arguments: Options.args, **options: Options.kwargs) -> Result:
+        thread, callers = threading.get_ident(), self._serving.callers
+        if thread in callers:
+            raise InCallbackError(
+                f"{method.__name__.strip('_')} waits, and cannot be called in a delivery callback, nor in a signal "
+                "handler that interrupts a call of the same producer: use send, or set a flag"
+            )
+        callers[thread] = None
+        try:
+            return method(self, *arguments, **options)
+        finally:
+            del callers[thread]  # no call from the method's own end: no signal handler interrupts it
+
+    return call
 
 
 class KafkaProducer(RefusesOldArguments):
@@ -109,10 +135,16 @@ class KafkaProducer(RefusesOldArguments):
         ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
         and still on its way: give the report to `retry`, never the records to `publish` again.
         """
-        if topic not in self._limits.ready or self._closed or threading.current_thread() is self._serving.listening:
+        return self._publish(topic, as_list(records), key, headers, timeout)
+
+    @_waits
+    def _publish(
+        self, topic: str, records: list[Any], key: bytes | None, headers: Headers, timeout: float | None
+    ) -> DeliveryReport:
+        if topic not in self._limits.ready or self._closed:
             self._check("publish")
         deadline = self._deadline(timeout)
-        bulk = self._bulk(topic, records if type(records) is list else as_list(records), key, headers)
+        bulk = self._bulk(topic, records, key, headers)
         try:
             self._deliver(bulk, deadline)
             self._serving.wait(bulk.all_over(), deadline)
@@ -121,6 +153,7 @@ class KafkaProducer(RefusesOldArguments):
             self._table.interrupt((bulk,), DeliveryAbandoned(_INTERRUPTED))
             raise
 
+    @_waits
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
         """The same messages under the same ids: waits for those still on their way, sends again what failed or was
         given up, and keeps what was delivered or can never be accepted. Safe to call again with any earlier report.
@@ -156,17 +189,16 @@ class KafkaProducer(RefusesOldArguments):
         """
         limit = self._limits.ready.get(topic)
         if limit is None or on_delivery is not None or type(record) is not bytes or type(key) not in _OPTIONAL_BYTES:
-            return self._send(topic, record, key, on_delivery)
-        given_id = limit.transport.send(topic, record, key, limit.sends)
-        if given_id is None:  # too little is reserved, or the message needs a closer look
-            self._open_sends(topic, limit, len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES)
+            given_id = self._send(topic, record, key, on_delivery)
+        else:
             given_id = limit.transport.send(topic, record, key, limit.sends)
-            if given_id is None:
-                return self._send(topic, record, key, None)
+            if given_id is None:  # too little is reserved, or the message needs a closer look
+                given_id = self._send(topic, record, key, None, limit)
         if self._serving.idle:
             self._serving.wake()
         return given_id or None
 
+    @_waits
     def flush(self, timeout: float | None = None) -> DeliveryReport:
         """Wait for the sends that no flush has reported yet, ``timeout`` seconds at most.
 
@@ -178,6 +210,7 @@ class KafkaProducer(RefusesOldArguments):
         self._serving.wait(all_over(sends), self._deadline(timeout))
         return self._flushed(sends)
 
+    @_waits
     def close(self, timeout: float | None = None) -> DeliveryReport:
         """Wait for what is on its way, give up what remains after ``timeout`` seconds, release the client.
 
@@ -192,12 +225,11 @@ class KafkaProducer(RefusesOldArguments):
                 self._table.shut()
                 self._serving.wait(all_over(self._table.unfinished()), deadline)
                 self._give_up_all(DeliveryAbandoned("the producer was closed before an answer came"), for_good=True)
-                if self._final is None:  # else a signal handler closed it meanwhile
-                    self._final = self._flushed(())
-                    try:
-                        self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
-                    finally:
-                        self._limits.release()
+                self._final = self._flushed(())
+                try:
+                    self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
+                finally:
+                    self._limits.release()
             return self._final
 
     @property
@@ -205,6 +237,7 @@ class KafkaProducer(RefusesOldArguments):
         """Whether `close` has settled all messages."""
         return self._final is not None
 
+    @_waits
     def reopen(self) -> None:
         """Go on with another client after a fatal error (`ProducerHealth.finished`): the same ids, the same budget.
 
@@ -252,6 +285,7 @@ class KafkaProducer(RefusesOldArguments):
         """Whether messages go to this client: not any more once it was reopened."""
         return self._limits.uses(transport)
 
+    @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
         """Fence an earlier producer with this ``transactional_id``, and end the transaction that it left open.
 
@@ -313,7 +347,7 @@ class KafkaProducer(RefusesOldArguments):
         check_topic_and_key(topic, key)
         sizes = plain_sizes(records, key) if plain and not headers else None
         if sizes is not None:
-            bulk.fill(records[:], *sizes)
+            bulk.fill(records, *sizes)
             return bulk
         for record in records:
             full, own_id, size = checked(record, key, headers, verbatim=self.settings.verbatim)
@@ -407,9 +441,38 @@ class KafkaProducer(RefusesOldArguments):
                 limit.sends = self._table.open_sends(topic, self._id_prefix_of(topic), size, reserve)
 
     def _send(
-        self, topic: str, record: bytes | Record, key: bytes | None, on_delivery: DeliveryListener | None
+        self,
+        topic: str,
+        record: bytes | Record,
+        key: bytes | None,
+        on_delivery: DeliveryListener | None,
+        limit: TopicLimit | None = None,
     ) -> bytes | None:
-        """`send` for everything but bare bytes to a known topic with room in the budget."""
+        """`send` for everything but bare bytes with reserved room; ``limit``: reserve some if they are plain."""
+        thread, callers = threading.get_ident(), self._serving.callers
+        is_inside = thread in callers  # it must not wait
+        callers[thread] = None
+        try:
+            if limit is not None and type(record) is bytes:
+                self._open_sends(topic, limit, len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES)
+                given_id = limit.transport.send(topic, record, key, limit.sends)
+                if given_id is not None:
+                    return given_id
+            patience = 0.0 if is_inside else self.settings.publish_timeout_seconds
+            return self._send_alone(topic, record, key, on_delivery, patience)
+        finally:
+            if not is_inside:
+                del callers[thread]
+
+    def _send_alone(
+        self,
+        topic: str,
+        record: bytes | Record,
+        key: bytes | None,
+        on_delivery: DeliveryListener | None,
+        patience: float,
+    ) -> bytes | None:
+        """`send` as a bulk of one message; waits ``patience`` seconds for room."""
         self._limits.guard.check()
         self._check_open("send")
         bulk = self._bulk(topic, [record], key, plain=False)
@@ -417,8 +480,6 @@ class KafkaProducer(RefusesOldArguments):
         attempt.for_flush = on_delivery is None
         if on_delivery is not None:
             attempt.listeners.append(on_delivery)
-        in_listener = threading.current_thread() is self._serving.listening
-        patience = 0.0 if in_listener else self.settings.publish_timeout_seconds
         try:
             reserved = self._reserve(bulk, self._clock.monotonic() + patience)
             if reserved:
@@ -429,8 +490,6 @@ class KafkaProducer(RefusesOldArguments):
         if not reserved:
             self._check_open("send")
             raise self._table.no_room(bulk)
-        if self._serving.idle:
-            self._serving.wake()
         return attempt.message_id
 
     # Settled
@@ -478,8 +537,6 @@ class KafkaProducer(RefusesOldArguments):
 
     def _check(self, call: str, *, even_closed: bool = False) -> None:
         self._limits.guard.check()
-        if threading.current_thread() is self._serving.listening:
-            raise InCallbackError(f"{call} waits for delivery callbacks and cannot be called inside of one: use send")
         if not even_closed:
             self._check_open(call)
 

@@ -8,7 +8,6 @@ outcomes every few milliseconds, and sleeps while nothing is in flight.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,9 +16,10 @@ from monasca_common.kafka.clock import Signal, SystemClock
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.table import Table, Waiter
 from monasca_common.kafka.producer.topic_limits import TopicLimits
+from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.transport.base import Outcomes, ProducerTransport
 
-LOG = logging.getLogger(__name__)
+LOG = SafeLogger(__name__)
 
 _IDLE_SECONDS = 1.0  # client-wide errors are noticed at least this often
 _BUSY_SECONDS = 0.005  # outcomes of sends are collected this often
@@ -32,6 +32,7 @@ class Serving:
     def __init__(self, table: Table, limits: TopicLimits, eager_callers: int | None = None) -> None:
         self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
+        self.callers: dict[int, None] = {}  # threads in a call of this producer, and those of the library itself
         self.counter: DeliveryCounter | None = None
         self._table = table
         self._clock = table.clock
@@ -42,7 +43,7 @@ class Serving:
         self._stopping = False
         self._ended = False  # no more listeners become due
         self._due = Signal()
-        self.listening: threading.Thread | None = None  # the thread of the listeners
+        self._listening: threading.Thread | None = None
         self.start()
 
     def start(self) -> None:
@@ -88,11 +89,12 @@ class Serving:
         self._ended = True
         if self._table.due:
             self._notify()
-        if self.listening is not None:
+        if self._listening is not None:
             self._due.set()
-            self.listening.join(max(0.0, deadline - _REAL_TIME.monotonic()))
+            self._listening.join(max(0.0, deadline - _REAL_TIME.monotonic()))
 
     def _run(self) -> None:
+        self.callers[threading.get_ident()] = None
         while not self._stopping and self.is_this_thread():
             try:
                 self._turn()
@@ -100,6 +102,7 @@ class Serving:
                 LOG.exception("serving the Kafka client failed")
                 self.idle = True
                 self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
+        del self.callers[threading.get_ident()]
 
     def _turn(self) -> None:
         if not self._table.waiters:
@@ -145,12 +148,13 @@ class Serving:
             return Outcomes()
 
     def _notify(self) -> None:
-        if self.listening is None:
-            self.listening = threading.Thread(target=self._listen, name="kafka-producer-listeners", daemon=True)
-            self.listening.start()
+        if self._listening is None:
+            self._listening = threading.Thread(target=self._listen, name="kafka-producer-listeners", daemon=True)
+            self._listening.start()
         self._due.set()
 
     def _listen(self) -> None:
+        self.callers[threading.get_ident()] = None
         while not self._ended:
             self._due.wait(_REAL_TIME, None)
             self._call_listeners()

@@ -221,7 +221,7 @@ class Table:
     """The messages in flight of one producer, and its budget."""
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
-        self.lock = RLock()  # a signal handler that closes may interrupt its owner
+        self.lock = RLock()  # a signal handler that sends may interrupt its owner
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.messages = 0  # that take room: in flight, waiting for their listeners, or for a flush to report them

@@ -11,7 +11,6 @@ next one at once; when `_MOST_REQUESTS` are out, those that come wait for the fi
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,13 +29,14 @@ from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.table import Bulk, Table
+from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ProducerTransport
 from monasca_common.kafka.transport.bounded import BoundedProducer
 from monasca_common.kafka.transport.reservation import Reservation
 from monasca_common.kafka.transport.topic_watch import TopicWatch
 
-LOG = logging.getLogger(__name__)
+LOG = SafeLogger(__name__)
 
 OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
 
@@ -93,7 +93,7 @@ class TopicLimits:
         self._hand_over = hand_over
         self._on_error = on_error
         self._bucket_seconds: int | None = None
-        self._lock = threading.RLock()  # a signal handler that closes may interrupt its owner
+        self._lock = threading.RLock()  # a signal handler that sends may interrupt its owner
         self._waiting: dict[str, list[Bulk]] = {}
         self._questions: dict[str, _Question] = {}
         self._askers = 0  # threads

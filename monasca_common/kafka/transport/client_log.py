@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 
@@ -25,4 +26,5 @@ class ClientLog:
         message = text % arguments if arguments else text
         more = self._limit.admit(_DIFFERENT_EACH_TIME.sub("", message))
         if more is not None:
-            self._logger.log(level, "%s%s", message, more)
+            with contextlib.suppress(Exception):  # of a log handler; the outcomes that the same call brought count
+                self._logger.log(level, "%s%s", message, more)

@@ -9,7 +9,6 @@ referenced until the call returns, because destroying a client waits for its cal
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import queue
@@ -23,8 +22,9 @@ from typing import Any, Generic, TypeVar
 
 from monasca_common.kafka.clock import Clock, Signal, SystemClock
 from monasca_common.kafka.errors import ClosedError, FatalError, MessagingError, RetriableError
+from monasca_common.kafka.safe_log import SafeLogger
 
-LOG = logging.getLogger(__name__)
+LOG = SafeLogger(__name__)
 
 T = TypeVar("T")
 

@@ -6,14 +6,14 @@ A reader would go on at its old offset and skip records; what a writer had ackno
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from monasca_common.kafka.errors import MessagingError, TopicRecreated
+from monasca_common.kafka.safe_log import SafeLogger
 
-LOG = logging.getLogger(__name__)
+LOG = SafeLogger(__name__)
 
 _ANSWER_SECONDS = 10.0
 

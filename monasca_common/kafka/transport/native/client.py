@@ -48,7 +48,6 @@ class Notices:
     """Passes on what a client reports: lines of its log, and errors of the client as a whole."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, client_id: str) -> None:
-        self._logger = logger
         self._log = ClientLog(logger, clock)
         self._client_id = client_id
 
@@ -62,5 +61,5 @@ class Notices:
             try:
                 if on_error is not None:
                     on_error(fault)
-            except Exception:  # what else the call brought must reach the caller
-                self._logger.exception("an error of the Kafka client could not be handled")
+            except Exception as error:  # what else the call brought must reach the caller
+                self._log.log(logging.ERROR, "an error of the Kafka client could not be handled: %r", error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A signal handler raises an exception at every place of a call where Python runs signal handlers."""
+"""A signal handler raises an exception, or sends, at every place of a call where Python runs signal handlers."""
 
 import dis
 import os
@@ -12,6 +12,7 @@ from monasca_common.kafka import producer as producer_package
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.testing import Fail, MemoryKafka
+from monasca_common.kafka.transport import report_columns
 from monasca_common.kafka.transport.memory import MemoryProducer
 
 _PACKAGE = os.path.dirname(producer_package.__file__)
@@ -28,14 +29,19 @@ class TimeLimit(Exception):
     """What a handler of SIGALRM raises; Ctrl-C's `KeyboardInterrupt` is not even an `Exception`."""
 
 
+def give_up():
+    raise TimeLimit
+
+
 class Interrupt:
-    """Raises `TimeLimit` at the n-th place of the producer's code where Python would run a signal handler.
+    """Calls ``handler`` at the n-th place of the producer's code where Python would run a signal handler.
 
     These places are the beginning of a function, the end of a call of C code, and the end of a loop's turn.
     """
 
-    def __init__(self, nth):
+    def __init__(self, nth, handler=give_up):
         self.left = nth
+        self._handler = handler
         self.place = ""
         self._has_returned = False
 
@@ -50,7 +56,8 @@ class Interrupt:
             sys.settrace(None)
 
     def _trace(self, frame, _event, _argument):
-        if os.path.dirname(frame.f_code.co_filename) != _PACKAGE:
+        path = frame.f_code.co_filename
+        if os.path.dirname(path) != _PACKAGE and path != report_columns.__file__:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         code = frame.f_code.co_code
@@ -75,7 +82,7 @@ class Interrupt:
         self.left -= 1
         if self.left == 0:
             self.place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
-            raise TimeLimit
+            self._handler()
 
 
 class InterruptedCallTest(base.BaseTestCase):
@@ -265,6 +272,49 @@ class InterruptedFlushTest(InterruptedCallTest):
 
     def assert_flushed(self, report):
         self.assertEqual((2, [b"b"]), (report.delivered_count, values_of(report)))
+
+
+class SendingHandlerTest(InterruptedCallTest):
+    """The handler sends, as one may to report that its process is asked to stop."""
+
+    def at_every_place(self, call):
+        nth, interrupt = 0, Interrupt(0)
+        while interrupt.left <= 0:
+            nth += 1
+            producer = self.open()
+            self.broker.delete_records("t", 0, self.broker.watermarks(TopicPartition("t", 0))[1])
+            interrupt = Interrupt(nth, lambda producer=producer: self.send(producer))
+            interrupt.run(call, producer)
+            try:
+                self.assertTrue(producer.flush(_SECONDS).ok)
+                if interrupt.left <= 0:
+                    self.assertEqual({b"plain": 1, b"record": 1}, self.sent_by_handler())
+                producer.close(0)
+                self.assert_empty(producer)
+            except Exception as error:
+                error.add_note(f"interrupted at place {nth}: {interrupt.place}")
+                raise
+        self.assertGreater(nth, FEWEST_PLACES)
+
+    def send(self, producer):
+        producer.send("t", b"plain")
+        producer.send("t", Record(b"record"))
+
+    def sent_by_handler(self):
+        return {value: count for value, count in self.written().items() if value in (b"plain", b"record")}
+
+    # Rule 9
+    def test_during_a_publish(self):
+        self.at_every_place(lambda producer: producer.publish("t", PLAIN, timeout=_SECONDS))
+        self.at_every_place(lambda producer: producer.publish("t", RECORDS, timeout=_SECONDS))
+
+    def test_during_sends_and_a_flush(self):
+        def call(producer):
+            producer.send("t", b"a")
+            producer.send("t", RECORDS[1])
+            producer.flush(_SECONDS)
+
+        self.at_every_place(call)
 
 
 def values_of(report):

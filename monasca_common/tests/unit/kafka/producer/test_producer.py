@@ -459,6 +459,19 @@ class SendTest(ProducerCase):
         self.assertEqual(2, len(producer.flush().failed))
         self.assertTrue(producer.publish("t", [b"b"]).ok)
 
+    def test_a_list_that_another_thread_changes_meanwhile_is_published_as_it_was(self):
+        producer = self.producer()
+        records = [b"a", b"b"]
+        check = producer._check
+
+        def changed(call, **options):
+            records[0] = "c"
+            check(call, **options)
+
+        producer._check = changed
+        self.assertTrue(producer.publish("t", records).ok)
+        self.assertEqual([b"a", b"b"], self.values())
+
     # Rule 7
     def test_a_listener_hears_of_its_message_on_a_thread_of_the_library(self):
         heard = []

@@ -68,22 +68,6 @@ class CloseTest(CutShortCase):
         self.assertEqual((1, 0, True), (len(refused), report.delivered_count, report.ok))
         self.assertEqual([], self.values())
 
-    def test_a_close_within_a_close_as_by_a_signal_handler_closes_the_client_once(self):
-        producer = self.warm_producer()
-        closed = []
-        [transport] = producer._limits.transports()
-        transport.close = closed.append
-        pause = producer._limits.pause
-
-        def signalled(**options):
-            producer._limits.pause = pause
-            producer.close(0)
-            pause(**options)
-
-        producer._limits.pause = signalled
-        producer.close(0)
-        self.assertEqual(1, len(closed))
-
     # Rule 9
     def test_a_listener_that_does_not_return_does_not_hold_it_up(self):
         producer = self.warm_producer()

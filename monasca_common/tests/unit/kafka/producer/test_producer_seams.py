@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two threads, or a thread and its own signal handler, in one producer at the worst moments for it."""
 
-import contextlib
+import logging
 import math
 import threading
-import time
 
 from confluent_kafka import KafkaError, KafkaException
 
-from monasca_common.kafka.errors import ClosedError, TransportError, WrongType
+from monasca_common.kafka.errors import (
+    ClosedError,
+    InCallbackError,
+    MisuseError,
+    QueueFull,
+    TransportError,
+    WrongType,
+)
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.transport.base import Outcomes
@@ -130,43 +136,79 @@ class AttachedTest(SeamCase):
 
 
 class SignalTest(SeamCase):
-    """A signal handler closes the producer; it runs on the thread that it interrupts."""
+    """A signal handler runs on the thread that it interrupts."""
 
-    def closes(self, producer, owner, name):
-        """``owner.name`` is interrupted by a handler, once."""
+    def interrupted(self, owner, name, handler):
+        """Have ``handler`` interrupt the next call of ``owner.name``."""
         call = getattr(owner, name)
 
-        def interrupted(*arguments):
+        def interrupted(*arguments, **options):
             setattr(owner, name, call)
-            producer.close(0)
-            return call(*arguments)
+            handler()
+            return call(*arguments, **options)
 
         setattr(owner, name, interrupted)
 
-    def assert_a_publish_ends(self, producer, topic="t"):
-        def publish():
-            with contextlib.suppress(ClosedError):
-                producer.publish(topic, [b"a"], **AWAY)
-
-        publishing = self.in_background(publish)
-        give_up = time.monotonic() + _SECONDS
-        while publishing.is_alive():
-            self.assertLess(time.monotonic(), give_up, "it waits for ever")
-            self.clock.advance(0.01)
-            threading.Event().wait(0.001)
-
     # Rule 9
-    def test_while_room_is_asked_for(self):
+    def test_calls_that_wait_are_refused_and_the_interrupted_one_goes_on(self):
+        producer = self.producer()
+        report = producer.publish("t", [b"a"])
+        waiting = (
+            lambda: producer.publish("t", [b"x"]),
+            lambda: producer.retry(report),
+            producer.flush,
+            producer.close,
+            producer.reopen,
+        )
+        refused = []
+
+        def handler():
+            refused.extend(str(self.assertRaises(InCallbackError, call)) for call in waiting)
+            producer.send("t", b"from the handler")
+
+        interrupting = (
+            (lambda: producer.publish("t", [b"b"]), producer._serving, "wait"),
+            (lambda: producer.send("t", Record(b"c")), producer._table, "reserve"),
+            (producer.flush, producer, "_flushed"),
+        )
+        for call, owner, name in interrupting:
+            self.interrupted(owner, name, handler)
+            call()
+        expected = [f"{name} waits" for name in ("publish", "retry", "flush", "close", "reopen")] * 3
+        self.assertEqual(expected, [text[: text.index(",")] for text in refused])
+        self.assertTrue(producer.close().ok)
+        self.assertEqual([b"a", b"b", b"c"] + [b"from the handler"] * 3, sorted(self.values()))
+
+    def test_what_a_handler_raises_is_no_refusal_by_the_client(self):
+        producer = self.warm_producer()
+        transport = producer._limits.ready["t"].transport
+        produce = transport.produce
+
+        def interrupted(*arguments):
+            produce(*arguments)
+            raise TransportError("of the handler")
+
+        transport.produce = interrupted
+        self.assertRaises(TransportError, producer.publish, "t", [b"a", b"b"])
+        report = producer.flush()
+        self.assertEqual((0, [b"a", b"b"]), (len(report.failed), self.values()))
+
+    def test_a_send_without_room_does_not_wait_in_a_handler(self):
         producer = self.warm_producer(budget_messages=1)
         self.broker.disconnect()
-        producer.send("t", b"first")
-        self.closes(producer, producer._serving, "wait")
-        self.assert_a_publish_ends(producer)
+        producer.send("t", b"a")
+        refused = []
+        self.interrupted(
+            producer._serving, "wait", lambda: refused.append(self.assertRaises(QueueFull, producer.send, "t", b"b"))
+        )
+        self.at_once(lambda: producer.flush(0))
+        self.assertEqual(1, len(refused))
 
-    def test_while_a_topic_waits_for_its_limit(self):
-        producer = self.producer()
-        self.closes(producer, producer._limits, "_wait")
-        self.assert_a_publish_ends(producer)
+    def test_a_handler_may_publish_by_another_producer(self):
+        producer, other = self.producer(), self.producer()
+        self.interrupted(producer._serving, "wait", lambda: other.publish("t", [b"b"]).raise_for_undelivered())
+        self.assertTrue(producer.publish("t", [b"a"]).ok)
+        self.assertEqual([b"a", b"b"], sorted(self.values()))
 
     def test_while_a_close_waits_for_a_listener(self):
         producer = self.warm_producer()
@@ -180,6 +222,63 @@ class SignalTest(SeamCase):
         producer._serving.stop = interrupted
         self.assertRaises(KeyboardInterrupt, producer.close)
         self.assertEqual([1, 0], [*clients, len(producer._limits.transports())])
+
+
+class LogTest(SeamCase):
+    """The application's log handlers."""
+
+    def handle(self, name, handle):
+        handler = logging.Handler()
+        handler.emit = handle
+        logger = logging.getLogger(f"monasca_common.kafka.{name}")
+        logger.addHandler(handler)
+        self.addCleanup(logger.removeHandler, handler)
+
+    def fail_once(self, producer):
+        """Have the next call that serves the client fail, which is logged."""
+        transport = producer._limits.main
+        poll, flush = transport.poll, transport.flush
+
+        def breaks(*_arguments):
+            transport.poll, transport.flush = poll, flush
+            raise ZeroDivisionError
+
+        transport.poll = transport.flush = breaks
+        producer._serving.wake()
+
+    # Rule 9
+    def test_one_that_raises_ends_no_thread(self):
+        producer = self.producer()
+        raised = threading.Event()
+
+        def handle(_record):
+            raised.set()
+            raise ZeroDivisionError
+
+        self.handle("producer.serving", handle)
+        self.fail_once(producer)
+        self.assertTrue(raised.wait(_SECONDS))
+        self.assertTrue(self.at_once(lambda: producer.publish("t", [b"b"], timeout=3600)).ok)
+
+    def test_one_that_sends_by_the_same_producer_does_not_wait_for_it(self):
+        producer = self.warm_producer(budget_messages=1)
+        self.broker.disconnect()
+        producer.send("t", b"a")
+        refused = []
+        over = threading.Event()
+
+        def handle(_record):
+            refused.extend(
+                type(self.assertRaises(MisuseError, call))
+                for call in (producer.flush, lambda: producer.publish("t", [b"x"]))
+            )
+            refused.append(type(self.assertRaises(QueueFull, producer.send, "t", b"x")))
+            over.set()
+
+        self.handle("producer.serving", handle)
+        self.fail_once(producer)
+        self.assertTrue(over.wait(_SECONDS))
+        self.assertEqual([InCallbackError, InCallbackError, QueueFull], refused)
 
 
 class LimitsTest(SeamCase):

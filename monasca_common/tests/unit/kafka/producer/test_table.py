@@ -527,6 +527,17 @@ class AbandonTest(TableCase):
         self.assertEqual((1, []), self.flush())
         self.assertEqual((0, 0), self.room())
 
+    def test_an_interrupt_while_a_listener_runs_leaves_the_room_to_the_listener(self):
+        [attempt] = self.attempts(b"a")
+        attempt.listeners.append(print)
+        self.reserve([attempt])
+        self.settle(refused=[(attempt.sequence, b"a")])
+        self.table.interrupt([attempt.bulk], DeliveryAbandoned("interrupted"))
+        self.assertEqual(1, self.room()[0])
+        self.table.listener_returned(attempt)
+        self.assertEqual((0, 0), self.room())
+        self.assertEqual((0, []), self.flush())
+
 
 class RandomTest(TableCase):
     """Random calls against a model that has one entry for each message."""
