@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import gc
 import random
 import subprocess
@@ -26,6 +27,7 @@ Partition = tuple[str, int, int, int]
 THREADS = 3
 CLIENTS = 3
 MOST_GROWTH_BYTES = 16 * 1024 * 1024
+LATEST_SECONDS = 60.0  # after the last call: if the process hangs, it shows where
 REFUSALS = (Error, BufferError, TypeError, ValueError, OverflowError, RuntimeError)
 ROUNDS = 5
 # In a process of its own, because the broker keeps what is written to it.
@@ -240,6 +242,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     arguments = parser.parse_args()
+    faulthandler.dump_traceback_later(arguments.minutes * 60 + LATEST_SECONDS, exit=True)
     sys.stdout.write(f"seed {arguments.seed}\n")
     with subprocess.Popen(
         [sys.executable, "-c", BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -344,6 +344,28 @@ class RoomTest(TableCase):
         self.settle(refused=[a])
         self.assertEqual((0, 0), self.room())
 
+    def test_what_sends_reserved_and_did_not_use_is_free_for_others(self):
+        self.table = self.new_table(max_messages=10, max_bytes=10_000)
+        for topic in "tu":
+            self.send(topic=topic)
+        bulk = self.bulk(*[b"x"] * 7)
+        self.assertEqual((9, 7), (self.table.in_flight()[0], bulk.in_flight))
+        self.send(topic="t")
+        self.assertIsNone(self.take(b"x", "u"))
+        self.assertIsNone(self.bulk(b"x"))
+        self.assertEqual(10, self.room()[0])
+
+    def test_a_reservation_has_room_for_no_more_than_the_budget(self):
+        self.table = self.new_table(max_messages=3, max_bytes=1000)
+        sizes = [plain_size(Record(b"x" * length)) for length in (0, 100, 250, 500)]
+        for size in sizes:
+            reservation = self.table.open_sends("t", PREFIX, size, self.new_reservation)
+            self.assertLessEqual((reservation.end - reservation.next, reservation.left), (3, 1000))
+        self.assertEqual((0, 0), self.room())
+        self.table.shut()
+        reservation = self.table.open_sends("t", PREFIX, 1, self.new_reservation)
+        self.assertEqual(reservation.next, reservation.end)
+
     def test_undelivered_sends_keep_it_until_a_flush_reports_them(self):
         sequence = self.send(b"a")
         self.settle(refused=[(sequence, b"a")])

@@ -445,6 +445,24 @@ class TestWithBroker(NativeCase):
         messages = {topic: count.messages for (topic, _), count in counts.items()}
         self.assertEqual({"right": 600, "other": len(sent)}, messages)
 
+    def test_threads_send_concurrently_and_each_message_has_its_own_id(self):
+        producer = self.open(self.broker.bootstrap_servers)
+        room = producer.new_reservation(0, 20_000, 10**9, 1000, 7, PREFIX)
+        ids = [[] for _ in range(4)]
+
+        def send(own):
+            sys.settrace(lambda *_: None)  # threads switch at every call
+            own += [producer.send(f"topic-{id(own) % 3}", b"v", None, room) for _ in range(5000)]
+
+        threads = [threading.Thread(target=send, args=(own,)) for own in ids]
+        for thread in threads:
+            thread.start()
+        sequences = []
+        while any(thread.is_alive() for thread in threads) or producer.queued():
+            sequences += producer.flush(0.01).sequences
+        self.assertEqual(list(range(20_000)), sorted(sequences))
+        self.assertEqual([message_id(PREFIX, at) for at in range(20_000)], sorted(itertools.chain(*ids)))
+
     def test_threads_produce_concurrently(self):
         producer = self.open(self.broker.bootstrap_servers)
         sizes = (1, 63, 64, 200)
