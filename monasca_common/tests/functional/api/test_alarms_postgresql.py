@@ -55,6 +55,7 @@ INSERT INTO alarm_dimension SELECT id, match_key, dimension, value, 'cpu ' || cr
 """
 
 
+@periodic("plans of queries, which change with indexes only")
 class TestIndexesInPostgresql(PostgresqlTestCase):
     """One test, because filling the tables takes some seconds. Each tenant has 500 alarms of 100,000."""
 

@@ -90,14 +90,17 @@ class TestStart(ApiProcessCase):
     def test_a_misspelt_option_is_told_before_anything_starts(self):
         self.assertIn("did you mean 'workers'", self.refused(self.configuration(api=["worker = 2"])))
 
+    @periodic("test_a_misspelt_option_is_told_before_anything_starts is the smoke test")
     def test_an_option_out_of_bounds_is_told(self):
         self.assertIn("max_in_flight", self.refused(self.configuration(api=["max_in_flight = 0"])))
 
+    @periodic("test_a_misspelt_option_is_told_before_anything_starts is the smoke test")
     def test_a_port_that_is_taken_is_told(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             text = self.configuration().replace("{port}", str(taken.getsockname()[1]))
             self.assertIn("in use", self.refused(text))
 
+    @periodic("test_a_misspelt_option_is_told_before_anything_starts is the smoke test")
     def test_without_authentication_it_says_so_at_its_start(self):
         self.assertIn("nobody is authenticated", self.api().text())
 
@@ -201,6 +204,7 @@ class TestIdempotencyKey(ApiProcessCase):
     KEY = {"Idempotency-Key": "one-and-the-same"}  # noqa: RUF012
 
     # Rule 27
+    @periodic("clients repeat at any worker in the test with lost answers")
     def test_a_repeat_at_another_worker_is_read_once(self):
         first, second = self.api(), self.api()
         body = [metric("a"), metric("b")]
@@ -210,6 +214,7 @@ class TestIdempotencyKey(ApiProcessCase):
         )
 
     # Rule 27
+    @periodic("the unit tests repeat requests in flight")
     def test_a_repeat_while_the_first_is_in_flight_waits_for_the_same_delivery(self):
         api = self.api(api=["publish_timeout_seconds = 120"])
         self.assertEqual(204, api.post(metric("warm"))[0])

@@ -10,6 +10,7 @@ import time
 
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 SLOW = 1000
 ROUNDS = 10
@@ -105,6 +106,7 @@ class TestSlowClients(SlowClientsCase):
         self.assertRegex(api.text(), "connections ended early .*: .*a body took too long")
 
 
+@periodic("the unit tests of the connections answer early")
 class TestEarlyAnswers(SlowClientsCase):
     # Rule 52
     def test_a_body_that_is_too_large_is_answered_to_who_still_sends_it(self):

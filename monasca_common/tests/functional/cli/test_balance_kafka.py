@@ -5,8 +5,10 @@ import json
 
 from monasca_common.kafka import RetriableError
 from monasca_common.tests.functional.cli.cluster_case import ClusterCommandCase
+from monasca_common.tests.periodic import periodic
 
 
+@periodic("the unit tests plan the same elections; three nodes start for it")
 class TestBalance(ClusterCommandCase):
     command = ("balance",)
     nodes = 3

@@ -27,7 +27,7 @@ Partition = tuple[str, int, int, int]
 THREADS = 3
 CLIENTS = 3
 MOST_GROWTH_BYTES = 16 * 1024 * 1024
-LATEST_SECONDS = 60.0  # after the last call: if the process hangs, it shows where
+LATEST_SECONDS = 180.0  # after the last call: if the process hangs, it shows where
 REFUSALS = (Error, BufferError, TypeError, ValueError, OverflowError, RuntimeError)
 ROUNDS = 5
 # In a process of its own, because the broker keeps what is written to it.
@@ -42,6 +42,7 @@ WRONG: tuple[Any, ...] = (None, 1, "text", b"bytes", (), [], -1, 2**70, "\0", "t
 
 
 TOPICS = ("a", "b", "c")
+STRATEGIES = {"g": "range", "h": "cooperative-sticky"}  # the broker ends if members of a group have different ones
 
 
 class Tracked:
@@ -91,7 +92,7 @@ class Reading:
 
     def __init__(self, servers: str, numbers: random.Random) -> None:
         self.has_broker = numbers.random() < 0.8
-        itself = weakref.ref(self)
+        itself, group = weakref.ref(self), numbers.choice(tuple(STRATEGIES))
 
         def on_rebalance(kind: str, partitions: list[Partition]) -> None:
             reading = itself()
@@ -101,11 +102,11 @@ class Reading:
         self.client = Consumer(
             {
                 "bootstrap.servers": servers if self.has_broker else "127.0.0.1:1",
-                "group.id": numbers.choice(("g", "h")),
+                "group.id": group,
                 "enable.partition.eof": "true",
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": numbers.choice(("range", "cooperative-sticky")),
+                "partition.assignment.strategy": STRATEGIES[group],
                 "session.timeout.ms": "6000",
                 "log_level": "0",
             },

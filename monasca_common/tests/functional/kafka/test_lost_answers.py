@@ -28,6 +28,7 @@ class TestLostAnswers(LostAnswersCase):
         self.check_that_the_log_holds_each_once(aftermath)
 
     # Rule 3
+    @periodic("mutant; that of the persister is the smoke test")
     def test_mutant_a_retry_that_makes_new_ids_is_read_twice(self):
         with mutants.publishes_again():
             aftermath = self.lose_answers()

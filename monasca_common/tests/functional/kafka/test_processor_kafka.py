@@ -272,6 +272,7 @@ class TestCrash(CrashCase):
             self.assertEqual([], self.found())
 
     # Rule 13
+    @periodic("mutant; that of the persister is the smoke test")
     def test_after_a_poll_mutant_commits_what_it_polled(self):
         # Ten polls have everything; those after them take 0.2 s each, and there is a commit once a second.
         self.crash("processor.after_poll=kill@20", mutant="commits_what_it_polled", pace_seconds=0.5)

@@ -168,6 +168,7 @@ class CounterTest(ServicesCase):
         self.assertEqual((40, 40, 0, 0, 0, 0), self.books())
 
 
+@periodic("CounterTest and TestAuditCrash kill the same services")
 class ServeTest(ServicesCase):
     """What is missing is in the log, in /metrics, and in the metric that the alarm of `init` is over; it has no state
     of its own, so a kill changes nothing."""

@@ -25,6 +25,7 @@ from oslotest import base
 from monasca_common.devbroker import certificates
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.periodic import periodic
 
 PASSWORD = "correct horse battery"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -235,6 +236,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         self.assertEqual(200, self.ask("GET", "/")[0])
         self.assertLess(time.monotonic() - began, 5)
 
+    @periodic("the unit tests refuse the same settings")
     def test_what_is_not_safe_does_not_start(self):
         for options, named in (
             ({"login": "none", "host": "0.0.0.0"}, "login"),

@@ -218,6 +218,7 @@ class CrashTest(CrashCase):
         self.crash("notification.before_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
 
+    @periodic("PostgresqlCrashTest runs the same test on PostgreSQL")
     def test_after_it_sent(self):
         self.crash("notification.after_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)

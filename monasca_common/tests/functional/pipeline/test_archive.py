@@ -81,6 +81,7 @@ class ArchiveTest(ArchiveCase):
         self.assertEqual(named, set(self.visible_files()))
         self.assertEqual([], self.staged_files())
 
+    @periodic("a variant of the first test")
     def test_two_topics_share_a_location(self):
         other = self.new_topic(1)
         self.publish([metric(1)])
@@ -104,6 +105,7 @@ class ArchiveTest(ArchiveCase):
         self.assertFalse((self.location / f"topic={self.topic}" / _folder(SIX_MS)).exists())
         self.assertEqual(4, len(self.manifest()))
 
+    @periodic("test_hours_that_are_too_old_are_removed_whole is the smoke test")
     def test_a_removal_that_dies_is_finished(self):
         self.publish([metric(number) for number in range(12)])
         self.archiving().step()

@@ -89,11 +89,13 @@ class CompactionTest(CompactionCase):
         self.compact(from_ms=SIX_MS + HOUR_MS, to_ms=SIX_MS + 2 * HOUR_MS)
         self.assert_exact(files=14)
 
+    @periodic("a variant of the merge that the first test verifies")
     def test_what_was_archived_without_columns_has_them_afterwards(self):
         self.compact(columns="parsed")
         self.assertEqual({"cpu.percent"}, {row.metric_name for row in self.archived()})
         self.assert_exact(files=6)
 
+    @periodic("a variant of the merge that the first test verifies")
     def test_where_folders_cannot_be_exchanged_files_are_placed_and_then_removed(self):
         with mock.patch.object(Store, "exchange", lambda *_: False):
             self.compact()
@@ -110,6 +112,7 @@ class CompactionTest(CompactionCase):
         self.compact()
         self.assert_exact(files=6)
 
+    @periodic("the unit tests take the same lock")
     def test_of_two_that_compact_one_is_told(self):
         with self.meanwhile("compaction.after_write", self.compact):
             self.assertRaises(StagingLost, self.compact)
@@ -126,6 +129,7 @@ class CompactionTest(CompactionCase):
 
         return mock.patch.object(batch, "fail_point", fail_point)
 
+    @periodic("a variant of the merge that the first test verifies")
     def test_the_command_merges_what_each_topic_has(self):
         conf = cfg.ConfigOpts()
         conf(["--config-file", self.configuration()])
@@ -160,6 +164,7 @@ class CompactionCrashTest(CompactionCrashCase):
         self.die_and(self.compact)
 
 
+@periodic("CompactionCrashTest dies at the same fail points on SQLite")
 class CompactionCrashPostgresqlTest(CompactionCrashCase):
     database = "postgresql"
 

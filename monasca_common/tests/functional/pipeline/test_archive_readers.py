@@ -16,11 +16,13 @@ from pyspark.sql import functions as sql
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, metric
+from monasca_common.tests.periodic import periodic
 
 ZONES = ("America/New_York", "Asia/Kolkata")
 HOURS = [6, 7, 8] * 4
 
 
+@periodic("ArchiveTest reads every file; this one reads them with other programs")
 class ReadersTest(ArchiveCase):
     """Twelve records of three hours are archived, and a batch of ten more is written and not committed."""
 

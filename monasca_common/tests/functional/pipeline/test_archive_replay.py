@@ -60,6 +60,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.assertEqual(original, sorted(map(facts, self.replayed())))
         self.assertEqual(1, len({message.partition() for message in self.replayed() if message.key() == b"k"}))
 
+    @periodic("the unit tests derive the same ids")
     def test_a_message_without_an_id_gets_the_one_that_readers_gave_it(self):
         plain = self.producer_without_ids()
         plain.publish(self.topic, [Record(envelopes.log(1), partition=1)]).raise_for_undelivered()
@@ -77,6 +78,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.addCleanup(producer.close, 1)
         return producer
 
+    @periodic("the unit tests choose by the same ranges and filters")
     def test_a_range_and_a_filter_choose(self):
         self.publish([metric(number) for number in range(12)])  # of six, seven and eight o'clock
         self.publish([b"no json", envelopes.event(0, now_ms=SIX_MS + HOUR_MS + 5)])
@@ -260,6 +262,7 @@ class CommandTest(ArchiveCase):
         self.assertEqual(1, len(told), damaged.stderr)
         self.assertIn(f"ArchiveDamaged: {cut} is not a whole Parquet file", told[0])
 
+    @periodic("a dry run of ReplayToKafkaTest counts the same")
     def test_a_replay_counts_and_sends_nothing_without_execute(self):
         self.publish(metric(number) for number in range(12))
         self.archiving().step()

@@ -93,6 +93,7 @@ class DefinitionTest(ChangesCase):
         self.assertEqual([NEW_ALARM], self.changes())
         self.assertEqual({table: [0] for table in OF_SERIES}, self.counts())
 
+    @periodic("a variant of test_one_that_is_changed_between_two_batches")
     def test_one_that_is_disabled_between_two_batches_changes_states_and_says_so(self):
         definition, job, _ = self.alarming("last(cpu) > 5")
         self.change(definition, actions_enabled=False)
@@ -102,6 +103,7 @@ class DefinitionTest(ChangesCase):
         told = [(each["newState"], each["actionsEnabled"]) for each in self.messages()]
         self.assertEqual([("ALARM", True), ("OK", False)], told)
 
+    @periodic("a variant of test_one_that_is_changed_between_two_batches")
     def test_one_that_is_disabled_in_the_middle_of_a_batch_is_disabled_in_it(self):
         definition, job = self.define("max(cpu) > 5", "hostname"), self.evaluation()
         self.measure(9.0)
@@ -109,6 +111,7 @@ class DefinitionTest(ChangesCase):
         self.assertEqual([("ALARM", False)], [(each["newState"], each["actionsEnabled"]) for each in self.messages()])
 
 
+@periodic("DefinitionTest changes alarms between and within batches as well")
 class AlarmTest(ChangesCase):
     def test_one_that_is_deleted_comes_again_with_its_series_as_another(self):
         _, job, alarm_id = self.alarming()

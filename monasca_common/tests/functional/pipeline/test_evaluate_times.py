@@ -129,6 +129,7 @@ class OutageTest(TimelineCase):
         self.assertIn("OK", told["high", "b"])
 
 
+@periodic("the unit tests advance the same clocks")
 class FastClockTest(TimelineCase):
     def test_a_host_whose_clock_is_a_day_ahead_changes_nothing_for_others(self):
         self.define_each(one="avg(cpu) > 5", at_once="max(cpu) > 5")

@@ -13,6 +13,7 @@ from monasca_common.pipeline.errors import BackfillStopped, RecordsLost
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark, expected
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
 
 HOUR_MS = 3_600_000
@@ -84,6 +85,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
+    @periodic("the others cover the same plan")
     def test_what_the_stream_has_not_reached_is_left_to_it(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
@@ -103,6 +105,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual((0, 0), (report.offsets, report.groups))
         self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
 
+    @periodic("test_a_crash_within_changes_nothing is the stronger test")
     def test_asked_to_stop_it_replaces_nothing(self):
         self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
@@ -119,6 +122,7 @@ class BackfillTest(KafkaPipelineCase):
         error = self.assertRaises(RecordsLost, self.backfill(clock=SetClock(10**15)).run, FIRST_MS, FIRST_MS + HOUR_MS)
         self.assertIn("retention_days", str(error))
 
+    @periodic("test_what_the_stream_reads_meanwhile_counts_once is the smoke test")
     def test_what_retention_passes_while_it_computes_is_not_lost(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
@@ -172,6 +176,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([24, 11], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
 
+    @periodic("test_what_the_stream_reads_meanwhile_counts_once is the smoke test")
     def test_an_archive_that_is_ahead_of_a_stream_that_moves_on_loses_nothing(self):
         messages = self.publish(self.records(0, range(1, 20)))
         self.until_quiet(self.stream_job)
@@ -191,6 +196,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     # Rule 36
+    @periodic("test_a_log_that_does_not_reach_back_is_refused is the smoke test")
     def test_what_neither_has_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
         history = self.archived_history()
@@ -202,6 +208,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([40], self.scalars("SELECT record_count FROM aggregate_usage"))
 
     # Rule 36
+    @periodic("test_what_the_stream_reads_meanwhile_counts_once is the smoke test")
     def test_a_partition_that_the_stream_begins_meanwhile_counts_once(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)

@@ -19,6 +19,7 @@ from monasca_common.monitoring.audit.balance import balances
 from monasca_common.monitoring.audit.log_counter import LogCounter
 from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
+from monasca_common.tests.periodic import periodic
 
 POINTS = (
     "pipeline.before_clearing",
@@ -35,6 +36,7 @@ report_seconds = 0.1
 """
 
 
+@periodic("CrashTest kills the same job on PostgreSQL, and that of the archive runs on SQLite")
 class SqliteCrashTest(PipelineProcessCase):
     database = "sqlite"
 

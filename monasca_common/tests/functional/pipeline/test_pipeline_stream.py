@@ -166,6 +166,7 @@ class RangesTest(StreamCase):
         self.assertRaises(TopicMismatch, self.job().step)
 
 
+@periodic("the unit tests compare the options of both clients, and TestPermissions logs in")
 class SecurityTest(StreamCase):
     cluster_settings: ClassVar[dict[str, Any]] = {"tls": True, "sasl": True}
 

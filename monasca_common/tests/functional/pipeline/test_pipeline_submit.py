@@ -9,10 +9,12 @@ import fixtures
 import psutil
 
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
+from monasca_common.tests.periodic import periodic
 
 SECRET = "plantedspark"
 
 
+@periodic("test_component_submit compares the command, and EndToEndTest runs the same jobs")
 class SubmitTest(PipelineProcessCase):
     database = "sqlite"
 

@@ -7,6 +7,7 @@ from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedDefinitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.pipeline.evaluate.rounds_contract import DAY_MS, RoundsContract, look
 
 #: The columns in which copies of an alarm differ, and which of a copy they are.
@@ -18,6 +19,7 @@ _OWN = {
 }
 
 
+@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlCrashTest is the smoke test")
 class PostgresqlRoundsTest(RoundsContract, PostgresqlTestCase):
     def setUp(self):
         super().setUp()
