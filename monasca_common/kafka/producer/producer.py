@@ -65,7 +65,6 @@ LOG = SafeLogger(__name__)
 _GRACE_SECONDS = 0.25
 _LONGEST_SECONDS = 1e8  # three years; infinity is too much for locks
 _INTERRUPTED = "the call that sent it was interrupted"
-_OPTIONAL_BYTES = (bytes, type(None))
 # Two retries of one report, even by two producers, must not both find the same message worth sending.
 _RETRYING = threading.RLock()
 os.register_at_fork(before=_RETRYING.acquire, after_in_parent=_RETRYING.release, after_in_child=_RETRYING.release)
@@ -135,7 +134,8 @@ class KafkaProducer(RefusesOldArguments):
         ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
         and still on its way: give the report to `retry`, never the records to `publish` again.
         """
-        return self._publish(topic, as_list(records), key, headers, timeout)
+        own = records[:] if type(records) is list else as_list(records)  # another thread may change it
+        return self._publish(topic, own, key, headers, timeout)
 
     @_waits
     def _publish(
@@ -188,7 +188,8 @@ class KafkaProducer(RefusesOldArguments):
         for room in the budget, never inside a delivery callback; raises `QueueFull` when there is none.
         """
         limit = self._limits.ready.get(topic)
-        if limit is None or on_delivery is not None or type(record) is not bytes or type(key) not in _OPTIONAL_BYTES:
+        is_plain = type(record) is bytes and (key is None or type(key) is bytes)
+        if limit is None or on_delivery is not None or not is_plain:
             given_id = self._send(topic, record, key, on_delivery)
         else:
             given_id = limit.transport.send(topic, record, key, limit.sends)
