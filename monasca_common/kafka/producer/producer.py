@@ -188,8 +188,12 @@ class KafkaProducer(RefusesOldArguments):
         for room in the budget, never inside a delivery callback; raises `QueueFull` when there is none.
         """
         limit = self._limits.ready.get(topic)
-        is_plain = type(record) is bytes and (key is None or type(key) is bytes)
-        if limit is None or on_delivery is not None or not is_plain:
+        if (
+            limit is None
+            or on_delivery is not None
+            or type(record) is not bytes
+            or (key is not None and type(key) is not bytes)
+        ):
             given_id = self._send(topic, record, key, on_delivery)
         else:
             given_id = limit.transport.send(topic, record, key, limit.sends)
