@@ -266,7 +266,8 @@ class Table:
             if self.messages >= self.max_messages or self.bytes + size > self.max_bytes:
                 self.close_sends()
             now = self.clock.monotonic()
-            count = 0 if self.shut_down else max(0, min(_SENDS, self.max_messages - self.messages))
+            free = 0 if self.shut_down else max(0, self.max_messages - self.messages)
+            count = min(_SENDS, -(-free // BUDGET_SHARE))  # some is left for sends to other topics
             room = max(0, self.max_bytes - self.bytes) // BUDGET_SHARE
             first = self._next
             self._next = first + count  # no call in between: no signal handler numbers messages as well
