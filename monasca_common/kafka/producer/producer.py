@@ -80,7 +80,7 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
 
     @functools.wraps(method)
     def call(self: KafkaProducer, /, *arguments: Options.args, **options: Options.kwargs) -> Result:
-        thread, callers = threading.get_ident(), self._serving.callers
+        thread, callers = threading.get_ident(), self._table.callers
         if thread in callers:
             raise InCallbackError(
                 f"{method.__name__.strip('_')} waits, and cannot be called in a delivery callback, nor in a signal "
@@ -196,7 +196,7 @@ class KafkaProducer(RefusesOldArguments):
         ):
             given_id = self._send(topic, record, key, on_delivery)
         else:
-            given_id = limit.transport.send(topic, record, key, limit.sends)
+            given_id = limit.transport.send(topic, record, key, limit.sends) if limit.is_atomic else None
             if given_id is None:  # too little is reserved, or the message needs a closer look
                 given_id = self._send(topic, record, key, None, limit)
         if self._serving.idle:
@@ -454,13 +454,15 @@ class KafkaProducer(RefusesOldArguments):
         limit: TopicLimit | None = None,
     ) -> bytes | None:
         """`send` for everything but bare bytes with reserved room; ``limit``: reserve some if they are plain."""
-        thread, callers = threading.get_ident(), self._serving.callers
+        thread, callers = threading.get_ident(), self._table.callers
         is_inside = thread in callers  # it must not wait
         callers[thread] = None
         try:
             if limit is not None and type(record) is bytes:
-                self._open_sends(topic, limit, len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES)
                 given_id = limit.transport.send(topic, record, key, limit.sends)
+                if given_id is None:
+                    self._open_sends(topic, limit, len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES)
+                    given_id = limit.transport.send(topic, record, key, limit.sends)
                 if given_id is not None:
                     return given_id
             patience = 0.0 if is_inside else self.settings.publish_timeout_seconds

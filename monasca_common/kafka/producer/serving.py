@@ -32,7 +32,6 @@ class Serving:
     def __init__(self, table: Table, limits: TopicLimits, eager_callers: int | None = None) -> None:
         self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
-        self.callers: dict[int, None] = {}  # threads in a call of this producer, and those of the library itself
         self.counter: DeliveryCounter | None = None
         self._table = table
         self._clock = table.clock
@@ -94,15 +93,14 @@ class Serving:
             self._listening.join(max(0.0, deadline - _REAL_TIME.monotonic()))
 
     def _run(self) -> None:
-        self.callers[threading.get_ident()] = None
-        while not self._stopping and self.is_this_thread():
-            try:
-                self._turn()
-            except Exception:
-                LOG.exception("serving the Kafka client failed")
-                self.idle = True
-                self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
-        del self.callers[threading.get_ident()]
+        with self._table.as_caller():
+            while not self._stopping and self.is_this_thread():
+                try:
+                    self._turn()
+                except Exception:
+                    LOG.exception("serving the Kafka client failed")
+                    self.idle = True
+                    self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
 
     def _turn(self) -> None:
         if not self._table.waiters:
@@ -154,11 +152,11 @@ class Serving:
         self._due.set()
 
     def _listen(self) -> None:
-        self.callers[threading.get_ident()] = None
-        while not self._ended:
-            self._due.wait(_REAL_TIME, None)
-            self._call_listeners()
-        self._call_listeners()  # what came between its last look and the end
+        with self._table.as_caller():
+            while not self._ended:
+                self._due.wait(_REAL_TIME, None)
+                self._call_listeners()
+            self._call_listeners()  # what came between its last look and the end
 
     def _call_listeners(self) -> None:
         due = self._table.due

@@ -21,10 +21,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from threading import RLock
+from threading import RLock, get_ident
 
 from monasca_common.kafka.clock import Clock, Signal, SystemClock
 from monasca_common.kafka.errors import (
@@ -232,6 +233,7 @@ class Table:
         self.last_error: TransportError | None = None
         self.finished: TransportError | None = None  # the client's fatal error
         self.due: deque[tuple[DeliveryListener, DeliveryAttempt]] = deque()  # listeners to call, in order
+        self.callers: dict[int, None] = {}  # threads in a call of this producer, and its own: none of them may wait
         self.waiters: dict[Waiter, None] = {}
         self._next = 0
         self._bulks: list[Bulk] = []  # of which something is in flight, and open ones of sends, by their sequences
@@ -241,6 +243,15 @@ class Table:
         self._undelivered: list[DeliveryAttempt] = []  # the same; they keep their room
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._trouble_at = float("-inf")
+
+    @contextmanager
+    def as_caller(self) -> Iterator[None]:
+        """Note that this thread is one of the producer's own."""
+        self.callers[get_ident()] = None
+        try:
+            yield
+        finally:
+            del self.callers[get_ident()]
 
     # Reserved
 
@@ -265,40 +276,47 @@ class Table:
         with self.lock:
             if self.messages >= self.max_messages or self.bytes + size > self.max_bytes:
                 self.close_sends()
-            now = self.clock.monotonic()
-            free = 0 if self.shut_down else max(0, self.max_messages - self.messages)
-            count = min(_SENDS, -(-free // BUDGET_SHARE))  # some is left for sends to other topics
-            room = max(0, self.max_bytes - self.bytes) // BUDGET_SHARE
-            first = self._next
-            self._next = first + count  # no call in between: no signal handler numbers messages as well
-            reservation = reserve(first, first + count, room, id_prefix)
-            if count:
-                bulk = Bulk(self, topic, id_prefix, size=room, first=first, reservation=reservation)
-                bulk.next, bulk.queued_at = first + count, now
-                bulk.has_room, bulk.is_new, bulk.of_sends = True, False, True
-                self.messages += count  # no call from here
-                self.bytes += room
-                self._open += [bulk]
+            bulk = Bulk(self, topic, id_prefix, of_sends=True, has_room=True, is_new=False)
+            bulk.queued_at = self.clock.monotonic()
+            free = 0 if self.shut_down else self.max_messages - self.messages  # no call from here
+            count = 0 if free <= 0 else _SENDS if free > _SENDS * BUDGET_SHARE else free // BUDGET_SHARE + 1
+            room = self.max_bytes - self.bytes if count else 0
+            room = 0 if room < 0 else room // BUDGET_SHARE  # some is left for sends to other topics
+            first = bulk.first = self._next
+            self._next = bulk.next = first + count
+            self.messages += count
+            self.bytes += room
+            bulk.size = room
+            try:
+                reservation = bulk.reservation = reserve(first, first + count, room, id_prefix)
                 insort(self._bulks, bulk, key=_first)
+                self._open += [bulk]
+            except BaseException:
+                self.messages -= count
+                self.bytes -= room
+                if bulk in self._bulks:
+                    self._bulks.remove(bulk)
+                raise
             return reservation
 
     def close_sends(self) -> None:
         """End what was reserved for sends, and free what they have not used of it."""
         with self.lock:
-            while self._open:
-                bulk = self._open[-1]
+            for bulk in self._open[::-1]:
                 reservation = bulk.reservation
                 if reservation is not None:
                     reservation.close()
-                    if self._next == bulk.next:  # no call from here
-                        self._next = reservation.next  # the rest is still unused
-                    self.messages -= bulk.next - reservation.next
-                    self.bytes -= reservation.left
-                    bulk.size -= reservation.left
-                    bulk.next = reservation.next
+                if bulk.reservation is not None:  # no call from here: a signal handler that sends may have been faster
+                    if self._next == bulk.next:
+                        self._next = bulk.reservation.next  # the rest is still unused
+                    self.messages -= bulk.next - bulk.reservation.next
+                    self.bytes -= bulk.reservation.left
+                    bulk.size -= bulk.reservation.left
+                    bulk.next = bulk.reservation.next
                     bulk.reservation = None
                 self._finish_if_settled(bulk)
-                self._open.remove(bulk)
+                if bulk in self._open:
+                    self._open.remove(bulk)
 
     def may_reserve(self, bulk: Bulk) -> bool:
         """Whether there is room for the bulk, or can never be any."""
@@ -475,11 +493,12 @@ class Table:
         """How many messages and bytes are in flight, and for how many seconds the oldest one."""
         messages, size, oldest = 0, 0, math.inf
         for bulk in self._bulks[:]:  # without the lock, which a fork may leave taken
-            reservation = bulk.reservation
-            if bulk.in_flight:
-                messages += bulk.in_flight
-                size += bulk.size - (0 if reservation is None else reservation.left)
+            count = bulk.in_flight
+            if count:
+                messages += count
                 oldest = min(oldest, bulk.queued_at)
+                reservation = bulk.reservation  # no call from here: no other thread ends it meanwhile
+                size += bulk.size if reservation is None else bulk.size - reservation.left
         return messages, size, max(0.0, self.clock.monotonic() - oldest)
 
     def note_trouble(self, error: TransportError) -> None:
@@ -622,11 +641,11 @@ class Table:
             bulk.values = []
         if bulk.of_sends:
             bulk.columns = []  # a flush only counts them
-        place = bisect_left(self._bulks, bulk.first, key=_first)
-        while self._bulks[place] is not bulk:  # an empty one has the same first sequence
-            place += 1
-        del self._bulks[place]
         bulk.over = True
+        place = bisect_left(self._bulks, bulk.first, key=_first)
+        while place < len(self._bulks) and self._bulks[place] is not bulk:  # an empty one has the same first sequence
+            place += 1
+        del self._bulks[place : place + 1]  # if a signal handler that sends was not faster
 
     def _forget_refusal(self, topic: str) -> None:
         """Forget the refusal, because a message of the topic was delivered."""

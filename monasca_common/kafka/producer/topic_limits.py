@@ -56,6 +56,7 @@ class TopicLimit:
     transport: BoundedProducer
     max_bytes: int
     sends: Reservation  # of the next plain sends
+    is_atomic: bool  # whether the client's `send` is one step for signal handlers
     known_at: float
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
 
@@ -226,12 +227,16 @@ class TopicLimits:
 
     def _run(self) -> None:
         """The body of a thread that requests limits while any are due."""
-        while questions := self._next_questions():
-            for topic, limit in self._ask(questions).items():
-                try:
-                    self._answered(topic, questions[topic], limit)
-                except Exception:  # messages to the other topics wait for this thread
-                    LOG.exception("the limit of topic %r could not be used", topic)
+        with self._table.as_caller():
+            while questions := self._next_questions():
+                for topic, limit in self._ask(questions).items():
+                    try:
+                        problem = self._answered(topic, questions[topic], limit)
+                    except Exception:  # messages to the other topics wait for this thread
+                        LOG.exception("the limit of topic %r could not be used", topic)
+                    else:
+                        if problem:  # without the lock, for which a log handler would keep others waiting
+                            LOG.warning("topic %r: %s", topic, problem)
 
     def _next_questions(self) -> dict[str, _Question]:
         """Those that are due; none: this thread is not needed any more."""
@@ -267,38 +272,38 @@ class TopicLimits:
         LOG.info("the limit of topic %r %s; [kafka] max_message_bytes (%d) is used instead", topic, why, fallback)
         return fallback
 
-    def _answered(self, topic: str, question: _Question, limit: int | None) -> None:
-        """Note a limit. With ``None`` it is requested again; after a while, waiting messages use the configured
-        limit."""
+    def _answered(self, topic: str, question: _Question, limit: int | None) -> str:
+        """Note a limit; returns what to log. With ``None`` it is requested again; after a while, waiting messages use
+        the configured limit."""
+        problem = ""
         with self._lock:
             if self._questions.get(topic) is not question:
-                return  # of a client that was replaced
+                return problem  # of a client that was replaced
             if limit is not None:
                 del self._questions[topic]
-                self._know(topic, limit)
-                return
+                return self._know(topic, limit)
             pause = _ASK_AGAIN_SOON_SECONDS if topic in self._waiting else _ASK_AGAIN_SECONDS
             if topic in self._waiting and self.main.clock.monotonic() >= question.impatient_at:
                 fallback = self._settings.max_message_bytes
-                LOG.warning("no answer about the limit of topic %r; %d is used instead", topic, fallback)
-                self._know(topic, fallback)
+                problem = self._know(topic, fallback) or f"no answer about its limit; {fallback} is used instead"
                 pause = _ASK_AGAIN_SECONDS
             question.out = False
             question.again_at = time.monotonic() + pause
+        return problem
 
-    def _know(self, topic: str, max_bytes: int) -> None:
+    def _know(self, topic: str, max_bytes: int) -> str:
         waiting = self._waiting.pop(topic, [])
         try:
             limit = self._limit(topic, max_bytes)
         except Exception as error:  # as above; the next message asks again
-            LOG.error("no client could be opened for topic %r: %s", topic, error)
             cause = error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}")
             self._refuse(waiting, cause)
-            return
+            return f"no client could be opened for it: {error}"
         for bulk in waiting:
             self._hand_over(limit, bulk)
         self.ready[topic] = limit
         self.watch.add(topic)
+        return ""
 
     def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
         refusal = None
@@ -314,7 +319,8 @@ class TopicLimits:
             transport = self.open_client(batch_bytes)
             self._by_batch_bytes = {**self._by_batch_bytes, batch_bytes: transport}
         now = self.main.clock.monotonic()
-        return TopicLimit(transport, max_bytes, transport.new_reservation(0, 0, 0, 0, 0, None), now, refusal)
+        nothing = transport.new_reservation(0, 0, 0, 0, 0, None)
+        return TopicLimit(transport, max_bytes, nothing, transport.send_is_atomic, now, refusal)
 
     def forget(self, topic: str | None = None) -> None:
         """Ask for the topic's limit (``None``: every topic's) again at the next message."""

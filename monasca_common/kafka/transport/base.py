@@ -112,6 +112,7 @@ class ProducerTransport(ABC):
     driver: str  # the name that selects it
     refusals: tuple[type[Exception], ...]
     clock: Clock
+    send_is_atomic = False  # whether `send` is one step for signal handlers
     abort_is_due = False  # the abort of its last transaction has no answer yet
     new_reservation: Callable[[int, int, int, int, int, bytes | None], Reservation] = Reservation
 

@@ -57,6 +57,7 @@ class BoundedProducer(ProducerTransport):
         self.driver = client.driver
         self.refusals = (*client.refusals, _NoClient)
         self.new_reservation = client.new_reservation
+        self.send_is_atomic = client.send_is_atomic
         self.clock = client.clock
         self._client: ProducerTransport | None = client
         self._on_error = on_error

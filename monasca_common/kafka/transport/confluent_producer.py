@@ -27,9 +27,13 @@ from monasca_common.kafka.transport.reservation import Reservation
 LOG = logging.getLogger(__name__)
 
 
+class _Refusal(Exception):
+    """The client did not take a message; the argument is its own error."""
+
+
 class ConfluentProducer(LibrdkafkaProducer):
     driver = "confluent"
-    refusals = (KafkaException, BufferError)
+    refusals = (_Refusal,)
 
     def __init__(
         self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
@@ -63,10 +67,15 @@ class ConfluentProducer(LibrdkafkaProducer):
         sequence: int,
     ) -> None:
         callback = MethodType(self._report, sequence)
-        self._produce(topic, value, key, partition, callback, callback, timestamp_ms, list(headers))
+        try:
+            self._produce(topic, value, key, partition, callback, callback, timestamp_ms, list(headers))
+        except (KafkaException, BufferError) as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # a signal handler raised it, after the client took the message
+            raise _Refusal(error) from None
 
     def fault(self, error: Any) -> TransportError:
-        return translate(error)
+        return translate(error.args[0] if isinstance(error, _Refusal) else error)
 
     def poll(self, timeout: float) -> Outcomes:
         return self._serve(self._client.poll, timeout)
@@ -138,4 +147,4 @@ class ConfluentProducer(LibrdkafkaProducer):
 
 
 def _refuse(*_arguments: Any) -> None:
-    raise KafkaException(KafkaError(KafkaError._DESTROY, "the client is closed"))
+    raise _Refusal(KafkaError(KafkaError._DESTROY, "the client is closed"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 from operator import itemgetter
@@ -34,7 +35,7 @@ class ReportColumns:
         self._clock = clock
         self._translate = translate
         self._delivered: list[tuple[int, int, int, int]] = []
-        self._undelivered: list[UndeliveredMessage] = []
+        self._undelivered: deque[UndeliveredMessage] = deque()
         self._counts: DeliveryCounts = {}
 
     def report(self, sequence: int, error: Any, message: RawMessage) -> None:
@@ -67,20 +68,23 @@ class ReportColumns:
             if reservation.id_prefix is not None:
                 given_id = message_id(reservation.id_prefix, sequence)
                 headers = ((MESSAGE_ID_HEADER, given_id),)
-            client.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
-        except client.refusals as error:
-            self._undelivered.append(UndeliveredMessage(sequence, client.fault(error), value, key, taken=False))
+            try:
+                client.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
+            except client.refusals as refusal:
+                refused = UndeliveredMessage(sequence, client.fault(refusal), value, key, taken=False)
+                self._undelivered.append(refused)
         except BaseException:
             if sequence >= 0:
-                interrupted = TransportError("the call that sent it was interrupted")
-                self._undelivered.append(UndeliveredMessage(sequence, interrupted, value, key, taken=None))
+                error = TransportError("the call that sent it was interrupted")
+                interrupted = UndeliveredMessage(sequence, error, value, key, taken=None)
+                self._undelivered.append(interrupted)
             raise
         return given_id
 
     def take(self) -> Outcomes:
         """What was reported since the last call."""
         delivered, self._delivered = self._delivered, []
-        undelivered, self._undelivered = self._undelivered, []
+        undelivered = [self._undelivered.popleft() for _ in range(len(self._undelivered))]  # others may add to it
         counts, self._counts = self._counts, {}
         if not delivered:
             return Outcomes(undelivered=undelivered)

@@ -36,6 +36,10 @@ class _Flight(NamedTuple):
     sequence: int
 
 
+class _Refusal(KafkaException):
+    """The client did not take a message. Nobody else raises it: what a signal handler raises is no refusal."""
+
+
 class MemoryProducer(ProducerTransport):
     """A producer of the broker behind ``settings.connection.bootstrap_servers``.
 
@@ -45,7 +49,7 @@ class MemoryProducer(ProducerTransport):
     """
 
     driver = "memory"
-    refusals = (KafkaException,)
+    refusals = (_Refusal,)
 
     def __init__(self, settings: ProducerSettings, batch_bytes: int, on_error: OnError) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)
@@ -78,9 +82,9 @@ class MemoryProducer(ProducerTransport):
         message = MemoryMessage(topic, partition, value, key, list(headers), timestamp_ms or self.clock.time_ms())
         with self._broker.changed:
             if self._closed:
-                raise KafkaException(raw_error("_STATE", "the producer is closed"))
+                raise _Refusal(raw_error("_STATE", "the producer is closed"))
             if self._fatal is not None:
-                raise KafkaException(raw_error("_FATAL", str(self._fatal)))
+                raise _Refusal(raw_error("_FATAL", str(self._fatal)))
             self._queue.append((message, sequence))
             self._undelivered += 1
             self._send()

@@ -127,9 +127,7 @@ void raise_error(int code, const char *text, int fatal) {
 
 void raise_refused(client_t *self, int code) {
     char text[512];
-    if (code == RD_KAFKA_RESP_ERR__QUEUE_FULL)
-        PyErr_SetString(PyExc_BufferError, rd.err2str(code));
-    else if (code == RD_KAFKA_RESP_ERR__FATAL) { /* as in `on_error` */
+    if (code == RD_KAFKA_RESP_ERR__FATAL) { /* as in `on_error` */
         code = rd.fatal_error(self->rk, text, sizeof text);
         raise_error(code, text, 1);
     } else

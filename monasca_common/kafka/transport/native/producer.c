@@ -459,7 +459,8 @@ static PyObject *reservation_new(PyTypeObject *type, PyObject *arguments, PyObje
     long long first, end, left, largest, overhead;
     PyObject *id_prefix;
     bytes_t prefix;
-    (void)names;
+    if (names && PyDict_Size(names))
+        return PyErr_Format(PyExc_TypeError, "Reservation takes no keyword arguments");
     if (!PyArg_ParseTuple(arguments, "LLLLLO:Reservation", &first, &end, &left, &largest, &overhead, &id_prefix) ||
         !as_prefix(id_prefix, &prefix))
         return NULL;

@@ -31,7 +31,8 @@ _SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # of a delivered mes
 
 class NativeProducer(LibrdkafkaProducer):
     driver = "native"
-    refusals = (_librdkafka.Error, BufferError)
+    refusals = (_librdkafka.Error,)
+    send_is_atomic = True
     new_reservation = _librdkafka.Reservation  # type: ignore[assignment]
 
     def __init__(

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A signal handler raises an exception, or sends, at every place of a call where Python runs signal handlers."""
 
+import contextlib
 import dis
 import os
 import sys
+import threading
 from collections import Counter
 
 from oslotest import base
 
 from monasca_common.kafka import producer as producer_package
+from monasca_common.kafka.errors import QueueFull, TransportError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.testing import Fail, MemoryKafka
@@ -88,6 +91,8 @@ class Interrupt:
 class InterruptedCallTest(base.BaseTestCase):
     """A call is interrupted at each place in turn, by one producer after the other."""
 
+    budget = 100_000
+
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
@@ -96,7 +101,7 @@ class InterruptedCallTest(base.BaseTestCase):
         self.second = self.open()
 
     def open(self):
-        settings = self.kafka.producer_settings(linger_ms=0)
+        settings = self.kafka.producer_settings(linger_ms=0, budget_messages=self.budget)
         producer = KafkaProducer(
             settings,
             lambda batch_bytes, on_error: MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error),
@@ -134,8 +139,9 @@ class InterruptedCallTest(base.BaseTestCase):
 
     def assert_empty(self, producer):
         health, table = producer.health(), producer._table
-        left = (health.outstanding_messages, health.outstanding_bytes, table.messages, table._by_id)
-        self.assertEqual((0, 0, 0, {}), left)
+        left = (health.outstanding_messages, health.outstanding_bytes, table.messages, table.bytes, table._by_id)
+        self.assertEqual((0, 0, 0, 0, {}), left)
+        self.assertNotIn(threading.get_ident(), table.callers)
 
     def written(self):
         return Counter(message.value for message in self.broker.records("t"))
@@ -205,6 +211,12 @@ class InterruptedSendTest(InterruptedCallTest):
 
     def test_a_record_while_no_broker_answers(self):
         self.at_every_place(self.send(RECORDS[1]), self.closed_all, before=self.broker.disconnect)
+
+    def test_bytes_that_the_client_refuses(self):
+        def refuse(producer):
+            producer._limits.main._client._fatal = TransportError("no more")
+
+        self.at_every_place(self.send(b"a"), self.closed_all, prepare=refuse)
 
     def test_a_send_before_an_interrupted_one_is_reported_as_if_nothing_had_happened(self):
         self.at_every_place(self.send(b"a"), self.closed_all, prepare=lambda producer: producer.send("t", OTHER))
@@ -277,6 +289,8 @@ class InterruptedFlushTest(InterruptedCallTest):
 class SendingHandlerTest(InterruptedCallTest):
     """The handler sends, as one may to report that its process is asked to stop."""
 
+    most = 0  # messages that took room at a time
+
     def at_every_place(self, call):
         nth, interrupt = 0, Interrupt(0)
         while interrupt.left <= 0:
@@ -287,8 +301,9 @@ class SendingHandlerTest(InterruptedCallTest):
             interrupt.run(call, producer)
             try:
                 self.assertTrue(producer.flush(_SECONDS).ok)
-                if interrupt.left <= 0:
+                if interrupt.left <= 0 and self.budget > len(PLAIN) + 2:
                     self.assertEqual({b"plain": 1, b"record": 1}, self.sent_by_handler())
+                self.assertLessEqual(self.most, self.budget)
                 producer.close(0)
                 self.assert_empty(producer)
             except Exception as error:
@@ -297,8 +312,10 @@ class SendingHandlerTest(InterruptedCallTest):
         self.assertGreater(nth, FEWEST_PLACES)
 
     def send(self, producer):
-        producer.send("t", b"plain")
-        producer.send("t", Record(b"record"))
+        with contextlib.suppress(QueueFull):
+            producer.send("t", b"plain")
+            producer.send("t", Record(b"record"))
+        self.most = max(self.most, producer._table.messages)
 
     def sent_by_handler(self):
         return {value: count for value, count in self.written().items() if value in (b"plain", b"record")}
@@ -310,11 +327,18 @@ class SendingHandlerTest(InterruptedCallTest):
 
     def test_during_sends_and_a_flush(self):
         def call(producer):
-            producer.send("t", b"a")
+            for topic in ("t", "u", "t"):
+                producer.send(topic, b"a")
             producer.send("t", RECORDS[1])
             producer.flush(_SECONDS)
 
         self.at_every_place(call)
+
+
+class SendingWithoutRoomTest(SendingHandlerTest):
+    """What is reserved for sends is ended again and again to make room."""
+
+    budget = 4
 
 
 def values_of(report):

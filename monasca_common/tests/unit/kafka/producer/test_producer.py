@@ -497,6 +497,12 @@ class SendTest(ProducerCase):
         self.assertTrue(done.wait(50))
         self.assertEqual(1, producer.health().failed_listeners)
 
+    def test_a_thread_that_gets_the_number_of_one_that_ended_may_wait(self):
+        producer = self.producer()
+        producer.send("t", b"a", on_delivery=lambda delivery: None)
+        self.assertTrue(producer.close().ok)
+        self.assertEqual({}, producer._table.callers)
+
     # Rule 7
     def test_waiting_inside_a_listener_raises_at_once_and_sending_works(self):
         producer = self.producer()

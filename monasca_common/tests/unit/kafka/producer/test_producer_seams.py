@@ -78,7 +78,7 @@ class ReopenedMeanwhileTest(SeamCase):
 
         def refuses(*_arguments):
             gate()
-            raise KafkaException(KafkaError(KafkaError._FATAL, "the client is finished"))
+            raise limits.main.refusals[0](KafkaError(KafkaError._FATAL, "the client is finished"))
 
         limits.main.produce_record = refuses
         producer.send("t", b"a")
@@ -186,12 +186,13 @@ class SignalTest(SeamCase):
 
         def interrupted(*arguments):
             produce(*arguments)
-            raise TransportError("of the handler")
+            raise raised
 
-        transport.produce = interrupted
-        self.assertRaises(TransportError, producer.publish, "t", [b"a", b"b"])
-        report = producer.flush()
-        self.assertEqual((0, [b"a", b"b"]), (len(report.failed), self.values()))
+        for raised in (TransportError("of the handler"), KafkaException("of its client"), BufferError("of its client")):
+            transport.produce = interrupted
+            self.assertRaises(type(raised), producer.publish, "t", [b"a", b"b"])
+            self.assertEqual((), producer.flush().failed)
+        self.assertEqual([b"a", b"b"] * 3, self.values())
 
     def test_a_send_without_room_does_not_wait_in_a_handler(self):
         producer = self.warm_producer(budget_messages=1)
@@ -203,6 +204,17 @@ class SignalTest(SeamCase):
         )
         self.at_once(lambda: producer.flush(0))
         self.assertEqual(1, len(refused))
+
+    def test_a_call_that_waits_is_refused_during_a_plain_send(self):
+        producer = self.warm_producer()
+        refused = []
+        self.interrupted(
+            producer._limits.main._client,
+            "produce_record",
+            lambda: refused.append(self.assertRaises(InCallbackError, producer.flush)),
+        )
+        producer.send("t", b"a")
+        self.assertEqual((1, 1), (len(refused), producer.flush().delivered_count))
 
     def test_a_handler_may_publish_by_another_producer(self):
         producer, other = self.producer(), self.producer()
@@ -279,6 +291,24 @@ class LogTest(SeamCase):
         self.fail_once(producer)
         self.assertTrue(over.wait(_SECONDS))
         self.assertEqual([InCallbackError, InCallbackError, QueueFull], refused)
+
+    def test_one_that_publishes_about_a_topic_is_refused_and_holds_up_no_other_topic(self):
+        producer, seen = self.producer(), []
+        over = threading.Event()
+
+        def handle(_record):
+            error = self.assertRaises(InCallbackError, producer.publish, "t", [b"x"])
+            seen.append((type(error), producer._limits._lock._is_owned()))
+            over.set()
+
+        def no_client(*_arguments):
+            raise TransportError("no more threads")
+
+        self.handle("producer.topic_limits", handle)
+        producer._limits._limit = no_client
+        self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600))
+        self.assertTrue(over.wait(_SECONDS))
+        self.assertEqual([(InCallbackError, False)], seen)
 
 
 class LimitsTest(SeamCase):

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import deque
 from itertools import accumulate
+from unittest import mock
 
 from oslotest import base
 
@@ -443,6 +444,21 @@ class AgeTest(TableCase):
         self.assertEqual(7, self.table.in_flight()[2])
         self.settle((first, b"a"))
         self.assertEqual(0, self.table.in_flight()[2])
+
+    def test_what_is_ended_while_it_is_looked_at_counts_as_it_is(self):
+        """Another thread settles between the looks at a bulk and at its reservation."""
+        in_flight, looks = Bulk.in_flight.fget, []
+
+        def ended(bulk):
+            looks.append(bulk)
+            if len(looks) == 1:
+                self.table.close_sends()
+            return in_flight(bulk)
+
+        self.send(b"a")
+        with mock.patch.object(Bulk, "in_flight", property(ended)):
+            messages, size, _ = self.table.in_flight()
+        self.assertEqual((1, plain_size(Record(b"a"))), (messages, size))
 
 
 class FlushTest(TableCase):

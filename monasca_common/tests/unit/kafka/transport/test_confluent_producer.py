@@ -34,6 +34,28 @@ class TestServing(base.BaseTestCase):
                 self.assertIs(raised, self.assertRaises(type(raised), call, 0.0))
         self.assertEqual([], self.errors)
 
+    def test_what_a_signal_handler_raises_after_the_client_took_a_message_is_no_refusal(self):
+        produce = self.producer._produce
+
+        def interrupted(*arguments):
+            produce(*arguments)
+            raise BufferError("of the handler")
+
+        self.producer._produce = interrupted
+        self.assertRaises(BufferError, self.producer.produce_record, "t", b"v", None, -1, 0, (), 1)
+        room = self.producer.new_reservation(2, 3, 100, 100, 0, None)
+        self.assertRaises(BufferError, self.producer.send, "t", b"v", None, room)
+        self.producer.purge()
+        undelivered = [(each.sequence, each.taken) for each in self.producer.flush(10).undelivered]
+        self.assertEqual([(1, True), (2, None), (2, True)], sorted(undelivered, key=str))
+
+    def test_what_the_client_refuses_is_a_refusal(self):
+        self.assertRaises(self.producer.refusals, self.producer.produce_record, "t" * 1000, b"v", None, -1, 0, (), 1)
+        room = self.producer.new_reservation(2, 3, 100, 100, 0, None)
+        self.assertEqual(b"", self.producer.send("t" * 1000, b"v", None, room))
+        [message] = self.producer.poll(0).undelivered
+        self.assertEqual((2, False, "_INVALID_ARG"), (message.sequence, message.taken, message.error.name))
+
     def test_a_fatal_error_of_the_client_is_reported_once(self):
         self.client_returns_although(KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
         self.producer.poll(0.0)

@@ -90,6 +90,19 @@ class ProduceTest(ProducerCase):
             [message.headers for message in self.broker.records("t")],
         )
 
+    def test_a_refused_send_is_undelivered_although_outcomes_are_taken_meanwhile(self):
+        self.producer.close(0)
+        fault = self.producer.fault
+
+        def taken_meanwhile(error):
+            self.assertEqual((), tuple(self.producer._reports.take().undelivered))
+            return fault(error)
+
+        self.producer.fault = taken_meanwhile
+        self.assertEqual(b"", self.producer.send("t", b"v", None, Reservation(7, 8, 100, 100, 0, None)))
+        [message] = self.producer._reports.take().undelivered
+        self.assertEqual((7, False, "_STATE"), (message.sequence, message.taken, message.error.name))
+
     def test_a_topic_is_made_when_it_is_first_produced_to(self):
         self.produce("new", b"v")
         self.assertEqual(("new",), self.broker.topics())

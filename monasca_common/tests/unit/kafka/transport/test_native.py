@@ -133,8 +133,8 @@ class TestWithoutBroker(NativeCase):
         self.assertEqual(200, producer.produce("t", [b"v"] * 250, None, 0, PREFIX))
         self.assertEqual(0, producer.produce("t", [b"v"], None, 200, PREFIX))
         for refused in (
-            self.assertRaises(BufferError, producer.produce_record, "t", b"v", None, -1, 0, (), 200),
-            self.assertRaises(BufferError, producer.produce_record, "t", b"v", None, -1, 0, (("h", b""),), 200),
+            self.assertRaises(self.client_error(), producer.produce_record, "t", b"v", None, -1, 0, (), 200),
+            self.assertRaises(self.client_error(), producer.produce_record, "t", b"v", None, -1, 0, (("h", b""),), 200),
         ):
             fault = producer.fault(refused)
             self.assertEqual((RetriableError, "_QUEUE_FULL"), (type(fault), fault.name))
