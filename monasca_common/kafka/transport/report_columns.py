@@ -68,15 +68,18 @@ class ReportColumns:
             if reservation.id_prefix is not None:
                 given_id = message_id(reservation.id_prefix, sequence)
                 headers = ((MESSAGE_ID_HEADER, given_id),)
+            refusal: Exception | None = None
             try:
                 client.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
-            except client.refusals as refusal:
+            except client.refusals as error:
+                refusal = error
+            if refusal is not None:
                 refused = UndeliveredMessage(sequence, client.fault(refusal), value, key, taken=False)
-                self._undelivered.append(refused)
+                self._undelivered.append(refused)  # built before: `take` may run meanwhile
         except BaseException:
             if sequence >= 0:
-                error = TransportError("the call that sent it was interrupted")
-                interrupted = UndeliveredMessage(sequence, error, value, key, taken=None)
+                cause = TransportError("the call that sent it was interrupted")
+                interrupted = UndeliveredMessage(sequence, cause, value, key, taken=None)
                 self._undelivered.append(interrupted)
             raise
         return given_id

@@ -284,7 +284,7 @@ class ThreadsTest(BoundedCase):
 
         self.names = [name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")]
         calls = {name: noted(name) for name in self.names} | instead
-        return SimpleNamespace(clock=self.clock, driver="memory", refusals=(), **calls)
+        return SimpleNamespace(clock=self.clock, driver="memory", refusals=(), send_is_atomic=False, **calls)
 
     def assert_on_the_helper(self, helper, calls, bounded, **others):
         """``others``: the thread of each call that is on neither."""
