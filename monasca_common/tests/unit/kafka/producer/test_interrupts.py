@@ -69,6 +69,8 @@ class Interrupt:
         def trace(frame, event, _argument):
             if event == "return":
                 self._has_returned = True
+            elif event == "exception":
+                last[0] = 0  # Python runs no signal handler after a call that raised
             elif event == "opcode":
                 opcode = code[frame.f_lasti]
                 returned_from_c = last[0] in _CALLS and not self._has_returned
