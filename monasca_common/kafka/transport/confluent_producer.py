@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
@@ -52,6 +53,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         self._reports = ReportColumns(self.clock, translate)
         self._report = self._reports.report
         self._produce: Callable[..., None] = self._client.produce
+        self.send = functools.partial(self._reports.send, self)  # type: ignore[method-assign]
 
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
         return self._reports.send(self, topic, value, key, reservation)
