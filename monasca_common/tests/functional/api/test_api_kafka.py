@@ -66,6 +66,7 @@ class TestStop(ApiProcessCase):
         self.assertEqual(204, api.post(metric())[0])
         self.assertEqual(0, api.stop())
 
+    @periodic("the unit tests count the lines")
     def test_a_healthy_start_and_stop_are_a_line_each(self):
         api = self.api(api=["workers = 2"])
         self.assertEqual(204, api.post(metric())[0])
@@ -76,6 +77,7 @@ class TestStop(ApiProcessCase):
             self.assertIn(part, lines[0])
         self.assertIn("stopped", lines[1])
 
+    @periodic("SIGTERM ends it in the first test")
     def test_ctrl_c_ends_it_as_well(self):
         api = self.api()
         self.assertEqual(0, api.stop(signal.SIGINT))

@@ -91,6 +91,7 @@ class TestMembership(ProcessorCase):
         self.run_processor(handler, **protocol)
         self.assertEqual([0, 1, 2], [offset for offsets in calls for offset in offsets])
 
+    @periodic("a dependency that is away for longer than the interval is the stronger test")
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_classic_group(self):
         self.handle_slowly(**CLASSIC)
 

@@ -123,6 +123,7 @@ class ArchiveTest(ArchiveCase):
         self.assertIn(repr(self.group), str(error))
 
     # Rule 38
+    @periodic("CrashTest repeats batches that are in place")
     def test_a_position_that_was_put_back_archives_nothing_twice(self):
         sent = self.publish(metric(number) for number in range(10))
         self.archiving().step()

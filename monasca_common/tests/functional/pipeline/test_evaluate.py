@@ -292,7 +292,7 @@ class CrashTest(EvaluateCase):
         *("evaluate.inside_chunk", "evaluate.after_commit", "evaluate.before_clearing"),
     )
 
-    # Rule 48
+    # Rules 45, 48
     def test_whoever_goes_on_tells_each_transition_once(self):
         self.define("max(cpu) > 5", "hostname")
         self.evaluation().step()

@@ -135,6 +135,7 @@ class EvaluateProcessTest(EvaluateCase):
         return found
 
 
+@periodic("PostgresqlCrashTest dies at each fail point of the same job")
 class PostgresqlEvaluateProcessTest(EvaluateProcessTest):
     database = "postgresql"
     POINTS = (
