@@ -66,7 +66,7 @@ class TestStop(ApiProcessCase):
         self.assertEqual(204, api.post(metric())[0])
         self.assertEqual(0, api.stop())
 
-    @periodic("the unit tests count the lines")
+    @periodic("the first test stops one as well")
     def test_a_healthy_start_and_stop_are_a_line_each(self):
         api = self.api(api=["workers = 2"])
         self.assertEqual(204, api.post(metric())[0])

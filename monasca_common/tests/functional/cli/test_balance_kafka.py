@@ -8,7 +8,7 @@ from monasca_common.tests.functional.cli.cluster_case import ClusterCommandCase
 from monasca_common.tests.periodic import periodic
 
 
-@periodic("the unit tests plan the same elections; three nodes start for it")
+@periodic("three nodes start for one command")
 class TestBalance(ClusterCommandCase):
     command = ("balance",)
     nodes = 3

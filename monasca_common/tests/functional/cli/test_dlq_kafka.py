@@ -177,6 +177,7 @@ class TestReplay(DlqCase):
         self.assertEqual(0, self.run_command("replay", *own)[0])
         self.wait_until(lambda: waiting() == (0, 0), "the brokers' answer that the transaction has ended")
 
+    @periodic("the unit tests count what a dry run sends")
     def test_a_look_sends_nothing(self):
         self.bury(2)
         for words in (("list", "--by-reason"), ("replay", "--dry-run")):

@@ -8,6 +8,7 @@ import fixtures
 
 from monasca_common.kafka import dead_letters
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+from monasca_common.tests.periodic import periodic
 
 _LETTERS = "metrics.dlq"
 _MISSING_TOPICS = (
@@ -80,6 +81,7 @@ class TestEveryCommand(ClusterCommandCase):
             self.assertEqual((1, True), (status, "1 letter waits for another run: there is no topic gone" in out), err)
         self.assertEqual({letters}, self.topics())
 
+    @periodic("the commands of the other tests describe topics by the same call")
     def test_a_service_creates_no_topic(self):
         other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"
         folder = self.useFixture(fixtures.TempDir()).path

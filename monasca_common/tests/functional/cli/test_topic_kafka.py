@@ -5,6 +5,7 @@ import json
 import signal
 
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+from monasca_common.tests.periodic import periodic
 
 _JSON = ("-f", "json")
 
@@ -110,6 +111,7 @@ class TestTail(TopicCase):
 
 
 class TestSample(TopicCase):
+    @periodic("the unit tests choose the same offsets")
     def test_even_ones_are_at_equal_distances_and_random_ones_repeat_by_their_seed(self):
         self.fill(100)
         self.fill(100, partition=1)

@@ -64,6 +64,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.admin.delete_records({TopicPartition(self.topic, 0): self.log_end()})
 
     # Rule 17
+    @periodic("the others read to the end of such logs")
     def test_a_transactional_topic_that_retention_emptied_is_read_on_with_nothing_lost_and_no_lag(self):
         self.put_in_a_transaction(b"1", b"2")
         self.begin()

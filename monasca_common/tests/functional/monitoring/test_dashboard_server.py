@@ -236,7 +236,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         self.assertEqual(200, self.ask("GET", "/")[0])
         self.assertLess(time.monotonic() - began, 5)
 
-    @periodic("the unit tests refuse the same settings")
+    @periodic("it starts a server for each setting")
     def test_what_is_not_safe_does_not_start(self):
         for options, named in (
             ({"login": "none", "host": "0.0.0.0"}, "login"),

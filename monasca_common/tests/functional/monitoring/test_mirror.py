@@ -296,6 +296,7 @@ class TestVerify(VerifyCase):
         self.assertEqual([4, 0], [row["expired"] for row in rows])
 
     # Rule 65
+    @periodic("the unit tests name them as well")
     def test_messages_that_are_missing_doubled_or_altered_are_named(self):
         """Of a sample those that are in it; how much was not looked at is told."""
         self.put(400)

@@ -161,6 +161,7 @@ class TogetherTest(ArchiveCase):
         self.assertEqual([], self.staged_files())
 
     # Rule 38
+    @periodic("test_the_slower_one_is_fenced_and_goes_on_behind_the_other is the smoke test")
     def test_files_that_the_other_took_for_orphans_are_written_again(self):
         def starts_and_dies():
             with failpoints.armed("archive.before_rename", "raise"):
@@ -179,6 +180,7 @@ class TogetherTest(ArchiveCase):
         self.assert_archived_once(self.sent)
         self.assertEqual({"placed"}, {row.state for row in self.manifest()})
 
+    @periodic("mutant; that of the persister is the smoke test")
     def test_mutant_without_the_fence(self):
         self.other._is_tidy = True  # it runs since before
         with (

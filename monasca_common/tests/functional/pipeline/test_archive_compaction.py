@@ -102,6 +102,7 @@ class CompactionTest(CompactionCase):
         self.assert_exact(files=6)
 
     # Rule 38
+    @periodic("CompactionCrashTest archives between a death and the next compaction")
     def test_a_batch_that_is_archived_meanwhile_stays(self):
         for point in ("compaction.after_write", "compaction.after_commit"):
             with self.meanwhile(point, self.archive_some), PatientWatch(self) as watch:
@@ -112,7 +113,7 @@ class CompactionTest(CompactionCase):
         self.compact()
         self.assert_exact(files=6)
 
-    @periodic("the unit tests take the same lock")
+    @periodic("test_manifest replaces a file once")
     def test_of_two_that_compact_one_is_told(self):
         with self.meanwhile("compaction.after_write", self.compact):
             self.assertRaises(StagingLost, self.compact)

@@ -60,7 +60,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.assertEqual(original, sorted(map(facts, self.replayed())))
         self.assertEqual(1, len({message.partition() for message in self.replayed() if message.key() == b"k"}))
 
-    @periodic("the unit tests derive the same ids")
+    @periodic("the consumers' contract derives the same ids")
     def test_a_message_without_an_id_gets_the_one_that_readers_gave_it(self):
         plain = self.producer_without_ids()
         plain.publish(self.topic, [Record(envelopes.log(1), partition=1)]).raise_for_undelivered()
@@ -78,7 +78,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.addCleanup(producer.close, 1)
         return producer
 
-    @periodic("the unit tests choose by the same ranges and filters")
+    @periodic("test_selection chooses by the same ranges and filters")
     def test_a_range_and_a_filter_choose(self):
         self.publish([metric(number) for number in range(12)])  # of six, seven and eight o'clock
         self.publish([b"no json", envelopes.event(0, now_ms=SIX_MS + HOUR_MS + 5)])
@@ -123,6 +123,7 @@ class ReplayToStorageTest(ArchiveCase):
         return super().replay(send, tasks=self.tasks, **changes)
 
     # Rule 39
+    @periodic("a replay that dies and is repeated is the smoke test")
     def test_an_empty_database_comes_to_equal_the_original_in_any_order(self):
         chance = random.Random(5)
         values = [metric(number).value for number in range(60)]

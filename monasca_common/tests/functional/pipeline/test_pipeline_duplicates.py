@@ -200,6 +200,7 @@ class BackfillCase(DuplicatesCase):
 
 
 class BackfillTest(BackfillCase):
+    @periodic("BackfillTest of the stream is the smoke test")
     def test_a_backfill_counts_once_what_was_counted_twice(self):
         self.first(b"a", 0, value=1)
         self.first(b"b", 1, value=2)

@@ -166,7 +166,7 @@ class RangesTest(StreamCase):
         self.assertRaises(TopicMismatch, self.job().step)
 
 
-@periodic("the unit tests compare the options of both clients, and TestPermissions logs in")
+@periodic("test_connector verifies the options of Spark's client")
 class SecurityTest(StreamCase):
     cluster_settings: ClassVar[dict[str, Any]] = {"tls": True, "sasl": True}
 
