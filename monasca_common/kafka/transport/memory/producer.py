@@ -36,7 +36,7 @@ class _Flight(NamedTuple):
     sequence: int
 
 
-class _Refusal(KafkaException):
+class _NotTaken(KafkaException):
     """The client did not take a message. Nobody else raises it: what a signal handler raises is no refusal."""
 
 
@@ -49,7 +49,7 @@ class MemoryProducer(ProducerTransport):
     """
 
     driver = "memory"
-    refusals = (_Refusal,)
+    refusals = (_NotTaken,)
 
     def __init__(self, settings: ProducerSettings, batch_bytes: int, on_error: OnError) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)
@@ -82,9 +82,9 @@ class MemoryProducer(ProducerTransport):
         message = MemoryMessage(topic, partition, value, key, list(headers), timestamp_ms or self.clock.time_ms())
         with self._broker.changed:
             if self._closed:
-                raise _Refusal(raw_error("_STATE", "the producer is closed"))
+                raise _NotTaken(raw_error("_STATE", "the producer is closed"))
             if self._fatal is not None:
-                raise _Refusal(raw_error("_FATAL", str(self._fatal)))
+                raise _NotTaken(raw_error("_FATAL", str(self._fatal)))
             self._queue.append((message, sequence))
             self._undelivered += 1
             self._send()
