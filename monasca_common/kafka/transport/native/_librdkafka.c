@@ -159,6 +159,12 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* A thread that closes a consumer goes on using it, as one does that polls it: in callbacks. */
+static int is_closed(const client_t *self) {
+    unsigned long thread = PyThread_get_thread_ident();
+    return self->closed || (self->closing && self->closing != thread && self->serving != thread);
+}
+
 /* Returns with an exception if a signal handler raised one. */
 static void wait_in_slices(client_t *self, int slice(client_t *, int), int64_t timeout_ms) {
     int64_t until_ms = monotonic_ms() + timeout_ms;
@@ -168,7 +174,7 @@ static void wait_in_slices(client_t *self, int slice(client_t *, int), int64_t t
         Py_BEGIN_ALLOW_THREADS
         over = slice(self, slice_ms);
         Py_END_ALLOW_THREADS
-        if (PyErr_CheckSignals() || over || self->closed || left_ms <= SLICE_MS)
+        if (PyErr_CheckSignals() || over || is_closed(self) || left_ms <= SLICE_MS)
             return;
     }
 }
@@ -181,7 +187,7 @@ PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, 
         PyErr_SetString(PyExc_RuntimeError, "one call that waits for this client at a time");
         return NULL;
     }
-    self->serving = 1;
+    self->serving = PyThread_get_thread_ident();
     begin_use(self);
     wait_in_slices(self, slice, timeout_ms);
     taken = take(self);
@@ -201,7 +207,7 @@ void free_object(PyObject *self) {
 }
 
 int is_open(const client_t *self) {
-    if (!self->closed)
+    if (!is_closed(self))
         return 1;
     raise_error(RD_KAFKA_RESP_ERR__DESTROY, "the client is closed", 0);
     return 0;

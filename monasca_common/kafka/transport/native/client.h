@@ -29,8 +29,9 @@ typedef struct client {
     void (*release)(struct client *); /* what holds `rk`, before its destruction */
     pid_t pid;
     int closed;
-    int users;   /* calls that use `rk` without the GIL */
-    int serving; /* whether `serve` is one of them */
+    int users;             /* calls that use `rk` without the GIL */
+    unsigned long serving; /* the thread of the one that is `serve`, or 0 */
+    unsigned long closing; /* the thread that closes a consumer, or 0 */
 
     pthread_mutex_t notices_lock; /* any thread of librdkafka logs */
     array_t notices;              /* errors, and lines of the log */

@@ -17,6 +17,7 @@
 /* Messages keep the memory of the answers that they came in. What exceeds these is copied, the oldest first. */
 #define MOST_KEPT_ROWS 64
 #define MOST_KEPT_BYTES (16 << 20)
+#define LONGEST_CALL_MS 5000 /* that a close waits for; a commit may never end */
 
 enum { COLUMNS = 5 };
 
@@ -511,12 +512,19 @@ static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject 
     return NULL;
 }
 
-/* Leaves the group, which calls `on_rebalance`, and then destroys the client. */
+/* Leaves the group, which calls `on_rebalance`, and then destroys the client. Calls of other threads, but for a poll,
+ * end before: librdkafka does not answer what comes while it leaves, such as a request for the assignment. */
 static PyObject *consumer_close(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
     (void)unused;
-    if (self->closed)
+    if (self->closed || self->closing)
         Py_RETURN_NONE;
+    self->closing = PyThread_get_thread_ident();
+    for (int waited_ms = 0; self->users > !!self->serving && waited_ms < LONGEST_CALL_MS; waited_ms++) {
+        Py_BEGIN_ALLOW_THREADS
+        usleep(1000);
+        Py_END_ALLOW_THREADS
+    }
     begin_use(self);
     Py_BEGIN_ALLOW_THREADS
     rd.consumer_close(self->rk);

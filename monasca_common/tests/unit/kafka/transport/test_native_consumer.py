@@ -378,6 +378,23 @@ class TestWithBroker(NativeConsumerCase):
             consumer.poll(10, 0.1)
         self.assertEqual(set(), consumer.assignment())
 
+    def test_calls_of_other_threads_end_when_it_is_closed(self):
+        for _ in range(30):
+            consumer = self.reading("t")
+            calls = (consumer.assignment, lambda consumer=consumer: consumer.position([TopicPartition("t", 0)]))
+            threads = [threading.Thread(target=self.call_until_closed, args=(call,), daemon=True) for call in calls]
+            for thread in threads:
+                thread.start()
+            consumer.close()
+            for thread in threads:
+                thread.join(PATIENCE_SECONDS)
+                self.assertFalse(thread.is_alive())
+
+    def call_until_closed(self, call):
+        with contextlib.suppress(ClosedError, TransportError):
+            while True:
+                call()
+
     def test_a_client_that_is_closed_during_a_callback_is_closed(self):
         class Callbacks:
             def on_assign(self, partitions):
