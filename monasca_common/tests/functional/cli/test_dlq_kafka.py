@@ -58,7 +58,7 @@ class DlqCase(ClusterCommandCase):
 
 class TestReplay(DlqCase):
     # Rule 17
-    @periodic("test_those_selected_go_and_the_others_wait_for_their_turn and the unit tests interrupt fewer letters")
+    @periodic("a hundred thousand letters; test_those_selected_go_and_the_others_wait_for_their_turn is the smoke test")
     def test_a_hundred_thousand_letters_interrupted_and_gone_on_with_go_back_once_each(self):
         self.bury(1, first=LETTERS, origin="gone")  # so that those behind it in this partition are in notes
         for partition in (0, 1):

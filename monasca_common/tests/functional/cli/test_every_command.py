@@ -81,7 +81,7 @@ class TestEveryCommand(ClusterCommandCase):
             self.assertEqual((1, True), (status, "1 letter waits for another run: there is no topic gone" in out), err)
         self.assertEqual({letters}, self.topics())
 
-    @periodic("the commands of the other tests describe topics by the same call")
+    @periodic("test_without_topics_each_says_what_is_missing is the smoke test")
     def test_a_service_creates_no_topic(self):
         other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"
         folder = self.useFixture(fixtures.TempDir()).path

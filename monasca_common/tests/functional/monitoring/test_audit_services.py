@@ -120,7 +120,6 @@ class CounterTest(ServicesCase):
         """Expected, messages, lost, late, duplicates, surplus."""
         return self.figures("expected", "messages", "lost", "late", "duplicates", "surplus")[0, "broker"]
 
-    @periodic("TestAuditCrash kills the same service")
     def test_each_message_and_each_duplicate_is_counted_once_wherever_it_is_killed(self):
         for point in ("audit.before_counts", "audit.after_counts", "audit.after_count_commit"):
             self.send_with(b"one")
@@ -169,7 +168,7 @@ class CounterTest(ServicesCase):
         self.assertEqual((40, 40, 0, 0, 0, 0), self.books())
 
 
-@periodic("CounterTest and TestAuditCrash kill the same services")
+@periodic("it has no state, which a kill could harm; CounterTest is the smoke test of a killed service")
 class ServeTest(ServicesCase):
     """What is missing is in the log, in /metrics, and in the metric that the alarm of `init` is over; it has no state
     of its own, so a kill changes nothing."""

@@ -127,6 +127,6 @@ class KeyedPostsSqliteTest(KeyedPosts, PersisterCase):
             self.assertGreater(len(self.numbers(table)), _BULKS * _OF_A_BULK)
 
 
-@periodic("TestCrashPostgresql stores by the same keys")
+@periodic("the contract of the storage stores by key")
 class KeyedPostsPostgresqlTest(KeyedPosts, PersisterCase):
     database = "postgresql"

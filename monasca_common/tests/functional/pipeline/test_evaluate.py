@@ -178,7 +178,7 @@ class StepTest(EvaluateCase):
         job.step()
         self.assert_changes(("UNDETERMINED", "ALARM", "a"))
 
-    @periodic("the contract of the rounds changes definitions at every step")
+    @periodic("DefinitionTest changes one between two batches")
     def test_a_definition_that_changes_while_a_batch_is_computed_is_the_one_that_counts(self):
         definition = self.define("max(cpu) > 5", "hostname")
         job = self.evaluation()
@@ -222,7 +222,7 @@ class StepTest(EvaluateCase):
         self.assertEqual(3, len(self.read(self.dlq, 1)))
         self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_staging"))
 
-    @periodic("the contract of the rounds changes definitions at every step")
+    @periodic("DefinitionTest changes one between two batches")
     def test_a_definition_that_changes_all_the_time_does_not_stop_the_others(self):
         definition = self.define("max(cpu) > 5", "hostname")
         self.define("max(mem) > 5", "hostname", name="other")
@@ -244,7 +244,7 @@ class StepTest(EvaluateCase):
         self.assertEqual(3, len(computed))
         self.assertEqual([("UNDETERMINED", "ALARM", "b")], self.changes())
 
-    @periodic("the contract of the rounds deletes definitions at every step")
+    @periodic("DefinitionTest deletes one between two batches")
     def test_a_definition_that_is_deleted_while_a_batch_is_computed_leaves_nothing(self):
         definition = self.define("max(cpu) > 5", "hostname")
         job = self.evaluation()

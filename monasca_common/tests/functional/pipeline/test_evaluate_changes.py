@@ -111,7 +111,7 @@ class DefinitionTest(ChangesCase):
         self.assertEqual([("ALARM", False)], [(each["newState"], each["actionsEnabled"]) for each in self.messages()])
 
 
-@periodic("DefinitionTest changes alarms between and within batches as well")
+@periodic("DefinitionTest is the smoke test of changes between two batches")
 class AlarmTest(ChangesCase):
     def test_one_that_is_deleted_comes_again_with_its_series_as_another(self):
         _, job, alarm_id = self.alarming()
