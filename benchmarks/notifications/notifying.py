@@ -72,8 +72,8 @@ def run(job: Job) -> Figures:
 
 def _create_topics(job: Job) -> None:
     names = [f"{job.topic}{part}" for part in ("-retry", "-periodic", "-sent", ".dlq", "-retry.dlq", "-periodic.dlq")]
-    created = AdminClient({"bootstrap.servers": job.servers}).create_topics([NewTopic(n, PARTITIONS) for n in names])
-    for future in created.values():
+    client = AdminClient({"bootstrap.servers": job.servers})  # without it the answers never come
+    for future in client.create_topics([NewTopic(name, PARTITIONS) for name in names]).values():
         future.result(_SECONDS)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import signal
 import sys
 
 import requests
@@ -59,5 +60,6 @@ if __name__ == "__main__":
     processes = [context.Process(target=_work, args=sys.argv[1:], daemon=True) for _ in range(_PROCESSES)]
     for process in processes:
         process.start()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # an exit ends daemon processes, a signal does not
     for process in processes:
         process.join()
