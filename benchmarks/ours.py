@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from benchmarks.job import Job
 from benchmarks.librdkafka import BATCH, LINGER_MS
+from monasca_common.audit.reporter import AuditReporter
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import KafkaConsumer, KafkaProducer, open_consumer, open_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
-from monasca_common.monitoring.audit.reporter import AuditReporter
-from monasca_common.monitoring.audit.settings import AuditSettings
 
 _REPORT_SECONDS = 1.0
 

@@ -13,7 +13,7 @@ import sys
 from oslo_config import cfg
 
 from monasca_common import kafka
-from monasca_common.monitoring.dead_letters import DeadLetterReplay
+from monasca_common.operations.dead_letters import DeadLetterReplay
 
 OPTIONS = [
     cfg.IntOpt("max_replays", default=3, min=1, help="How often one message is sent back at most."),

@@ -153,9 +153,9 @@ def floors() -> Canvas:
     storeys = (
         (("simport, validation, repositories, kafka_lib", "what services written for monasca-common 3 import"),),
         (("cli", "commands"), ("quickstart", "the main job shown")),
-        (("api", "HTTP to Kafka"), ("persister", "Kafka to rows")),
-        (("pipeline", "jobs on Spark"),),
-        (("alarms", "expressions, definitions, states"),),
+        (("api", "HTTP to Kafka"), ("persister", "Kafka to rows"), ("notification", "alarms to people")),
+        (("operations", "lag, mirror, dead letters, dashboard"), ("pipeline", "jobs on Spark")),
+        (("audit", "who had which message"), ("alarms", "expressions, definitions, states")),
         (("storage", "rows and positions"), ("devbroker", "a real Kafka for tests")),
         (("runtime", "the process of a service"),),
         (("kafka", "producer, consumer, processor"),),

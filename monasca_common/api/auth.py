@@ -23,7 +23,7 @@ from monasca_common.api.resources.logs import PATH as LOGS
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.models.limits import TENANT
-from monasca_common.monitoring.policy_rules import open_enforcer
+from monasca_common.operations.policy_rules import open_enforcer
 
 LOG = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from monasca_common.api.settings import API_GROUP, ApiSettings
 from monasca_common.api.status import ApiStatus
 from monasca_common.api.worker import ApiWorker
 from monasca_common.kafka.config import producer_settings
-from monasca_common.monitoring.status_server import status_served
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.status_server import status_served
 from monasca_common.storage.base import Capability
 from monasca_common.storage.plugins import driver_of
 from monasca_common.storage.settings import has_database, storage_settings

@@ -21,10 +21,10 @@ from monasca_common.api.access import Access, log_handler
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings, api_settings
 from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.audit.reporter import AuditReporter, audited
+from monasca_common.audit.settings import audit_settings
 from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.monitoring.audit.reporter import AuditReporter, audited
-from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.plugins import driver_of, open_storage
 from monasca_common.storage.reader import Reader

@@ -21,7 +21,7 @@ from monasca_common.kafka.config import (
     producer_settings,
 )
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.monitoring.settings import StatusSettings
+from monasca_common.runtime.settings import StatusSettings
 
 API_GROUP = "api"
 CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # in the environment, for a server without our command line

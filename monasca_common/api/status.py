@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from monasca_common.api.settings import ApiSettings
-from monasca_common.monitoring.health import ServiceHealth, liveness, readiness
+from monasca_common.runtime.health import ServiceHealth, liveness, readiness
 
 _ASK_SECONDS = 5.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nosec B104: asked, and not listened to

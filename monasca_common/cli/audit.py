@@ -13,6 +13,10 @@ from typing import Any, Protocol
 
 from cliff.lister import Lister
 
+from monasca_common.audit.reconciliation import AuditBook, Balance
+from monasca_common.audit.report_log import ReportLog, open_report_log, report_extents
+from monasca_common.audit.reports import bucket_of
+from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.cli import progress
 from monasca_common.cli.command import (
     NOTHING_FOUND,
@@ -24,10 +28,6 @@ from monasca_common.cli.command import (
 )
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.monitoring.audit.balance import AuditBook, Balance
-from monasca_common.monitoring.audit.report_log import ReportLog, open_report_log, report_extents
-from monasca_common.monitoring.audit.reports import bucket_of
-from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
 
 _COLUMNS = (
     "topic",

@@ -15,11 +15,11 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings
-from monasca_common.monitoring.audit.settings import audit_settings
+from monasca_common.audit.settings import audit_settings
 from monasca_common.storage import open_storage
 from monasca_common.storage.settings import StorageSettings
 
-_METRIC = "monasca.audit.missing_messages"  # as `monitoring.audit.metrics` sends it, which needs an extra
+_METRIC = "monasca.audit.missing_messages"  # as `audit.metrics` sends it, which needs an extra
 
 NAME = "monasca audit: messages are missing"
 EXPRESSION = f"max({_METRIC}) > 0"

@@ -12,6 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from oslo_config import cfg
 
+from monasca_common.audit.counter_status import CounterStatus
+from monasca_common.audit.log_counter import CounterStarts, LogCounter
+from monasca_common.audit.reports import COPIES, LOG
+from monasca_common.audit.settings import (
+    AUDIT_COUNT_GROUP,
+    AuditSettings,
+    audit_settings,
+    count_status_settings,
+)
 from monasca_common.cli.command import stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import Admin, open_consumer, open_producer, plugins
@@ -19,18 +28,9 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.monitoring.audit.counter_status import CounterStatus
-from monasca_common.monitoring.audit.log_counter import CounterStarts, LogCounter
-from monasca_common.monitoring.audit.reports import COPIES, LOG
-from monasca_common.monitoring.audit.settings import (
-    AUDIT_COUNT_GROUP,
-    AuditSettings,
-    audit_settings,
-    count_status_settings,
-)
-from monasca_common.monitoring.restarts import run_with_restarts
-from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.runtime import started, stopped
+from monasca_common.runtime.restarts import run_with_restarts
+from monasca_common.runtime.settings import StatusSettings
 
 LOGGER = logging.getLogger(__name__)
 
@@ -134,8 +134,8 @@ def _status_served(at: StatusSettings, status: CounterStatus) -> contextlib.Abst
         return contextlib.nullcontext()
     from prometheus_client import CollectorRegistry
 
-    from monasca_common.monitoring.audit.metrics import CounterCollector
-    from monasca_common.monitoring.status_server import status_served
+    from monasca_common.audit.metrics import CounterCollector
+    from monasca_common.runtime.status_server import status_served
 
     registry = CollectorRegistry()
     registry.register(CounterCollector(status))

@@ -22,6 +22,6 @@ class AuditServe(ServiceCommand):
     checked = "audit"
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.monitoring.audit import service
+        from monasca_common.audit import service
 
         return lambda conf: service.run(conf, lambda audit: stop_on_signals(audit.stop))

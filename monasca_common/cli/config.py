@@ -22,7 +22,6 @@ from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import DISTRIBUTION, missing_distributions, remedy
 from monasca_common.kafka.plugins import producing_driver
-from monasca_common.monitoring.settings import lag_settings, start_check_settings
 from monasca_common.notification.settings import (
     apprise_settings,
     email_settings,
@@ -32,6 +31,7 @@ from monasca_common.notification.settings import (
     status_settings,
     webhook_settings,
 )
+from monasca_common.operations.settings import lag_settings, start_check_settings
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, replay_settings

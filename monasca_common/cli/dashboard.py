@@ -40,14 +40,14 @@ class Dashboard(ServiceCommand):
     any_file = True
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.monitoring.audit.settings import audit_settings
-        from monasca_common.monitoring.dashboard.app import login_of
-        from monasca_common.monitoring.dashboard.kept_state import KeptState
-        from monasca_common.monitoring.dashboard.lag_panel import Trends
-        from monasca_common.monitoring.dashboard.panels import Panels, kafka_panels
-        from monasca_common.monitoring.dashboard.server import DashboardServer
-        from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
-        from monasca_common.monitoring.settings import history_topic, lag_window
+        from monasca_common.audit.settings import audit_settings
+        from monasca_common.operations.dashboard.app import login_of
+        from monasca_common.operations.dashboard.kept_state import KeptState
+        from monasca_common.operations.dashboard.lag_panel import Trends
+        from monasca_common.operations.dashboard.panels import Panels, kafka_panels
+        from monasca_common.operations.dashboard.server import DashboardServer
+        from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
+        from monasca_common.operations.settings import history_topic, lag_window
 
         def run(conf: cfg.ConfigOpts) -> None:
             settings = dashboard_settings(conf)
@@ -91,7 +91,7 @@ class DashboardPassword(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from monasca_common.monitoring.dashboard.passwords import password_line
+        from monasca_common.operations.dashboard.passwords import password_line
 
         is_terminal = sys.stdin.isatty()
         password = getpass.getpass() if is_terminal else sys.stdin.readline().rstrip("\r\n")

@@ -13,6 +13,8 @@ from typing import Any
 
 from oslo_config import cfg
 
+from monasca_common.audit.reporter import audited_source
+from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.cli import configuration, services
 from monasca_common.cli.command import OperatorCommand, moment_ms, partitions_of_topic
 from monasca_common.kafka import (
@@ -26,10 +28,8 @@ from monasca_common.kafka import (
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consumer_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.monitoring.audit.reporter import audited_source
-from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
-from monasca_common.monitoring.dead_letters import DeadLetterReplay, Letter, SentMessages
-from monasca_common.monitoring.settings import DLQ_GROUP
+from monasca_common.operations.dead_letters import DeadLetterReplay, Letter, SentMessages
+from monasca_common.operations.settings import DLQ_GROUP
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _WITH_TRANSACTIONS = "kafka"

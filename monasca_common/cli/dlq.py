@@ -20,8 +20,8 @@ from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterT
 from monasca_common.kafka import FencedError, TopicPartition
 from monasca_common.kafka.errors import TransactionError, UndeliveredError
 from monasca_common.models import times
-from monasca_common.monitoring.dead_letters import Letter
-from monasca_common.monitoring.log_reading import LogReader
+from monasca_common.operations.dead_letters import Letter
+from monasca_common.operations.log_reading import LogReader
 
 _MAX_REPLAYS = 3
 _LISTED = 20

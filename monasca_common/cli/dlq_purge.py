@@ -17,8 +17,8 @@ from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterT
 from monasca_common.cli.dlq import count_letters
 from monasca_common.kafka import Message, TopicPartition
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.monitoring.dead_letters import Letter, is_note
-from monasca_common.monitoring.log_reading import LogReader
+from monasca_common.operations.dead_letters import Letter, is_note
+from monasca_common.operations.log_reading import LogReader
 
 _TELL_EVERY = 1000
 

@@ -16,7 +16,7 @@ from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.kafka import Admin
 from monasca_common.kafka.config import unchecked_producer_options
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.monitoring.durability import (
+from monasca_common.operations.durability import (
     INTERNAL_TOPICS,
     Finding,
     InternalTopic,
@@ -27,11 +27,11 @@ from monasca_common.monitoring.durability import (
     producer_findings,
     topic_durability,
 )
-from monasca_common.monitoring.lag import LagWindow
-from monasca_common.monitoring.lag_history import LagHistory, following, read_history
-from monasca_common.monitoring.lag_positions import which_counts
-from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import history_topic, lag_window
+from monasca_common.operations.lag.history import LagHistory, following, read_history
+from monasca_common.operations.lag.positions import which_counts
+from monasca_common.operations.lag.survey import LagSurvey
+from monasca_common.operations.lag.verdict import LagWindow
+from monasca_common.operations.settings import history_topic, lag_window
 
 _READ_SECONDS = 30.0
 _STEPS = 4

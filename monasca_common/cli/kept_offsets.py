@@ -14,7 +14,7 @@ from monasca_common.kafka import Admin
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, differing_copies, no_database
+from monasca_common.operations.lag.positions import DatabasePositions, ReadPositions, differing_copies, no_database
 from monasca_common.storage import load_storage
 from monasca_common.storage.base import Capability, Storage, StorageStatus
 from monasca_common.storage.errors import SchemaMismatch, StorageError

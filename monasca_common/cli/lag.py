@@ -20,17 +20,17 @@ from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag
-from monasca_common.monitoring.lag_history import (
+from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
     following,
     offline_partitions,
     read_history,
 )
-from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, no_database, which_counts
-from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import DLQ_GROUP, history_topic, lag_window
+from monasca_common.operations.lag.positions import DatabasePositions, ReadPositions, no_database, which_counts
+from monasca_common.operations.lag.survey import LagSurvey
+from monasca_common.operations.lag.verdict import LagVerdict, LagWindow, group_lag
+from monasca_common.operations.settings import DLQ_GROUP, history_topic, lag_window
 
 _FACTS = (
     "status",

@@ -22,6 +22,6 @@ class LagServe(ServiceCommand):
     checked = "lag"
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.monitoring import lag_service
+        from monasca_common.operations.lag import service as lag_service
 
         return lambda conf: lag_service.run(conf, lambda service: stop_on_signals(service.stop), position_reader(conf))

@@ -13,6 +13,10 @@ from typing import Any
 from cliff.lister import Lister
 from oslo_config import cfg
 
+from monasca_common.audit.reconciliation import AuditBook
+from monasca_common.audit.report_log import open_report_log
+from monasca_common.audit.reports import bucket_of
+from monasca_common.audit.settings import audit_settings
 from monasca_common.cli import configuration, progress
 from monasca_common.cli.audit import add_reports
 from monasca_common.cli.command import OperatorCommand, moment, moment_ms
@@ -20,14 +24,10 @@ from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin, plugins
 from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.errors import ConfigurationError, FencedError, MessagingError
-from monasca_common.monitoring.audit.balance import AuditBook
-from monasca_common.monitoring.audit.report_log import open_report_log
-from monasca_common.monitoring.audit.reports import bucket_of
-from monasca_common.monitoring.audit.settings import audit_settings
-from monasca_common.monitoring.mirror.comparison import MessageDifference, PartitionComparison
-from monasca_common.monitoring.mirror.copy_counts import CopyCount, copy_counts, uncounted
-from monasca_common.monitoring.mirror.settings import TARGET_GROUP, mirror_settings
-from monasca_common.monitoring.mirror.verification import MirrorVerification, SampleSize
+from monasca_common.operations.mirror.comparison import MessageDifference, PartitionComparison
+from monasca_common.operations.mirror.copy_counts import CopyCount, copy_counts, uncounted
+from monasca_common.operations.mirror.settings import TARGET_GROUP, mirror_settings
+from monasca_common.operations.mirror.verification import MirrorVerification, SampleSize
 
 _OF_MESSAGES = ("topic", "partition", "kind", "source_offset", "target_offset", "message_id", "fields")
 _OF_PARTITIONS = (
@@ -51,7 +51,7 @@ class MirrorRun(ServiceCommand):
     refusals = (*ServiceCommand.refusals, FencedError)
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.monitoring.mirror import service
+        from monasca_common.operations.mirror import service
 
         return service.run
 

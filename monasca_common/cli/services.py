@@ -15,15 +15,15 @@ from oslo_config import cfg
 
 from monasca_common.alarms.settings import NoAlarmsDatabase
 from monasca_common.api.settings import api_settings, read_configuration
+from monasca_common.audit.settings import audit_settings
 from monasca_common.cli import configuration
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.monitoring.audit.settings import audit_settings
-from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC
-from monasca_common.monitoring.mirror.settings import TARGET_GROUP, mirror_settings
-from monasca_common.monitoring.settings import lag_settings
 from monasca_common.notification.settings import CHANGES_GROUP, PERIODIC_GROUP, RETRIES_GROUP, notification_settings
+from monasca_common.operations.mirror.positions import POSITIONS_TOPIC
+from monasca_common.operations.mirror.settings import TARGET_GROUP, mirror_settings
+from monasca_common.operations.settings import lag_settings
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.archive.settings import ARCHIVE_GROUP, archive_settings, has_archive
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, EvaluateSettings, evaluate_settings

@@ -18,8 +18,8 @@ from monasca_common.cli import services
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
-from monasca_common.monitoring.durability import Finding, Severity, durability_findings, topic_durability
-from monasca_common.monitoring.settings import MONITORING_GROUP, start_check_settings
+from monasca_common.operations.durability import Finding, Severity, durability_findings, topic_durability
+from monasca_common.operations.settings import MONITORING_GROUP, start_check_settings
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from monasca_common.cli.command import (
 )
 from monasca_common.cli.topic import known_topic
 from monasca_common.kafka import Admin, ConfigurationError, Message, TopicPartition
-from monasca_common.monitoring.log_reading import LogReader
+from monasca_common.operations.log_reading import LogReader
 
 _SAMPLE = 10
 _MOST = 1000

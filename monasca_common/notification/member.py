@@ -9,6 +9,8 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from monasca_common.audit.reader_audit import ReaderAudit
+from monasca_common.audit.reporter import AuditReporter, audited
 from monasca_common.kafka import (
     DeadLetters,
     Hook,
@@ -23,11 +25,9 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
-from monasca_common.monitoring.audit.reader_audit import ReaderAudit
-from monasca_common.monitoring.audit.reporter import AuditReporter, audited
-from monasca_common.monitoring.lag import LagWindow
-from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.notification.settings import StreamOf
+from monasca_common.operations.lag.verdict import LagWindow
+from monasca_common.runtime.restarts import run_with_restarts
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)

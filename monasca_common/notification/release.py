@@ -20,7 +20,6 @@ from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError, o
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.notification import calm
 from monasca_common.notification.calm import HELD, LIMIT_KEY, RepeatStep
 from monasca_common.notification.held import REPEAT, HeldNotice, HeldRow
@@ -28,6 +27,7 @@ from monasca_common.notification.ledger import ENDED
 from monasca_common.notification.notice import Notice, repeat_of
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
+from monasca_common.runtime.restarts import run_with_restarts
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)

@@ -23,10 +23,8 @@ from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silence_tables import Silences
+from monasca_common.audit.reporter import audited_source
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.monitoring.audit.reporter import audited_source
-from monasca_common.monitoring.settings import StatusSettings
-from monasca_common.monitoring.status_server import StatusServer, listen_for_status
 from monasca_common.notification.announcer import NotificationAnnouncer
 from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
@@ -47,6 +45,8 @@ from monasca_common.notification.settings import (
 from monasca_common.notification.status import NotificationMetrics, WaitingNotifications, service_health
 from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.status_server import StatusServer, listen_for_status
 
 LOG = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from monasca_common.alarms.settings import database_settings
 from monasca_common.alarms.transitions import SEVERITIES
+from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.config import (
     KAFKA_GROUP,
@@ -29,10 +30,9 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
-from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.notification import legacy
 from monasca_common.notification.calm import CalmRules, Inhibition
+from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.settings import StorageSettings
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka.clock import Clock
-from monasca_common.monitoring.health import ServiceHealth, liveness, readiness
 from monasca_common.notification.ledger import NOTIFICATION
+from monasca_common.runtime.health import ServiceHealth, liveness, readiness
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from monasca_common.audit.reader_audit import ReaderAudit
+from monasca_common.audit.reporter import AuditReporter, audited
 from monasca_common.kafka import (
     DeadLetters,
     Hook,
@@ -26,15 +28,13 @@ from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
-from monasca_common.monitoring.audit.reader_audit import ReaderAudit
-from monasca_common.monitoring.audit.reporter import AuditReporter, audited
-from monasca_common.monitoring.restarts import run_with_restarts
 from monasca_common.persister.handler import Decoder, RowsHandler
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.start_offsets import StartOffsets
 from monasca_common.persister.status import MemberState, MemberStatus, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.runtime.restarts import run_with_restarts
 from monasca_common.storage.base import Capability, Kind, Storage
 from monasca_common.storage.errors import StorageError
 

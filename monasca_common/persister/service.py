@@ -26,14 +26,14 @@ from oslo_config import cfg
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.monitoring.restarts import failures_in_a_row, restart_delay_seconds
-from monasca_common.monitoring.status_server import listen_for_status
 from monasca_common.persister.member import Member
 from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.status_server import status_server
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
+from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.plugins import open_storage

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from oslo_config import cfg
 
+from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.kafka.config import (
     KAFKA_GROUP,
     GroupReader,
@@ -24,8 +25,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.models.limits import MOST_DIMENSIONS
-from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
-from monasca_common.monitoring.settings import StatusSettings
+from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings, storage_settings
 

@@ -14,11 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.monitoring.health import ServiceHealth, liveness, readiness
-from monasca_common.monitoring.lag import LagWindow
-from monasca_common.monitoring.status_server import StatusServer
+from monasca_common.operations.lag.verdict import LagWindow
 from monasca_common.persister.status import WRITE_SECONDS, MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
+from monasca_common.runtime.health import ServiceHealth, liveness, readiness
+from monasca_common.runtime.status_server import StatusServer
 
 _PREFIX = "monasca_persister"
 # After so long without partitions, a worker is one of more than there are partitions.

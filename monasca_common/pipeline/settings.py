@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from oslo_config import cfg
 
+from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.kafka.config import (
     GroupReader,
     Option,
@@ -31,13 +32,12 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
-from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.aggregate.output import Publisher
 from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.reader import read as read_specifications
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.runtime import shown_url
+from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.settings import storage_settings
 
 SPARK_GROUP = "spark"

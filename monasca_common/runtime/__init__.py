@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of this package: where it listens and logs, the lines of its start and stop, and its temporary folder."""
+"""A process of this package: where it listens and logs, its start and stop, its restarts, its status and its folder."""
 
 from monasca_common.runtime.announcement import joined, shown_url, started, stopped
 from monasca_common.runtime.listener import check_listener, listen

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from oslo_config import cfg
 
+from monasca_common.audit.reporter import audited
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.monitoring.audit.reporter import audited
 from monasca_common.pipeline.evaluate.batch import Evaluation
 from monasca_common.pipeline.evaluate.metrics import EVALUATE, LevelsCollector
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
-from monasca_common.monitoring.settings import StatusSettings
-from monasca_common.monitoring.status_server import status_served
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
+from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.status_server import status_served
 
 PREFIX = "monasca_pipeline"
 _SECONDS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from monasca_common.audit.reporter import AuditReporter, audited
 from monasca_common.kafka import open_producer
-from monasca_common.monitoring.audit.reporter import AuditReporter, audited
 from monasca_common.pipeline.aggregate.periods import Closing, Outbox
 from monasca_common.pipeline.settings import AggregateSettings, StreamSettings
 from monasca_common.pipeline.source.offset_audit import TIER, OffsetAudit

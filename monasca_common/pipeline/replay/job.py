@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
+from monasca_common.audit.settings import audit_settings
 from monasca_common.kafka import entry_point, load_admin
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.pipeline.archive.selection import Selection
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher

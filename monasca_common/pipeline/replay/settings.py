@@ -19,9 +19,9 @@ from monasca_common.kafka.config import (
     producer_settings,
 )
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.archive.settings import archive_location
 from monasca_common.pipeline.patterns import Pattern
+from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings, check_dialect, storage_settings
 

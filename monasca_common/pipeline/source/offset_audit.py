@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
+from monasca_common.audit.reporter import AuditReporter
+from monasca_common.audit.reports import HandledRange
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.monitoring.audit.reporter import AuditReporter
-from monasca_common.monitoring.audit.reports import HandledRange
 
 TIER = "spark"
 

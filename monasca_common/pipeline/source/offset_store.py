@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from monasca_common.audit.reports import HandledRange
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.monitoring.audit.reports import HandledRange
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.source.offset_audit import OffsetAudit
 from monasca_common.storage import fence

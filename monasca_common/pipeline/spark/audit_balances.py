@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from monasca_common.audit import reports
+from monasca_common.audit.reconciliation import AuditBook, AuditRules, Balance
+from monasca_common.audit.reports import AuditReport
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.monitoring.audit import reports
-from monasca_common.monitoring.audit.balance import AuditBook, AuditRules, Balance
-from monasca_common.monitoring.audit.reports import AuditReport
 from monasca_common.pipeline.jobs.loop import spark_told
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange

@@ -10,10 +10,10 @@ import pickle
 from dataclasses import replace
 from typing import TypeVar
 
+from monasca_common.audit.reporter import audited_source
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import KafkaProducer, open_producer
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.monitoring.audit.reporter import audited_source
-from monasca_common.monitoring.audit.settings import AuditSettings
 
 _Settings = TypeVar("_Settings", ConsumerSettings, ProducerSettings)
 

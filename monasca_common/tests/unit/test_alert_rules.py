@@ -22,11 +22,11 @@ from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.tokens import ValidationOutcome
 from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.audit.metrics import AuditMetrics
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.monitoring.audit.metrics import AuditMetrics
-from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.notification.status import NotificationMetrics
+from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.persister.status import Status
 from monasca_common.persister.status_server import metrics as persister_metrics
 from monasca_common.pipeline.evaluate.metrics import lost_transitions

@@ -20,14 +20,14 @@ from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over
 from monasca_common.devbroker.jars import KAFKA_VERSION
-from monasca_common.monitoring.dashboard.settings import DashboardSettings
-from monasca_common.monitoring.settings import lag_settings
-from monasca_common.monitoring.status_server import STATUS_PATHS
 from monasca_common.notification import service as notification
 from monasca_common.notification.settings import notification_settings
+from monasca_common.operations.dashboard.settings import DashboardSettings
+from monasca_common.operations.settings import lag_settings
 from monasca_common.persister import service
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.settings import spark_settings
+from monasca_common.runtime.status_server import STATUS_PATHS
 from monasca_common.tests.unit.test_command_pages import commands
 
 ROOT = Path(__file__).parents[3]

@@ -16,18 +16,16 @@ from monasca_common.api.notes import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.audit.counter_status import CounterStatus
+from monasca_common.audit.metrics import AuditMetrics, CounterCollector, TierTotal
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.monitoring.audit.counter_status import CounterStatus
-from monasca_common.monitoring.audit.metrics import AuditMetrics, CounterCollector, TierTotal
-from monasca_common.monitoring.health import ServiceHealth
-from monasca_common.monitoring.lag import Commit, LagWindow, PartitionState
-from monasca_common.monitoring.lag_history import following
-from monasca_common.monitoring.lag_metrics import LagMetrics
-from monasca_common.monitoring.mirror.status import MirrorStatus
-from monasca_common.monitoring.status_server import HealthCollector
 from monasca_common.notification.status import _ANY, _BY_TYPE, NotificationMetrics, WaitingNotifications
+from monasca_common.operations.lag.history import following
+from monasca_common.operations.lag.metrics import LagMetrics
+from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState
+from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
 from monasca_common.pipeline.evaluate import progress
@@ -37,6 +35,8 @@ from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.jobs.metrics import _Board
 from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.runtime.health import ServiceHealth
+from monasca_common.runtime.status_server import HealthCollector
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Kind
 

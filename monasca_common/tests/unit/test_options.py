@@ -18,12 +18,9 @@ from oslotest import base
 
 from monasca_common.alarms.settings import AlarmsSettings
 from monasca_common.api.settings import ApiSettings
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.declaration import option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
-from monasca_common.monitoring.audit.settings import AuditSettings
-from monasca_common.monitoring.dashboard.settings import DashboardSettings
-from monasca_common.monitoring.mirror.settings import MirrorSettings
-from monasca_common.monitoring.settings import LagSettings, StartCheckSettings, StatusSettings
 from monasca_common.notification.settings import (
     AppriseSettings,
     CalmSettings,
@@ -36,6 +33,9 @@ from monasca_common.notification.settings import (
     SlackSettings,
     WebhookSettings,
 )
+from monasca_common.operations.dashboard.settings import DashboardSettings
+from monasca_common.operations.mirror.settings import MirrorSettings
+from monasca_common.operations.settings import LagSettings, StartCheckSettings
 from monasca_common.persister.settings import GroupSettings, GroupSwitch, PersisterSettings
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.evaluate.settings import EvaluateSettings
@@ -47,6 +47,7 @@ from monasca_common.pipeline.settings import (
     SpecificationSource,
     StreamSettings,
 )
+from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.legacy import OldInfluxdb, OldRepositories
 from monasca_common.storage.settings import StorageSettings
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from monasca_common.kafka import TopicPartition, dead_letters
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterGatherer
+from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
 from monasca_common.tests.periodic import periodic

@@ -8,16 +8,16 @@ import time
 import fixtures
 from oslotest import base
 
+from monasca_common.audit import reports
 from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
-from monasca_common.monitoring.audit import reports
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.spark import audit_balances
 from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark
-from monasca_common.tests.unit.monitoring.audit.random_reports import BUCKET_SECONDS, random_reports
+from monasca_common.tests.unit.audit.random_reports import BUCKET_SECONDS, random_reports
 
 _PARTITIONS = 3
 _BACK_SECONDS = 20 * BUCKET_SECONDS

@@ -5,8 +5,8 @@ import fixtures
 from falcon import testing
 
 from monasca_common.api.service import Service
+from monasca_common.audit import reports
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.monitoring.audit import reports
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 

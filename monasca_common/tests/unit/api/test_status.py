@@ -9,7 +9,7 @@ from oslotest import base
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.status import ApiStatus
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.monitoring.settings import StatusSettings
+from monasca_common.runtime.settings import StatusSettings
 
 
 class Worker(BaseHTTPRequestHandler):

@@ -8,11 +8,11 @@ from dataclasses import replace
 import fixtures
 import yaml
 
+from monasca_common.audit import reports
 from monasca_common.cli.main import main
 from monasca_common.kafka import Record, TopicPartition, TransportError, dead_letters, plugins
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
-from monasca_common.monitoring.audit import reports
 from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.tests.unit.cli.command_case import CommandCase
 

@@ -11,7 +11,7 @@ from monasca_common.cli import durability
 from monasca_common.kafka import TopicPartition, plugins
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.transport.admin import TopicDescription
-from monasca_common.monitoring.lag import Commit, PartitionState
+from monasca_common.operations.lag.verdict import Commit, PartitionState
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _PARTITION = TopicPartition("metrics", 0)

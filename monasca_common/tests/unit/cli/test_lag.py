@@ -6,8 +6,8 @@ from unittest import mock
 
 from monasca_common.cli import lag
 from monasca_common.kafka import TopicPartition, plugins
-from monasca_common.monitoring.lag import Commit, PartitionState
-from monasca_common.monitoring.lag_history import LagHistory
+from monasca_common.operations.lag.history import LagHistory
+from monasca_common.operations.lag.verdict import Commit, PartitionState
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _PARTITION = TopicPartition("metrics", 0)

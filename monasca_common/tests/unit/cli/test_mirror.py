@@ -3,10 +3,10 @@
 
 import fixtures
 
+from monasca_common.audit.reports import AuditCount
 from monasca_common.cli import mirror, progress
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.monitoring.audit.reports import AuditCount
-from monasca_common.monitoring.mirror.comparison import ComparedRange, PartitionComparison
+from monasca_common.operations.mirror.comparison import ComparedRange, PartitionComparison
 from monasca_common.tests.unit.cli import test_audit
 
 _PARTITIONS = TopicPartition("metrics", 0), TopicPartition("metrics", 1)

@@ -23,14 +23,13 @@ from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+from monasca_common.audit import reports
+from monasca_common.audit.runs import union
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
-from monasca_common.monitoring.audit import reports
-from monasca_common.monitoring.audit.runs import union
-from monasca_common.monitoring.audit.settings import AuditSettings
-from monasca_common.monitoring.status_server import StatusServer
 from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.ledger import NOTIFICATION, NoticeLedger
@@ -49,6 +48,7 @@ from monasca_common.notification.settings import (
     notification_settings,
 )
 from monasca_common.notification.texts import Texts
+from monasca_common.runtime.status_server import StatusServer
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import tables

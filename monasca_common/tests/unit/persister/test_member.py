@@ -9,11 +9,11 @@ from dataclasses import replace
 import fixtures
 from oslotest import base
 
+from monasca_common.audit import reports
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.monitoring.audit import reports
-from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.persister.member import Member
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.status import MemberState, Status

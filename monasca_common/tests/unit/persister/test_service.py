@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.monitoring.status_server import listen_for_status
 from monasca_common.persister.service import (
     PersisterWorker,
     Plan,
@@ -20,6 +19,7 @@ from monasca_common.persister.service import (
 from monasca_common.persister.settings import persister_settings
 from monasca_common.persister.status import Status
 from monasca_common.persister.status_board import StatusBoard
+from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns

@@ -3,7 +3,6 @@ import json
 
 from testtools.matchers import Contains
 
-from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.aggregate.job import AggregateJob
 from monasca_common.pipeline.archive.job import ArchiveJob
 from monasca_common.pipeline.backfill.job import BackfillJob
@@ -17,6 +16,7 @@ from monasca_common.pipeline.settings import (
     spark_settings,
     status_settings,
 )
+from monasca_common.runtime.settings import StatusSettings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row
 

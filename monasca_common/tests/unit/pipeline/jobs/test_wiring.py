@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from monasca_common.pipeline.jobs.wiring import open_audit, open_outbox
-from monasca_common.tests.unit.monitoring.audit.audit_case import TOPIC, AuditCase
+from monasca_common.tests.unit.audit.audit_case import TOPIC, AuditCase
 
 
 class WiringTest(AuditCase):

@@ -13,7 +13,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.source.offset_audit import OffsetAudit
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
-from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, TOPIC, AuditCase
+from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, TOPIC, AuditCase
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 SOURCE = Source("spark-archive", TOPIC, None)

@@ -6,11 +6,11 @@ import random
 import pyarrow as pa
 from oslotest import base
 
-from monasca_common.monitoring.audit import reports
-from monasca_common.monitoring.audit.balance import AuditBook, AuditRules, AuditVerdict
+from monasca_common.audit import reports
+from monasca_common.audit.reconciliation import AuditBook, AuditRules, AuditVerdict
 from monasca_common.pipeline.spark import audit_balances
 from monasca_common.pipeline.spark.audit_balances import BooksByTopic, ReportsByTopic, balances_of
-from monasca_common.tests.unit.monitoring.audit.random_reports import BUCKET_SECONDS, random_reports
+from monasca_common.tests.unit.audit.random_reports import BUCKET_SECONDS, random_reports
 
 START_MS = 1_700_000_040_000  # a bucket begins
 NOW_MS = START_MS + 10 * BUCKET_SECONDS * 1000

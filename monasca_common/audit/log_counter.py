@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what is in a log: a reader of everything that has no other task, so nothing but the log can be wrong.
+
+It reports which offsets it found in each bucket of event time, and which of them have a message id that another record
+of the bucket has. Reports are acknowledged before the offsets that they tell of are committed. After a start it reads
+again what is younger than a bucket and the grace period, so that it has the ids; sets of offsets have each once, and
+sizes and delays are reported of what its group had not committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from monasca_common.audit import reports
+from monasca_common.audit.counter_status import CounterStatus
+from monasca_common.audit.reports import AHEAD_MS, AuditCount, AuditReport, bucket_of
+from monasca_common.audit.runs import Runs, runs_of
+from monasca_common.audit.settings import AuditSettings
+from monasca_common.kafka import Admin, KafkaConsumer, KafkaProducer, PartitionBatch, RebalanceListener, Record
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+_POLL_MESSAGES = 5000
+_POLL_SECONDS = 0.2
+_MOST_IDS = 2_000_000  # 200 bytes each
+_MOST_RUNS = 5000  # in one report, which must fit into a message
+
+Starts = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found in one bucket of a topic since the last report. ``messages``: those that ``bytes`` and delays are
+    of."""
+
+    messages: int = 0
+    bytes: int = 0
+    delay_ms: int = 0
+    max_delay_ms: int = 0
+    offsets: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    duplicates: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+class LogCounts:
+    """What has been found since the last report, and the message ids of buckets that may still get messages."""
+
+    def __init__(self, settings: AuditSettings) -> None:
+        self._bucket_seconds = settings.bucket_seconds
+        self._kept_ms = (settings.bucket_seconds + settings.grace_seconds) * 1000
+        self._found: dict[tuple[str, int], _Found] = defaultdict(_Found)
+        self._ids: dict[tuple[int, str], dict[bytes, tuple[int, int]]] = defaultdict(dict)
+        self._number_of_ids = 0
+
+    def add(self, part: PartitionBatch, now_ms: int, counted: int = 0) -> None:
+        """``counted``: where its sizes and delays that are not reported yet begin; what lies before is read again."""
+        topic, partition = part.topic_partition
+        for offset, at_ms, value, headers in zip(part.offsets, part.timestamps, part.values, part.headers, strict=True):
+            time_ms = now_ms if at_ms is None else at_ms
+            bucket_ms = bucket_of(time_ms, self._bucket_seconds)
+            found = self._found[topic, bucket_ms]
+            if offset >= counted:
+                delay_ms = max(0, now_ms - time_ms)
+                found.messages += 1
+                found.bytes += len(value or b"")
+                found.delay_ms += delay_ms
+                found.max_delay_ms = max(found.max_delay_ms, delay_ms)
+            found.offsets[partition].append(offset)
+            message_id = next((each for name, each in headers if name == MESSAGE_ID_HEADER and each), None)
+            if message_id is not None and bucket_ms <= now_ms + AHEAD_MS:
+                self._look_for(message_id, bucket_ms, topic, (partition, offset), found)
+
+    def take(self, now_ms: int) -> Iterator[AuditCount]:
+        """What was found since the last call, in pieces that fit into a report each."""
+        found, self._found = self._found, defaultdict(_Found)
+        for (topic, bucket_ms), each in found.items():
+            figures = (each.messages, each.bytes, each.delay_ms, each.max_delay_ms)
+            for partition, runs in _pieces(each.offsets):
+                yield AuditCount(topic, bucket_ms, *figures, offsets={partition: runs})
+                figures = (0, 0, 0, 0)
+            for partition, runs in _pieces(each.duplicates):
+                yield AuditCount(topic, bucket_ms, duplicates={partition: runs})
+        for key in [each for each in self._ids if each[0] + self._kept_ms < now_ms]:
+            self._forget(key)
+
+    def _look_for(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
+        """Of all records with one id, that at the lowest place is none of the duplicates, whatever is read first: so
+        another counter, or this one after a crash, tells the same ones."""
+        ids = self._ids[bucket_ms, topic]
+        first = ids.get(message_id)
+        if first is None:
+            ids[message_id] = place
+            self._number_of_ids += 1
+            if self._number_of_ids > _MOST_IDS:
+                LOG.warning("more than %d message ids: duplicates in the oldest bucket are not reported", _MOST_IDS)
+                self._forget(min(self._ids))
+        elif first != place:
+            ids[message_id] = min(first, place)
+            partition, offset = max(first, place)
+            found.duplicates[partition].append(offset)
+
+    def _forget(self, key: tuple[int, str]) -> None:
+        self._number_of_ids -= len(self._ids.pop(key))
+
+
+class LogCounter:
+    """``tier``: ``broker``, or ``mirror`` where it counts a copy in another cluster; the application is its group.
+    ``since_ms``: it has nothing from before; ``None``: another one counted up to where it goes on. ``counted``: up to
+    where others of its group counted, kept up to date by its owner. ``status``: of the service, which outlives it."""
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        consumer: KafkaConsumer,
+        producer: KafkaProducer,
+        tier: str,
+        *,
+        since_ms: int | None = None,
+        counted: Mapping[TopicPartition, int] | None = None,
+        status: CounterStatus | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = settings
+        self._counted = {} if counted is None else counted
+        self._consumer = consumer
+        self._producer = producer
+        self._tier = tier
+        self._since_ms = since_ms
+        self._clock = clock or SystemClock()
+        self._status = status or CounterStatus(math.inf, self._clock)
+        self._counts = LogCounts(settings)
+        self._positions: dict[TopicPartition, int] = {}
+        self._logs: dict[str, str] | None = None
+        self._starts: dict[TopicPartition, int] | None = {} if since_ms is not None else None
+
+    def run(self, has_ended: Callable[[], bool]) -> None:
+        """Count until it has. Raises `MessagingError`: then what was not reported is to be read again."""
+        due = time.monotonic() + self._settings.report_seconds
+        while not has_ended():
+            self.poll()
+            if time.monotonic() >= due:
+                self.report()
+                due = time.monotonic() + self._settings.report_seconds
+        self.report()
+
+    def poll(self) -> None:
+        """Count what is there. Raises `MessagingError`."""
+        batch = self._consumer.poll(_POLL_MESSAGES, _POLL_SECONDS)
+        for error in batch.errors:
+            raise error
+        now_ms = self._clock.time_ms()
+        for part in batch.partitions:
+            if self._starts is not None:
+                self._starts.setdefault(part.topic_partition, part.start_offset)
+            self._counts.add(part, now_ms, self._counted.get(part.topic_partition, 0))
+            self._positions[part.topic_partition] = part.next_offset
+        self._status.turned(len(batch))
+
+    def report(self) -> None:
+        """Report what was counted since the last time, and commit. Raises `MessagingError`."""
+        self._begin()
+        counts = tuple(self._counts.take(self._clock.time_ms()))
+        if counts:
+            if self._logs is None:
+                self._logs = self._consumer.topic_ids()  # a consumer reads the same logs until it raises TopicRecreated
+            fail_point("audit.before_counts")
+            self._publish(counts)
+            fail_point("audit.after_counts")
+        owned = self._consumer.assignment()
+        positions = {partition: offset for partition, offset in self._positions.items() if partition in owned}
+        if positions:
+            self._consumer.commit(positions)
+            fail_point("audit.after_count_commit")
+        self._positions.clear()
+        self._status.reported()
+
+    def _begin(self) -> None:
+        """Before the first report of the first one: report for all topics when it began, those included that are idle
+        until it ends. Then commit: if it is killed after that, whoever is next goes on where this one began."""
+        if self._starts is None or self._since_ms is None:
+            return
+        for partition in self._consumer.assignment():
+            position = self._consumer.position(partition)
+            if position is not None:
+                self._starts.setdefault(partition, position)
+        if self._starts:
+            topics = sorted({partition.topic for partition in self._starts})
+            self._publish([AuditCount(topic, self._since_ms) for topic in topics])
+            for result in self._consumer.commit(self._starts).values():
+                if result.error is not None:
+                    raise result.error
+            self._starts = None
+
+    def _publish(self, counts: Iterable[AuditCount]) -> None:
+        records = [Record(reports.encode(self._report(each))) for each in counts]
+        self._producer.publish(self._settings.topic, records).raise_for_undelivered()
+
+    def _report(self, count: AuditCount) -> AuditReport:
+        count = structs.replace(count, log=(self._logs or {}).get(count.topic, ""))
+        return AuditReport(
+            id=uuid.uuid4().hex,
+            tier=self._tier,
+            application=self._consumer.settings.group_id,
+            host=socket.gethostname(),
+            instance=str(os.getpid()),
+            sent_ms=self._clock.time_ms(),
+            bucket_seconds=self._settings.bucket_seconds,
+            counts=(count,),
+            since_ms=self._since_ms,
+        )
+
+
+class CounterStarts(RebalanceListener):
+    """Where a counter begins: at what its group committed, and early enough to have the ids of what may still get
+    duplicates. A group without offsets begins with the current bucket; `since_ms` is then its beginning.
+
+    ``counted``: where the group stood when partitions were assigned."""
+
+    def __init__(self, admin: Admin, group: str, settings: AuditSettings, now_ms: int) -> None:
+        self._admin = admin
+        self._group = group
+        self._settings = settings
+        began_before = bool(admin.group_offsets(group))
+        self.since_ms = None if began_before else bucket_of(now_ms, settings.bucket_seconds)
+        self.counted: dict[TopicPartition, int] = {}
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        committed = self._admin.group_offsets(self._group)
+        self.counted.update({each: committed[each] for each in partitions if each in committed})
+        back_ms = round((self._settings.bucket_seconds + self._settings.grace_seconds) * 1000)
+        since_ms = self.since_ms or bucket_of(SystemClock().time_ms() - back_ms, self._settings.bucket_seconds)
+        at_time = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        firsts, ends = self._admin.first_offsets(partitions), self._admin.end_offsets(partitions)
+        starts = {}
+        for each in partitions:
+            at = at_time[each]
+            timely = ends[each] if at is None else at
+            known = committed.get(each, timely if self.since_ms is not None else firsts[each])
+            starts[each] = max(min(timely, known), firsts[each])
+        return starts
+
+
+def _pieces(offsets: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Runs]]:
+    for partition, own in offsets.items():
+        runs = runs_of(own)
+        for start in range(0, len(runs), _MOST_RUNS):
+            yield partition, runs[start : start + _MOST_RUNS]

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the last balance has found, for Prometheus, and as metrics of Monasca over which alarms can be defined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from monasca_common.audit.counter_status import CounterStatus
+from monasca_common.audit.reconciliation import AuditVerdict, Balance
+from monasca_common.models import json_text
+from monasca_common.models.metric import envelope
+
+#: The metric of Monasca: how many messages are missing in spans that should be complete; 0 where all is well.
+MISSING_METRIC = "monasca.audit.missing_messages"
+
+_PREFIX = "monasca_audit"
+_LABELS = ("topic", "tier", "application")
+
+
+@dataclass(frozen=True, slots=True)
+class TierTotal:
+    """One tier of one topic over the whole window. ``missing``: of spans whose grace period is over; ``expected``: of
+    all of them."""
+
+    topic: str
+    tier: str
+    application: str
+    expected: int
+    missing: int
+    duplicates: int
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """A log has no application, and a dimension of a metric cannot be empty."""
+        return self.topic, self.tier, self.application or self.tier
+
+
+def tier_totals(found: Iterable[Balance]) -> list[TierTotal]:
+    sums: dict[tuple[str, str, str], list[int]] = {}
+    for each in found:
+        if each.verdict is AuditVerdict.RECREATED:
+            continue
+        total = sums.setdefault((each.topic, each.tier, each.application), [0, 0, 0])
+        total[0] += each.expected
+        total[1] += each.lost + each.late if each.verdict.is_final else 0
+        total[2] += each.duplicates
+    return [TierTotal(*key, *total) for key, total in sorted(sums.items())]
+
+
+def envelopes(totals: Iterable[TierTotal], tenant: str, region: str, time_ms: int) -> Iterator[bytes]:
+    """A metric of each tier of each topic, as messages for the topic of metrics."""
+    for each in totals:
+        metric = {
+            "name": MISSING_METRIC,
+            "dimensions": dict(zip(_LABELS, each.labels, strict=True)),
+            "timestamp": time_ms,
+            "value": float(each.missing),
+            "value_meta": {},
+        }
+        yield envelope(json_text.write(metric), tenant, region, time_ms / 1000)
+
+
+class AuditMetrics:
+    """For Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._missing = Gauge(
+            f"{_PREFIX}_missing_messages", "Messages missing after the grace period", _LABELS, registry=registry
+        )
+        self._completeness = Gauge(f"{_PREFIX}_completeness", "What arrived, 0 to 1", _LABELS, registry=registry)
+        self._duplicates = Gauge(
+            f"{_PREFIX}_duplicate_messages", "Records with a message id of another record", _LABELS, registry=registry
+        )
+        self._foreign = Gauge(
+            f"{_PREFIX}_foreign_reports", "Reports left out: their buckets have another length", registry=registry
+        )
+        self._balances = Counter(f"{_PREFIX}_balances", "Balances, by outcome", ("outcome",), registry=registry)
+        for outcome in ("complete", "failed"):
+            self._balances.labels(outcome)
+
+    def balanced(self, totals: Iterable[TierTotal], foreign: int) -> None:
+        for gauge in (self._missing, self._completeness, self._duplicates):
+            gauge.clear()
+        for each in totals:
+            complete = 1.0 if not each.expected else 1.0 - each.missing / each.expected
+            self._missing.labels(*each.labels).set(each.missing)
+            self._completeness.labels(*each.labels).set(complete)
+            self._duplicates.labels(*each.labels).set(each.duplicates)
+        self._foreign.set(foreign)
+        self._balances.labels("complete").inc()
+
+    def failed(self) -> None:
+        self._balances.labels("failed").inc()
+
+
+class CounterCollector(Collector):
+    """What a counter of a log has done, for Prometheus."""
+
+    def __init__(self, status: CounterStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            f"{_PREFIX}_counted_messages", "Messages that the counter of the log has read", self._status.messages
+        )
+        yield CounterMetricFamily(
+            f"{_PREFIX}_count_failures", "Failures after which the counter began again", self._status.failures
+        )

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Balances the reports of all tiers: what is complete, lost, late or doubled, for each topic, bucket and tier.
+
+Nothing here depends on the order of reports, nor on how often one comes. The tiers of a topic stand in a row:
+
+* *sources* count acknowledged messages, each acknowledgement once;
+* the *log* is what a counter found in it, as a set of offsets. An acknowledged message is a record, so the log lacks
+  what the sources have beyond the number of its records. More records than acknowledgements are a **surplus**: a
+  producer that is not audited or was killed before it reported, or a message that was sent again;
+* *readers* report offsets that they handled, without event times: those come from the log. What a reader lacks of the
+  log is named by offset, so no duplicate hides it;
+* *copies* are other logs with other offsets, and have as many different message ids as the log.
+
+What a tier lacks is **late** while it has reported nothing from behind it, else it is **lost**: it was passed over.
+A record is also lost if the counter of the log has passed over its offset: retention deleted it before it was counted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from monasca_common.audit.reports import (
+    AHEAD_MS,
+    COPIES,
+    LOG,
+    SOURCES,
+    AuditCount,
+    AuditReport,
+    HandledRange,
+    bucket_of,
+    reads,
+)
+from monasca_common.audit.runs import Runs, difference, intersection, size, union
+
+_END = 2**63
+
+
+class AuditVerdict(enum.Enum):
+    """The value says what it means."""
+
+    OK = "all arrived"
+    OPEN = "something is missing, and the grace period is not over"
+    RECREATED = "the topic was deleted and recreated, so it is not known what arrived"
+    UNCOUNTED = "nothing counts the log, so it is not known what arrived, and the grace period is over"
+    INCOMPLETE = "something is missing, and the grace period is over"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the grace period is over, and not all is known to have arrived."""
+        return self in (AuditVerdict.UNCOUNTED, AuditVerdict.INCOMPLETE)
+
+
+class ExpectedReader(NamedTuple):
+    """Who reads a topic: the tier, and the consumer group."""
+
+    topic: str
+    tier: str
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRules:
+    """``grace_seconds``: how long after the end of a bucket its messages may take to arrive everywhere. ``readers``:
+    of whom everything is missing while none of their reports is known; of any other nothing is."""
+
+    bucket_seconds: int = 600
+    grace_seconds: float = 600.0
+    readers: tuple[ExpectedReader, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One topic in one bucket at one tier; ``application``: which reader or producer of that tier, ``""`` for the log.
+
+    ``expected``: what the tier before has of it. ``messages``: what this one has. ``lost`` and ``late``: what it lacks.
+    ``duplicates``: records among ``messages`` whose message id another record of this bucket has. ``surplus``: records
+    that no source reported, duplicates not counted. Of a reader, ``bytes`` is 0 and delays are those of the first
+    message of each range.
+    """
+
+    topic: str
+    bucket_ms: int
+    tier: str
+    application: str
+    expected: int
+    messages: int
+    lost: int
+    late: int
+    duplicates: int
+    surplus: int
+    bytes: int
+    mean_delay_seconds: float
+    max_delay_seconds: float
+    verdict: AuditVerdict
+
+    @property
+    def completeness(self) -> float:
+        """From 0 to 1; 1 where nothing was expected."""
+        return 1.0 if not self.expected else 1.0 - (self.lost + self.late) / self.expected
+
+
+def balances(reports: Iterable[AuditReport], now_ms: int, rules: AuditRules) -> list[Balance]:
+    """The balance of these reports at one moment: a pure function."""
+    book = AuditBook(rules)
+    for report in reports:
+        book.add(report)
+    return book.balances(now_ms)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    messages: int = 0
+    bytes: int = 0
+    delay_ms: int = 0
+    delayed: int = 0  # messages that `delay_ms` is of
+    max_delay_ms: int = 0
+    offsets: dict[int, Runs] = field(default_factory=dict)
+    duplicates: dict[int, Runs] = field(default_factory=dict)
+
+    def add(self, count: AuditCount) -> None:
+        self.messages += count.messages
+        self.bytes += count.bytes
+        self.delayed += count.messages
+        self.delay_ms += count.delay_ms
+        self.max_delay_ms = max(self.max_delay_ms, count.max_delay_ms)
+        for own, reported in ((self.offsets, count.offsets), (self.duplicates, count.duplicates)):
+            for partition, runs in reported.items():
+                own[partition] = union(own.get(partition, ()), runs)
+
+    @property
+    def records(self) -> int:
+        return sum(map(size, self.offsets.values()))
+
+    @property
+    def repeated(self) -> int:
+        return sum(map(size, self.duplicates.values()))
+
+
+@dataclass(slots=True)
+class _TierBooks:
+    """One tier of one topic; of readers and sources one application of it."""
+
+    buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
+    handled: dict[int, Runs] = field(default_factory=dict)
+    positions: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    first_sent_ms: int = _END
+    last_sent_ms: int = 0
+    since_ms: int | None = None
+    logs: dict[str, int] = field(default_factory=dict)  # id: when it was reported last
+
+    def note(self, report: AuditReport) -> None:
+        self.first_sent_ms = min(self.first_sent_ms, report.sent_ms)
+        self.last_sent_ms = max(self.last_sent_ms, report.sent_ms)
+        if report.since_ms is not None:
+            self.since_ms = report.since_ms if self.since_ms is None else min(self.since_ms, report.since_ms)
+
+    def has_handled(self, handled: HandledRange, bucket_ms: int | None) -> None:
+        runs = self.handled.get(handled.partition, ())
+        self.handled[handled.partition] = union(runs, ((handled.first, handled.next),))
+        if handled.position is not None:
+            self.positions[handled.partition].add(handled.position)
+        if bucket_ms is not None:
+            bucket = self.buckets[bucket_ms]
+            bucket.delayed += 1
+            bucket.delay_ms += handled.delay_ms
+            bucket.max_delay_ms = max(bucket.max_delay_ms, handled.delay_ms)
+
+    def covered(self) -> dict[int, Runs]:
+        """What is handled, what a position of the reader's own accounts for included: it stored that, and was killed
+        before it reported."""
+        found = {}
+        for partition, runs in self.handled.items():
+            filled = runs
+            positions = self.positions.get(partition, set())
+            for position in positions:
+                reached = [following for _, following in runs if following <= position]
+                reached += [earlier for earlier in positions if earlier < position]
+                filled = union(filled, ((max(reached, default=position), position),))
+            found[partition] = filled
+        return found
+
+    def rest(self) -> None:
+        """Keep no more than where this reader is: what comes next is expected of it."""
+        ends = {partition: runs[-1][1] for partition, runs in self.covered().items() if runs}
+        self.handled = {partition: ((end - 1, end),) for partition, end in ends.items()}
+        self.positions.clear()
+
+    def misses(self, bucket_ms: int) -> bool:
+        """Whether it began after this bucket, so that it cannot have it."""
+        return self.since_ms is not None and bucket_ms < self.since_ms
+
+    def passed_over(self, bucket: _Bucket) -> int:
+        """How many offsets before the last of this bucket no bucket has, back to the next offset that one has. One
+        missing offset may be the marker of a transaction."""
+        found = 0
+        for partition, runs in bucket.offsets.items():
+            counted = union(*(each.offsets.get(partition, ()) for each in self.buckets.values()))
+            earlier = [following for _, following in counted if following < runs[0][0]]
+            span = ((max(earlier, default=runs[0][0]), runs[-1][1]),)
+            found += sum(after - first for first, after in difference(span, counted) if after - first > 1)
+        return found
+
+    def is_beyond(self, bucket_ms: int, now_ms: int) -> bool:
+        """A timestamp from the future says nothing of what comes behind."""
+        return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest came last, mostly
+
+
+class AuditBook:
+    """What has been reported so far. It is as large as its buckets: `forget` the old ones."""
+
+    def __init__(self, rules: AuditRules) -> None:
+        self._rules = rules
+        self._topics: dict[str, dict[tuple[str, str], _TierBooks]] = defaultdict(lambda: defaultdict(_TierBooks))
+        self._seen: dict[str, int] = {}  # id: when it was sent, or its newest bucket, whichever is later
+        self.foreign = 0  # reports with buckets of another length, which cannot be balanced with ours
+        self.early = 0  # messages whose time has not come, by more than a day
+        self.outdated = False  # it still has what was read in a log that is gone: begin another one
+
+    def add(self, report: AuditReport) -> None:
+        """Add a report, unless it is there already."""
+        if report.id in self._seen:
+            return
+        self._seen[report.id] = max([report.sent_ms, *(count.bucket_ms for count in report.counts)])
+        if report.bucket_seconds != self._rules.bucket_seconds:
+            self.foreign += 1
+            return
+        application = "" if report.tier == LOG else report.application
+        latest_ms = report.sent_ms + AHEAD_MS
+        for count in report.counts:
+            if count.bucket_ms > latest_ms:
+                self.early += count.messages
+                continue
+            books = self._topics[count.topic][report.tier, application]
+            books.note(report)
+            if count.messages or count.offsets or count.duplicates:  # else it says no more than when a counter began
+                books.buckets[count.bucket_ms].add(count)
+            if count.log:
+                books.logs[count.log] = max(report.sent_ms, books.logs.get(count.log, 0))
+        for handled in report.handled:
+            books = self._topics[handled.topic][report.tier, application]
+            books.note(report)
+            first_ms = handled.first_ms
+            bucket_ms = None
+            if first_ms is not None and first_ms <= latest_ms:
+                bucket_ms = bucket_of(first_ms, self._rules.bucket_seconds)
+            books.has_handled(handled, bucket_ms)
+
+    def forget(self, before_ms: int) -> None:
+        """Drop buckets that began before, ids of reports that were sent before and have no bucket that is kept, and
+        readers that have reported nothing since a bucket began that is dropped: they are out of service."""
+        long_ago_ms = before_ms - self._rules.bucket_seconds * 1000
+        for topic in list(self._topics):
+            tiers = self._topics[topic]
+            log = tiers.get((LOG, ""))
+            self.outdated |= any(
+                len(each.logs) > 1 and min(each.logs.values()) < long_ago_ms for each in tiers.values()
+            )
+            dropped_ms = max((each for each in (log.buckets if log else ()) if each < before_ms), default=0)
+            for books in tiers.values():
+                for bucket_ms in [each for each in books.buckets if each < before_ms]:
+                    del books.buckets[bucket_ms]
+            for key in [key for key, books in tiers.items() if reads(key[0]) and books.last_sent_ms < dropped_ms]:
+                del tiers[key]
+            if not any(books.buckets for books in tiers.values()):
+                self._rest(topic)
+        self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
+
+    def _rest(self, topic: str) -> None:
+        """There was nothing in it for a while: only where its readers are is kept, and when a counter began."""
+        kept = {
+            key: books for key, books in self._topics.pop(topic).items() if reads(key[0]) or books.since_ms is not None
+        }
+        for books in kept.values():
+            books.rest()
+        if kept:
+            self._topics[topic].update(kept)
+
+    def balances(self, now_ms: int) -> list[Balance]:
+        """In the order of topics, buckets and tiers."""
+        found: list[Balance] = []
+        for topic in sorted(self._topics):
+            balancing = _Balancing(topic, self._topics[topic], now_ms, self._rules)
+            for bucket_ms in balancing.buckets():
+                found += balancing.balances(bucket_ms)
+        return found
+
+
+class _Balancing:
+    """Balances one topic at one moment."""
+
+    def __init__(self, topic: str, tiers: Mapping[tuple[str, str], _TierBooks], now_ms: int, rules: AuditRules) -> None:
+        self._topic = topic
+        self._now_ms = now_ms
+        self._rules = rules
+        self._tiers = tiers
+        self._sources = {key: books for key, books in tiers.items() if key[0] in SOURCES}
+        self._log = tiers.get((LOG, ""))
+        self._copies = {key: books for key, books in tiers.items() if key[0] in COPIES}
+        silent = {each[1:]: _TierBooks(first_sent_ms=0) for each in rules.readers if each.topic == topic}
+        known = {key: books for key, books in tiers.items() if reads(key[0])}
+        self._readers = dict(sorted((silent | known).items()))
+        self._is_recreated = any(len(books.logs) > 1 for books in tiers.values())
+        self._covered = {key: books.covered() for key, books in self._readers.items()}
+
+    def buckets(self) -> list[int]:
+        """Those of sources and logs. What only a reader has is older than all that is known of them."""
+        known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
+        return sorted({bucket_ms for books in known for bucket_ms in books.buckets})
+
+    def balances(self, bucket_ms: int) -> Iterator[Balance]:
+        acknowledged = 0
+        for key, books in sorted(self._sources.items()):
+            bucket = books.buckets.get(bucket_ms)
+            if bucket is not None:
+                acknowledged += bucket.messages
+                yield self._balance(key, bucket_ms, bucket, bucket.messages, bucket.messages)
+        if self._log is None:
+            if acknowledged:
+                yield self._balance((LOG, ""), bucket_ms, _Bucket(), acknowledged, 0, late=acknowledged)
+            return
+        bucket = self._log.buckets.get(bucket_ms, _Bucket())
+        if self._log.misses(bucket_ms):
+            return
+        expected = acknowledged if self._sources else bucket.records
+        yield self._counted((LOG, ""), self._log, bucket_ms, expected)
+        for key, books in self._readers.items():
+            yield self._read(key, books, bucket_ms, bucket)
+        for key, books in sorted(self._copies.items()):
+            if not books.misses(bucket_ms):
+                yield self._counted(key, books, bucket_ms, bucket.records - bucket.repeated, by_id=True)
+
+    def _counted(
+        self, key: tuple[str, str], books: _TierBooks, bucket_ms: int, expected: int, *, by_id: bool = False
+    ) -> Balance:
+        """A log, balanced by the number of its records, or of different message ids."""
+        bucket = books.buckets.get(bucket_ms, _Bucket())
+        records, repeated = bucket.records, bucket.repeated
+        missing = max(0, expected - (records - repeated if by_id else records))
+        lost = missing if books.is_beyond(bucket_ms, self._now_ms) else 0
+        if missing and not lost and not by_id:
+            lost = min(missing, books.passed_over(bucket))
+        surplus = max(0, records - repeated - expected)
+        return self._balance(
+            key, bucket_ms, bucket, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus
+        )
+
+    def _read(self, key: tuple[str, str], books: _TierBooks, bucket_ms: int, log: _Bucket) -> Balance:
+        """A reader, balanced by offsets. What was there before it began is not expected of it."""
+        covered = self._covered[key]
+        expected = late = lost = 0
+        for partition, runs in log.offsets.items():
+            handled = covered.get(partition, ())
+            begins = [first for first, _ in handled[:1]] + list(books.positions.get(partition, ()))
+            if not begins:
+                awaited = size(runs) if bucket_ms >= books.first_sent_ms else 0
+                expected += awaited
+                late += awaited
+                continue
+            wanted = intersection(runs, ((min(begins), _END),))
+            missing = difference(wanted, handled)
+            end = handled[-1][1] if handled else min(begins)
+            behind = size(intersection(missing, ((end, _END),)))
+            expected += size(wanted)
+            late += behind
+            lost += size(missing) - behind
+        bucket = books.buckets.get(bucket_ms, _Bucket())
+        return self._balance(key, bucket_ms, bucket, expected, expected - lost - late, lost, late)
+
+    def _balance(
+        self,
+        key: tuple[str, str],
+        bucket_ms: int,
+        bucket: _Bucket,
+        expected: int,
+        messages: int,
+        lost: int = 0,
+        late: int = 0,
+        *,
+        duplicates: int = 0,
+        surplus: int = 0,
+    ) -> Balance:
+        closes_ms = bucket_ms + (self._rules.bucket_seconds + self._rules.grace_seconds) * 1000
+        over = AuditVerdict.UNCOUNTED if self._log is None else AuditVerdict.INCOMPLETE
+        missing = over if self._now_ms >= closes_ms else AuditVerdict.OPEN
+        verdict = missing if lost or late else AuditVerdict.OK
+        return Balance(
+            topic=self._topic,
+            bucket_ms=bucket_ms,
+            tier=key[0],
+            application=key[1],
+            expected=expected,
+            messages=messages,
+            lost=lost,
+            late=late,
+            duplicates=duplicates,
+            surplus=surplus,
+            bytes=bucket.bytes,
+            mean_delay_seconds=bucket.delay_ms / bucket.delayed / 1000 if bucket.delayed else 0.0,
+            max_delay_seconds=bucket.max_delay_ms / 1000,
+            verdict=AuditVerdict.RECREATED if self._is_recreated else verdict,
+        )

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the topic of reports, from some moment on: once to its end, or on and on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+from monasca_common.audit import reports
+from monasca_common.audit.reports import AuditReport
+from monasca_common.kafka import Admin, GivenStarts, RetriableError, open_consumer
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+
+_NAME = "monasca-audit-reader"  # this group never gets an offset: reading leaves no trace
+_POLL_SECONDS = 0.2
+_POLL_MESSAGES = 5000
+
+
+class ReportLog:
+    """A context manager. ``extents``: where to begin in each partition of the topic, and where that ended before.
+
+    ``done``, ``left``: how many offsets up to there are read, and how many are not.
+    """
+
+    def __init__(
+        self, connection: ConnectionSettings, topic: str, extents: Mapping[TopicPartition, tuple[int, int]]
+    ) -> None:
+        starts = {partition: start for partition, (start, _) in extents.items()}
+        settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
+        self._topic = topic
+        self._unread = set(starts)
+        self._consumer = open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
+        self.unreadable = 0  # messages that are not reports
+        self.done = 0
+        self.left = sum(end - start for start, end in extents.values())
+        self._positions = dict(starts)
+
+    def __enter__(self) -> ReportLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def poll(self) -> Iterator[AuditReport]:
+        """What came meanwhile. Raises `TransportError`."""
+        batch = self._consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS)
+        for error in batch.errors:
+            raise error
+        for part in batch.partitions:
+            self._advance(part.topic_partition, part.next_offset)
+            for value in part.values:
+                report = reports.decode(value)
+                if report is None:
+                    self.unreadable += 1
+                else:
+                    yield report
+        self._unread -= self._consumer.take_ends().keys()
+
+    def _advance(self, partition: TopicPartition, position: int) -> None:
+        read = position - self._positions[partition]
+        self._positions[partition] = position
+        self.done += read
+        self.left = max(0, self.left - read)
+
+    def read(self, seconds: float) -> Iterator[AuditReport]:
+        """All up to the end of the log. Raises `RetriableError` if that takes longer."""
+        deadline = time.monotonic() + seconds
+        while self._unread:
+            yield from self.poll()
+            if self._unread and time.monotonic() > deadline:
+                raise RetriableError(
+                    f"topic {self._topic} could not be read within {seconds:g} s, so nothing is known of missing "
+                    "messages: try again, or look back less far"
+                )
+
+
+def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
+    """The reports from this moment on. Raises `ConfigurationError` without the topic, and `TransportError`."""
+    return ReportLog(connection, topic, report_extents(admin, topic, since_ms))
+
+
+def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartition, tuple[int, int]]:
+    """Where the reports from this moment on begin in each partition, and where they end. Raises as
+    `open_report_log`."""
+    count = admin.partition_counts().get(topic, 0)
+    if not count:
+        raise ConfigurationError(
+            f"topic in group [audit] is {topic!r}, which does not exist: `monasca-common init` makes it"
+        )
+    partitions = [TopicPartition(topic, number) for number in range(count)]
+    ends = admin.end_offsets(partitions)
+    starts = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
+    return {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}

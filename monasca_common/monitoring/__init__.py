@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What an operator asks of a running system: are its consumers late, is anything missing, would anything be lost?"""

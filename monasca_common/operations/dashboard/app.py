@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The WSGI application: which page is where, who may see it, and the headers that keep browsers careful."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import falcon
+from oslo_config import cfg
+
+from monasca_common.kafka import MessagingError
+from monasca_common.operations.dashboard import lag_panel
+from monasca_common.operations.dashboard.kept_state import KeptState
+from monasca_common.operations.dashboard.metric_charts import (
+    AGGREGATES,
+    FUNCTIONS,
+    MINUTES,
+    PERIODS,
+    RAW,
+    ChartQuestion,
+    MetricChart,
+    read_chart,
+    read_names,
+)
+from monasca_common.operations.dashboard.metrics_api import ApiUnavailable, MetricsApi
+from monasca_common.operations.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
+from monasca_common.operations.dashboard.panels import Panels
+from monasca_common.operations.dashboard.passwords import PasswordFile
+from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Session, Sessions, kept_sessions
+from monasca_common.operations.dashboard.settings import DashboardSettings, is_loopback
+from monasca_common.operations.dashboard.view import page_of
+
+LOG = logging.getLogger(__name__)
+
+_PUBLIC = ("/login", "/healthcheck", "/static/")
+_FORM = "application/x-www-form-urlencoded"
+_MAX_FORM_BYTES = 8192
+_MAX_FIELD = 1024
+_CSP = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+_HSTS_SECONDS = 31_536_000
+
+
+class DashboardLogin(Protocol):
+    """Who somebody is; ``None``: nobody who may look. Raises `MessagingError` where that cannot be found out."""
+
+    def log_in(self, user: str, password: str, project: str) -> Account | None: ...
+
+
+class FileLogin:
+    """Users of a password file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = PasswordFile(path)
+
+    def log_in(self, user: str, password: str, _project: str) -> Account | None:
+        return Account(user) if self._file.fits(user, password) else None
+
+
+def login_of(settings: DashboardSettings, conf: cfg.ConfigOpts) -> DashboardLogin | None:
+    """``None``: nobody logs in. Raises `ConfigurationError`."""
+    if settings.login == "none":
+        return None
+    if settings.login == "file":
+        assert settings.password_file is not None, "the settings were checked"
+        return FileLogin(Path(settings.password_file))
+    from monasca_common.operations.dashboard.keystone_login import KeystoneLogin
+
+    return KeystoneLogin(settings, conf)
+
+
+def make_app(
+    settings: DashboardSettings,
+    panels: Panels,
+    login: DashboardLogin | None,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sessions: KeptState[dict[str, Session]] | None = None,
+) -> Any:
+    """``login``: ``None`` where everybody who reaches it may look. ``now``: seconds, monotonic. ``sessions``: those of
+    a worker that crashed."""
+    pages = Pages()
+    gate = _Gate(settings, login, Sessions(settings.session_seconds, now, sessions or kept_sessions()), now)
+    app: Any = falcon.App(media_type=falcon.MEDIA_HTML, middleware=[_Headers(settings), gate])
+    app.req_options.strip_url_path_trailing_slash = True
+    app.set_error_serializer(_error_page(pages))
+    app.add_error_handler(Exception, _failed)
+    app.add_route("/", _Overview(panels, pages))
+    app.add_route("/healthcheck", _DashboardHealth())
+    app.add_route("/static/{name}", _Static())
+    app.add_route("/{name}", _Panel(panels, pages))
+    if settings.api_url is not None:
+        app.add_route("/charts", _Charts(MetricsApi(settings), panels, pages))
+    if login is not None:
+        app.add_route("/login", _LoginPage(gate, login, pages, settings))
+        app.add_route("/logout", _Logout(gate))
+    return app
+
+
+class _Headers:
+    """Falcon middleware: what every answer carries."""
+
+    def __init__(self, settings: DashboardSettings) -> None:
+        self._headers = dict(_HEADERS)
+        if settings.browsers_have_tls:
+            self._headers["Strict-Transport-Security"] = f"max-age={_HSTS_SECONDS}"
+
+    def process_response(
+        self, _request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: bool
+    ) -> None:
+        response.set_headers(self._headers)
+
+
+class _Gate:
+    """Falcon middleware: nobody passes who is not logged in, and no form that another site sent."""
+
+    def __init__(
+        self,
+        settings: DashboardSettings,
+        login: DashboardLogin | None,
+        sessions: Sessions,
+        now: Callable[[], float],
+    ) -> None:
+        self._is_local = settings.is_local
+        self._has_login = login is not None
+        self._is_secure = settings.browsers_have_tls
+        self._charts = settings.api_url is not None
+        self.sessions = sessions
+        self.attempts = LoginAttempts(settings.login_attempts, now)
+        prefix = "__Host-" if self._is_secure else ""
+        self.session_cookie, self.form_cookie = f"{prefix}monasca-session", f"{prefix}monasca-login"
+
+    def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
+        request.context.visitor = Visitor(None, self._charts)
+        # A name that another site has pointed at this machine is not ours.
+        if self._is_local and not is_loopback(_host_of(request)):
+            raise falcon.HTTPBadRequest(
+                title="This is another host's name", description="Use the address that the dashboard listens on."
+            )
+        if request.method == "POST" and request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
+            raise falcon.HTTPForbidden(title="Another site sent this form", description="Nothing was done.")
+        if not self._has_login:
+            return
+        session = self.sessions.find(self.cookie(request, self.session_cookie))
+        if session is not None:
+            request.context.visitor = Visitor(session, self._charts)
+        elif not request.path.startswith(_PUBLIC):
+            raise falcon.HTTPSeeOther(f"/login?then={quote(request.relative_uri, safe='')}")
+
+    def cookie(self, request: falcon.Request, name: str) -> str:
+        values = request.get_cookie_values(name) or [""]
+        return values[0]
+
+    def set_cookie(self, response: falcon.Response, name: str, value: str, seconds: float) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=round(seconds),
+            path="/",
+            secure=self._is_secure,
+            http_only=True,
+            same_site="Strict",
+        )
+
+
+class _Overview:
+    def __init__(self, panels: Panels, pages: Pages) -> None:
+        self._panels = panels
+        self._pages = pages
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        response.text = self._pages.overview(self._panels.views(), request.context.visitor, self._panels.now_ms)
+
+
+class _Panel:
+    """Every row of one panel, page by page; or the partitions of one consumer group."""
+
+    def __init__(self, panels: Panels, pages: Pages) -> None:
+        self._panels = panels
+        self._pages = pages
+
+    def on_get(self, request: falcon.Request, response: falcon.Response, name: str) -> None:
+        views = self._panels.views()
+        view = next((each for each in views if each.name == name), None)
+        group = request.get_param("group") if name == lag_panel.EMPTY.name else None
+        if view is not None and group:
+            figures = self._panels.group(group)
+            view = lag_panel.group_panel(figures) if figures is not None else None
+        if view is None:
+            raise falcon.HTTPNotFound(
+                title="There is no such page", description="What it showed may be gone. The overview has what there is."
+            )
+        number = request.get_param_as_int("page", min_value=1, max_value=1_000_000, default=1)
+        find = (request.get_param("find") or "")[:_MAX_FIELD]
+        page = page_of(view.rows, number, find, ON_PAGE)
+        response.text = self._pages.panel(views, view, page, request.context.visitor, self._panels.now_ms)
+
+
+class _Charts:
+    """Metrics, read through the API when somebody asks for them."""
+
+    def __init__(self, api: MetricsApi, panels: Panels, pages: Pages) -> None:
+        self._api = api
+        self._panels = panels
+        self._pages = pages
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        visitor, now_ms = request.context.visitor, self._panels.now_ms
+        api = self._api.reader(visitor.session.account.api_token if visitor.session is not None else None)
+        question, error = _question(request), ""
+        chart = MetricChart(question, now_ms - 1, now_ms)
+        try:
+            names = read_names(api)
+            chart = MetricChart(question, now_ms - 1, now_ms, names)
+            if question.name:
+                if not _names_beside(request, question):
+                    own = question.name + AGGREGATES
+                    question = replace(question, beside=own if own in names else "")
+                chart = read_chart(api, question, names, now_ms)
+        except ApiUnavailable as failure:
+            error = str(failure)
+        response.text = self._pages.charts(chart, visitor, now_ms, error)
+
+
+def _names_beside(request: falcon.Request, question: ChartQuestion) -> bool:
+    """Whether somebody chose what stands beside this metric; the form holds what stood beside the one before."""
+    return request.has_param("beside") and request.get_param("of", default=question.name) == question.name
+
+
+def _question(request: falcon.Request) -> ChartQuestion:
+    """Raises falcon's errors for what nobody can choose."""
+    dimensions = {
+        name.removeprefix("d."): value[:_MAX_FIELD]
+        for name, value in request.params.items()
+        if name.startswith("d.") and isinstance(value, str) and value
+    }
+    minutes = request.get_param_as_int("minutes", default=60)
+    period = request.get_param_as_int("period", default=300)
+    function = request.get_param("function", default=RAW)
+    if minutes not in MINUTES or period not in PERIODS or function not in (RAW, *FUNCTIONS):
+        raise falcon.HTTPBadRequest(title="Nobody can choose that", description="Choose from the lists of the page.")
+    name = (request.get_param("name") or "")[:_MAX_FIELD]
+    return ChartQuestion(name, dimensions, minutes, function, period, (request.get_param("beside") or "")[:_MAX_FIELD])
+
+
+class _Static:
+    def on_get(self, _request: falcon.Request, response: falcon.Response, name: str) -> None:
+        data = static_file(name)
+        if data is None:
+            raise falcon.HTTPNotFound
+        response.data, response.content_type = data, STATIC_TYPES[name]
+
+
+class _DashboardHealth:
+    def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
+        response.content_type, response.text = falcon.MEDIA_TEXT, "the dashboard answers\n"
+
+
+class _LoginPage:
+    def __init__(self, gate: _Gate, login: DashboardLogin, pages: Pages, settings: DashboardSettings) -> None:
+        self._gate = gate
+        self._login = login
+        self._pages = pages
+        self._settings = settings
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        self._form(request, response, "", _local_path(request.get_param("then") or "/"))
+
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        form = _form_of(request)
+        then = _local_path(form.get("then", "/"))
+        known = self._gate.cookie(request, self._gate.form_cookie)
+        if not known or not hmac.compare_digest(known.encode(), form.get("form_token", "").encode()):
+            response.status = falcon.HTTP_403
+            self._form(request, response, "This form is too old, or cookies are off. Try again.", then)
+            return
+        user = form.get("user", "")
+        attempt = user.strip().casefold(), request.remote_addr
+        wait = self._gate.attempts.reserve(*attempt)
+        if wait:
+            response.status = falcon.HTTP_429
+            response.set_header("Retry-After", str(round(wait) + 1))
+            self._form(request, response, f"Too many wrong passwords. Try again in {round(wait) + 1} seconds.", then)
+            return
+        try:
+            account = self._login.log_in(user, form.get("password", ""), form.get("project", ""))
+        except MessagingError as error:
+            LOG.warning("nobody can log in: %s", error)
+            response.status = falcon.HTTP_503
+            self._form(request, response, "Nobody can log in now: the log of the dashboard says why.", then)
+            return
+        if account is None:
+            LOG.warning("a login of %r from %s was refused", user[:64], request.remote_addr)
+            response.status = falcon.HTTP_401
+            self._form(request, response, "That is refused: the user, the password, or the role is not right.", then)
+            return
+        self._gate.attempts.succeeded(*attempt)
+        LOG.info("%r logged in from %s", user, request.remote_addr)
+        cookie = self._gate.sessions.open(account)
+        self._gate.set_cookie(response, self._gate.session_cookie, cookie, self._settings.session_seconds)
+        response.status = falcon.HTTP_303
+        response.set_header("Location", then)
+
+    def _form(self, request: falcon.Request, response: falcon.Response, error: str, then: str) -> None:
+        token = secrets.token_urlsafe(32)
+        self._gate.set_cookie(response, self._gate.form_cookie, token, 3600)
+        has_project = self._settings.login == "keystone"
+        response.text = self._pages.login(
+            request.context.visitor, form_token=token, error=error, has_project=has_project, then=then
+        )
+
+
+class _Logout:
+    def __init__(self, gate: _Gate) -> None:
+        self._gate = gate
+
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        session: Session | None = request.context.visitor.session
+        assert session is not None, "the gate lets nobody else pass"
+        if not session.is_own(_form_of(request).get("form_token", "")):
+            raise falcon.HTTPForbidden(title="This form is too old", description="Nothing was done.")
+        self._gate.sessions.close(self._gate.cookie(request, self._gate.session_cookie))
+        self._gate.set_cookie(response, self._gate.session_cookie, "", 0)
+        response.status = falcon.HTTP_303
+        response.set_header("Location", "/login")
+
+
+def _host_of(request: falcon.Request) -> str:
+    """The name by which it was asked for; empty where that is none."""
+    try:
+        return request.host.strip("[]")
+    except ValueError:  # what should be the port is no number
+        return ""
+
+
+def _form_of(request: falcon.Request) -> dict[str, str]:
+    """The fields of a form. Raises falcon's errors for what is no form, or too long."""
+    if (request.content_type or "").partition(";")[0] != _FORM:
+        raise falcon.HTTPUnsupportedMediaType(title="This is not a form")
+    if request.content_length is None or request.content_length > _MAX_FORM_BYTES:
+        raise falcon.HTTPContentTooLarge(title="This form is too long")
+    text = request.bounded_stream.read(_MAX_FORM_BYTES).decode(errors="replace")
+    fields = falcon.uri.parse_query_string(text, keep_blank=True)
+    return {name: value[:_MAX_FIELD] for name, value in fields.items() if isinstance(value, str)}
+
+
+def _local_path(target: str) -> str:
+    """A page of ours: never one of another site."""
+    is_ours = target.startswith("/") and not target.startswith(("//", "/\\", "/log"))
+    return target if is_ours and target.isascii() and target.isprintable() else "/"
+
+
+def _error_page(pages: Pages) -> Callable[[falcon.Request, falcon.Response, falcon.HTTPError], None]:
+    def serialize(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
+        visitor = getattr(request.context, "visitor", Visitor(None, False))
+        response.text = pages.error(visitor, error.title or "", error.description or "")
+        response.content_type = falcon.MEDIA_HTML
+
+    return serialize
+
+
+def _failed(request: falcon.Request, _response: falcon.Response, error: Exception, _parameters: Any) -> None:
+    if isinstance(error, (falcon.HTTPError, falcon.HTTPStatus)):
+        raise error
+    LOG.error("%s %s failed", request.method, request.uri_template, exc_info=error)
+    raise falcon.HTTPInternalServerError(title="This page failed", description="The log of the dashboard says why.")

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panel of the audit: what arrived of every topic at every tier, a heat map over time."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from monasca_common.audit.reconciliation import AuditBook, AuditVerdict, Balance
+from monasca_common.audit.report_log import ReportLog, open_report_log
+from monasca_common.audit.reports import AuditReport, bucket_of
+from monasca_common.audit.settings import AuditSettings
+from monasca_common.kafka import Admin
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.operations.dashboard.panel_source import Snapshot
+from monasca_common.operations.dashboard.view import (
+    Cell,
+    Concern,
+    Harm,
+    PanelView,
+    TableRow,
+    Tone,
+    clock,
+    count,
+    panel_of,
+    span,
+)
+
+_BUCKETS = 12
+_MANY_DOUBLED = 1e12  # as bad as one that is missing
+_FEW, _MANY = 0.99, 0.9  # below them a cell stands out more
+
+EMPTY = PanelView(
+    "audit",
+    "Completeness",
+    "",
+    "How much of what was sent arrived at each tier, in percent, by the time at which it was made. "
+    "\N{MULTIPLICATION X}: some is missing for good, or for longer than the grace period; "
+    "\N{HORIZONTAL ELLIPSIS}: some is missing still; ?: nothing counts what arrived, or the topic was recreated; "
+    "+: records more than were acknowledged, or with an id that is there already. The same as monasca-common audit "
+    "show.",
+)
+_FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Doubled", "Delay")
+_TONES = {
+    AuditVerdict.OK: Tone.GOOD,
+    AuditVerdict.OPEN: Tone.GOOD,  # it may be on its way
+    AuditVerdict.RECREATED: Tone.WARNING,
+    AuditVerdict.UNCOUNTED: Tone.WARNING,
+    AuditVerdict.INCOMPLETE: Tone.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TierFigures:
+    """One topic at one tier. ``recent``: the newest buckets, by their beginning. ``wrong``: those that are final,
+    of the whole window, as everything else is."""
+
+    topic: str
+    place: str
+    verdict: AuditVerdict
+    messages: int
+    missing: int
+    doubled: int
+    delay_seconds: float
+    recent: Mapping[int, Balance]
+    wrong: tuple[Balance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFigures:
+    """``buckets``: the beginnings of the newest, the newest first, in milliseconds since 1970."""
+
+    tiers: tuple[TierFigures, ...]
+    buckets: tuple[int, ...]
+
+
+def audit_figures(balances: Iterable[Balance], now_ms: int, bucket_seconds: int) -> AuditFigures:
+    """The balances of each topic at each tier, together."""
+    newest = bucket_of(now_ms, bucket_seconds)
+    buckets = tuple(newest - back * bucket_seconds * 1000 for back in range(_BUCKETS))
+    tiers: dict[tuple[str, str], list[Balance]] = defaultdict(list)
+    for each in balances:
+        place = each.tier if each.application in ("", each.tier) else f"{each.tier} {each.application}"
+        tiers[each.topic, place].append(each)
+    return AuditFigures(tuple(_tier(*names, found, buckets[-1]) for names, found in tiers.items()), buckets)
+
+
+def _tier(topic: str, place: str, balances: Sequence[Balance], since_ms: int) -> TierFigures:
+    order = list(AuditVerdict)
+    return TierFigures(
+        topic,
+        place,
+        max((each.verdict for each in balances), key=order.index),
+        sum(each.messages for each in balances),
+        sum(each.lost + each.late for each in balances if each.verdict is not AuditVerdict.RECREATED),
+        sum(each.duplicates + each.surplus for each in balances),
+        max(each.max_delay_seconds for each in balances),
+        {each.bucket_ms: each for each in balances if each.bucket_ms >= since_ms},
+        tuple(each for each in balances if each.verdict.is_final),
+    )
+
+
+class AuditGatherer:
+    """Keeps the books of the window, and reads on in the topic of reports at each look."""
+
+    def __init__(
+        self, admin: Admin, connection: ConnectionSettings, settings: AuditSettings, *, timeout_seconds: float
+    ) -> None:
+        self._admin = admin
+        self._connection = connection
+        self._settings = settings
+        self._timeout_seconds = timeout_seconds
+        self._book = AuditBook(settings.rules)
+        self._log: ReportLog | None = None
+
+    def __call__(self, now_ms: int) -> AuditFigures:
+        settings = self._settings
+        if not settings.enabled and settings.topic not in self._admin.partition_counts():
+            return AuditFigures((), ())  # nobody wants one
+        since_ms = bucket_of(now_ms - settings.window_seconds * 1000, settings.bucket_seconds)
+        for report in self._reports(since_ms):
+            self._book.add(report)
+        self._book.forget(since_ms)
+        found = (each for each in self._book.balances(now_ms) if each.bucket_ms >= since_ms)
+        return audit_figures(found, now_ms, settings.bucket_seconds)
+
+    def _reports(self, since_ms: int) -> Iterable[AuditReport]:
+        """What came since the last look. After an error it begins again: what the books have is not counted twice."""
+        try:
+            if self._log is None:
+                self._log = open_report_log(self._admin, self._connection, self._settings.topic, since_ms)
+                yield from self._log.read(self._timeout_seconds)
+            deadline = time.monotonic() + self._timeout_seconds
+            while came := list(self._log.poll()):
+                yield from came
+                if time.monotonic() > deadline:
+                    return
+        except Exception:
+            log, self._log = self._log, None
+            if log is not None:
+                log.__exit__(None, None, None)
+            raise
+
+
+def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
+    def shown(empty: PanelView) -> PanelView:
+        figures = snapshot.figures
+        assert figures is not None, "it is called where there are figures"
+        if not figures.tiers:
+            told = "No report of an audit has come: nothing counts messages."
+            return replace(empty, summary=told, idle="whether all arrives is not counted")
+        return replace(
+            empty,
+            summary=_summary(figures.tiers),
+            columns=(*_FIRST_COLUMNS, *_headings(figures.buckets)),
+            rows=tuple(_row(tier, figures.buckets) for tier in figures.tiers),
+            concerns=(*_recreated(figures.tiers), *(_concern(tier) for tier in figures.tiers if tier.wrong)),
+        )
+
+    return panel_of(snapshot, EMPTY, shown, now_ms)
+
+
+def _headings(buckets: Sequence[int]) -> list[str]:
+    """The beginnings of buckets; with seconds where buckets are shorter than a minute."""
+    headings = [_clock(each) for each in buckets]
+    if len(set(headings)) == len(buckets):
+        return headings
+    return [clock(each, "%H:%M:%S") for each in buckets]
+
+
+def _summary(tiers: Sequence[TierFigures]) -> str:
+    topics = len({tier.topic for tier in tiers})
+    missing = sum(tier.missing for tier in tiers)
+    return f"{count(topics, 'topic is', 'topics are')} counted; {count(missing, 'message', 'messages')} missing."
+
+
+def _recreated(tiers: Iterable[TierFigures]) -> Iterator[Concern]:
+    """One for a topic: every tier of it has the verdict."""
+    verdict = AuditVerdict.RECREATED
+    for topic in sorted({tier.topic for tier in tiers if tier.verdict is verdict}):
+        yield Concern(Tone.WARNING, f"{topic}: {verdict.value}", Harm.UNKNOWN)
+
+
+def _concern(tier: TierFigures) -> Concern:
+    lost, late = sum(each.lost for each in tier.wrong), sum(each.late for each in tier.wrong)
+    what = " and ".join([*([f"{lost:,} lost"] if lost else []), *([f"{late:,} not arrived"] if late else [])])
+    expected = sum(each.expected for each in tier.wrong)
+    first = _clock(min(each.bucket_ms for each in tier.wrong))
+    when = f"{'from' if len(tier.wrong) == 1 else 'since'} {first} UTC"
+    if tier.verdict is AuditVerdict.UNCOUNTED:
+        what = f"nothing counts its log, so what arrived is not known {when}"
+        return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}", Harm.UNKNOWN)
+    harm = Harm.LOST if lost else Harm.LATE
+    text = f"{tier.topic} at {tier.place}: {what} of {expected:,} messages {when}"
+    return Concern(Tone.ERROR, text, harm, lost or late)
+
+
+def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:
+    cells = (
+        Cell(tier.verdict.name, tone=_TONES[tier.verdict], note=tier.verdict.value),
+        Cell(tier.topic),
+        Cell(tier.place),
+        Cell(f"{tier.messages:,}", is_number=True),
+        Cell(f"{tier.missing:,}", is_number=True),
+        Cell(f"{tier.doubled:,}", is_number=True),
+        Cell(span(tier.delay_seconds), is_number=True),
+        *(_bucket(tier.recent.get(bucket)) for bucket in buckets),
+    )
+    weight = tier.missing + tier.doubled / _MANY_DOUBLED
+    return TableRow(f"{tier.topic} {tier.place}", _TONES[tier.verdict], weight, cells)
+
+
+def _bucket(balance: Balance | None) -> Cell:
+    if balance is None:
+        return Cell("", shade="none")
+    doubled = balance.duplicates + balance.surplus
+    note = (
+        f"{_clock(balance.bucket_ms)}: {balance.messages:,} of {balance.expected:,} messages, {balance.lost:,} lost, "
+        f"{balance.late:,} late, {balance.duplicates:,} duplicates, {balance.surplus:,} more than acknowledged"
+    )
+    more = f" +{doubled:,}" if doubled else ""
+    if balance.verdict is AuditVerdict.RECREATED:
+        return Cell("?", shade="open", note=f"{note}; {balance.verdict.value}")
+    if balance.verdict is AuditVerdict.OK:
+        return Cell(f"100{more}", shade="more" if doubled else "full", note=note)
+    percent = f"{_percent(balance.completeness)}{more}"
+    if balance.verdict is AuditVerdict.OPEN:
+        return Cell(f"\N{HORIZONTAL ELLIPSIS} {percent}", shade="open", note=note)
+    if balance.verdict is AuditVerdict.UNCOUNTED:
+        return Cell("?", shade="open", note=f"{note}; {balance.verdict.value}")
+    shade = "some" if balance.completeness >= _FEW else "much" if balance.completeness >= _MANY else "most"
+    return Cell(f"\N{MULTIPLICATION X} {percent}", shade=shade, note=note)
+
+
+def _percent(share: float) -> str:
+    """Below 100 where anything is missing, and above 0 where anything is there."""
+    percent = min(max(share * 100, 0.1 if share else 0.0), 99.9)
+    return f"{percent:.1f}"
+
+
+def _clock(time_ms: int) -> str:
+    return clock(time_ms, "%H:%M")

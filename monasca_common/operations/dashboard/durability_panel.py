@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panel of durability: what could lose acknowledged messages, the same finding of many topics told once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from monasca_common.kafka import Admin
+from monasca_common.operations.dashboard.panel_source import Snapshot
+from monasca_common.operations.dashboard.view import Cell, Concern, Harm, PanelView, TableRow, Tone, count, panel_of
+from monasca_common.operations.durability import (
+    Finding,
+    Severity,
+    durability_findings,
+    topic_durability,
+)
+
+_NAMED = 3
+
+EMPTY = PanelView(
+    "durability",
+    "Durability",
+    "",
+    "Settings and replicas of topics that can lose acknowledged messages, or prevent writes. Messages that retention "
+    "deletes unread are under Consumers. monasca-common durability check also judges options of producers and Kafka's "
+    "own topics before they exist.",
+)
+_COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
+_TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}
+
+
+@dataclass(frozen=True, slots=True)
+class DurabilityFigures:
+    """``topics``: how many were looked at."""
+
+    topics: int
+    findings: tuple[Finding, ...]
+
+
+class DurabilityGatherer:
+    """Looks at every topic, those of Kafka itself included."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def __call__(self, _now_ms: int) -> DurabilityFigures:
+        topics = topic_durability(self._admin, self._admin.partition_counts())
+        return DurabilityFigures(len(topics), tuple(each for topic in topics for each in durability_findings(topic)))
+
+
+def durability_panel(snapshot: Snapshot[DurabilityFigures], now_ms: int) -> PanelView:
+    def shown(empty: PanelView) -> PanelView:
+        figures = snapshot.figures
+        assert figures is not None, "it is called where there are figures"
+        findings = sorted(figures.findings, key=lambda each: each.severity is not Severity.ERROR)
+        same = _same(findings)
+        named = {finding.topic for finding in findings}
+        return replace(
+            empty,
+            summary=f"{count(figures.topics - len(named), 'topic is', 'topics are')} safe, {len(named)} not.",
+            columns=_COLUMNS,
+            rows=tuple(_row(finding, [finding.topic]) for finding in findings),
+            digest=tuple(_row(findings[0], [each.topic for each in findings]) for findings in same),
+            concerns=tuple(_concern(findings) for findings in same),
+        )
+
+    return panel_of(snapshot, EMPTY, shown, now_ms)
+
+
+def _same(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Those that say the same of several topics, together."""
+    found: dict[tuple[Severity, str], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        found[finding.severity, finding.text].append(finding)
+    return list(found.values())
+
+
+def _concern(findings: list[Finding]) -> Concern:
+    names = _names([each.topic for each in findings])
+    return Concern(_TONES[findings[0].severity], f"{names}: {findings[0].text}", Harm.LOST_SOON)
+
+
+def _names(topics: list[str]) -> str:
+    if len(topics) <= _NAMED:
+        return ", ".join(topics)
+    return f"{len(topics):,} topics ({', '.join(topics[:_NAMED])} \N{HORIZONTAL ELLIPSIS})"
+
+
+def _row(finding: Finding, topics: list[str]) -> TableRow:
+    """``topics``: those of which the same is to be said."""
+    tone = _TONES[finding.severity]
+    partitions = ", ".join(map(str, finding.partitions)) or "all"
+    cells = (
+        Cell(finding.severity.name, tone=tone, note=finding.severity.value),
+        Cell(_names(topics)),
+        Cell(partitions if len(topics) == 1 else "\N{EN DASH}"),
+        Cell(finding.rule),
+        Cell(finding.text),
+    )
+    return TableRow(f"{finding.topic} {finding.rule}", tone, len(topics), cells)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users of Keystone: a name, a password and a project become a token, and oslo.policy says whether its roles may."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+from keystoneauth1 import exceptions, session
+from keystoneauth1.identity import v3
+from oslo_config import cfg
+
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.operations.dashboard.rules import LOOK, list_rules
+from monasca_common.operations.dashboard.sessions import Account
+from monasca_common.operations.dashboard.settings import DashboardSettings
+from monasca_common.operations.policy_rules import open_enforcer
+
+LOG = logging.getLogger(__name__)
+
+_TIMEOUT_SECONDS = 10.0
+
+
+class KeystoneLogin:
+    """Asks Keystone at each login; nothing of a password is kept."""
+
+    def __init__(self, settings: DashboardSettings, conf: cfg.ConfigOpts) -> None:
+        """Raises `ConfigurationError` for rules that cannot be read."""
+        assert settings.keystone_url is not None, "the settings were checked"
+        self._url = settings.keystone_url
+        self._domain = settings.keystone_domain
+        self._verify: str | bool = settings.keystone_ca_file or True
+        self._enforcer = open_enforcer(conf, list_rules())
+
+    def log_in(self, user: str, password: str, project: str) -> Account | None:
+        """``None``: refused, by Keystone or by the rules. Raises `RetriableError` where Keystone does not answer."""
+        plugin = v3.Password(
+            self._url,
+            username=user,
+            password=password,
+            user_domain_name=self._domain,
+            project_name=project,
+            project_domain_name=self._domain,
+        )
+        try:
+            access = plugin.get_access(session.Session(verify=self._verify, timeout=_TIMEOUT_SECONDS))
+        except (exceptions.Unauthorized, exceptions.BadRequest):
+            return None
+        except exceptions.ClientException as error:
+            LOG.warning("Keystone at %s cannot be asked: %s", self._url, type(error).__name__)
+            raise RetriableError("Keystone does not answer: try again") from None
+        caller = {"roles": list(access.role_names or ()), "project_id": access.project_id, "user_id": access.user_id}
+        if not self._enforcer.authorize(LOOK, {"project_id": access.project_id}, caller, do_raise=False):
+            return None
+        assert access.expires is not None, "every token of Keystone v3 ends"
+        left = access.expires - datetime.datetime.now(datetime.UTC)
+        return Account(user, access.auth_token, left.total_seconds())

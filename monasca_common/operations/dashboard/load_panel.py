@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panel of topics: how much comes in, and how late it is read."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from monasca_common.kafka import Admin, TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.dashboard.lag_panel import GroupFigures
+from monasca_common.operations.dashboard.panel_source import Snapshot
+from monasca_common.operations.dashboard.view import Cell, PanelView, TableRow, Tone, count, panel_of, rate, span
+
+_POINTS = 60
+
+EMPTY = PanelView(
+    "load",
+    "Load and delay",
+    "",
+    "Messages that came in per second between the last two looks, and how old the oldest is that a consumer of the "
+    "topic has not read. The line is the messages per second at each of the last looks.",
+    header=0,
+)
+_COLUMNS = ("Topic", "In per s", "Delay", "Slowest consumer", "Messages in all", "Trend")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLoad:
+    """``end``: the sum of where its partitions end. ``per_second``: at each of the last looks, the oldest first."""
+
+    name: str
+    end: int
+    per_second: tuple[float, ...] = ()
+
+
+class LoadGatherer:
+    """Looks at where logs end, and remembers the last looks. Topics of Kafka itself are left out."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._ends: dict[str, tuple[int, int]] = {}
+        self._rates: dict[str, deque[float]] = {}
+
+    def __call__(self, now_ms: int) -> tuple[TopicLoad, ...]:
+        counts = self._admin.partition_counts()
+        topics = {topic: number for topic, number in counts.items() if not topic.startswith("__")}
+        ends = self._admin.end_offsets(TopicPartition(topic, each) for topic in topics for each in range(topics[topic]))
+        if not ends and topics:
+            raise TransportError("no broker told where a log ends")
+        sums: dict[str, int] = defaultdict(int)
+        for partition, end in ends.items():
+            sums[partition.topic] += end
+        self._rates = {topic: self._rates.get(topic, deque(maxlen=_POINTS)) for topic in sums}
+        for topic, end in sums.items():
+            before_ms, before = self._ends.get(topic, (now_ms, end))
+            if now_ms > before_ms:
+                self._rates[topic].append(max(0, end - before) * 1000 / (now_ms - before_ms))
+        self._ends = {topic: (now_ms, end) for topic, end in sums.items()}
+        return tuple(TopicLoad(topic, end, tuple(self._rates[topic])) for topic, end in sorted(sums.items()))
+
+
+def load_panel(snapshot: Snapshot[tuple[TopicLoad, ...]], groups: Iterable[GroupFigures], now_ms: int) -> PanelView:
+    """``groups``: who reads the topics, as far as that is known."""
+    slowest = _slowest(groups)
+
+    def shown(empty: PanelView) -> PanelView:
+        topics = snapshot.figures or ()
+        total = sum(topic.per_second[-1] for topic in topics if topic.per_second)
+        return replace(
+            empty,
+            summary=f"{rate(total)} messages per second in {count(len(topics), 'topic', 'topics')}.",
+            columns=_COLUMNS,
+            rows=tuple(_row(topic, slowest) for topic in topics),
+        )
+
+    return panel_of(snapshot, EMPTY, shown, now_ms)
+
+
+def _slowest(groups: Iterable[GroupFigures]) -> dict[str, tuple[float, str]]:
+    """{topic: how late its slowest reader is, and its name}"""
+    found: dict[str, tuple[float, str]] = {}
+    for group in groups:
+        for partition, lag in group.partitions.items():
+            found[partition.topic] = max(found.get(partition.topic, (0.0, group.name)), (lag.seconds, group.name))
+    return found
+
+
+def _row(topic: TopicLoad, slowest: Mapping[str, tuple[float, str]]) -> TableRow:
+    now = topic.per_second[-1] if topic.per_second else None
+    most = max(topic.per_second, default=0.0)
+    delay, group = slowest.get(topic.name, (0.0, ""))
+    cells = (
+        Cell(topic.name),
+        Cell(rate(now), is_number=True),
+        Cell(span(delay) if delay else "\N{EN DASH}", is_number=True),
+        Cell(group or "nobody reads it"),
+        Cell(f"{topic.end:,}", is_number=True),
+        Cell("", trend=tuple(each / (most or 1) for each in topic.per_second), note=f"at most {rate(most)} per second"),
+    )
+    return TableRow(topic.name, Tone.GOOD, (now or 0.0) + delay, cells)

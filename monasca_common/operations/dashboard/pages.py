@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns views into HTML: the templates, and what each of them is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from monasca_common.operations.dashboard.drawing import drawn
+from monasca_common.operations.dashboard.metric_charts import MINUTES, PERIODS, MetricChart
+from monasca_common.operations.dashboard.sessions import Session
+from monasca_common.operations.dashboard.view import Page, PanelView, clock, page_of, span, verdict
+
+ON_OVERVIEW = 5
+ON_PAGE = 50
+_REFRESH_SECONDS = 5
+_FUNCTIONS = {"avg": "averages", "min": "minima", "max": "maxima", "sum": "sums", "count": "counts"}
+_TREND_WIDTH, _TREND_HEIGHT = 100, 20
+
+STATIC_TYPES = {
+    "dashboard.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """``session``: ``None`` where nobody logs in."""
+
+    session: Session | None
+    has_charts: bool
+
+    @property
+    def user(self) -> str:
+        return self.session.account.user if self.session is not None else ""
+
+    @property
+    def form_token(self) -> str:
+        return self.session.form_token if self.session is not None else ""
+
+
+class Pages:
+    """The HTML of each page."""
+
+    def __init__(self) -> None:
+        self._templates = Environment(
+            loader=PackageLoader(__package__),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals.update(trend_points=trend_points, query=urlencode, clock=clock)
+
+    def overview(self, views: Sequence[PanelView], visitor: Visitor, now_ms: int) -> str:
+        panels = [(view, page_of(view.digest or view.rows, 1, "", ON_OVERVIEW)) for view in views]
+        return self._html("overview.html", visitor, now_ms, verdict=verdict(views), panels=panels)
+
+    def panel(self, views: Sequence[PanelView], view: PanelView, page: Page, visitor: Visitor, now_ms: int) -> str:
+        return self._html("panel.html", visitor, now_ms, verdict=verdict(views), view=view, page=page)
+
+    def charts(self, chart: MetricChart, visitor: Visitor, now_ms: int, error: str) -> str:
+        facts = {"functions": _FUNCTIONS, "periods": PERIODS, "times": MINUTES, "span": span}
+        return self._html("charts.html", visitor, now_ms, chart=chart, drawing=drawn(chart), error=error, **facts)
+
+    def login(self, visitor: Visitor, *, form_token: str, error: str, has_project: bool, then: str) -> str:
+        facts = {"login_token": form_token, "error": error, "has_project": has_project, "then": then}
+        return self._html("login.html", visitor, 0, **facts)
+
+    def error(self, visitor: Visitor, title: str, text: str) -> str:
+        return self._html("error.html", visitor, 0, title=title, text=text)
+
+    def _html(self, name: str, visitor: Visitor, now_ms: int, **facts: Any) -> str:
+        refresh = _REFRESH_SECONDS if now_ms else 0
+        return self._templates.get_template(name).render(
+            visitor=visitor, now_ms=now_ms, refresh_seconds=refresh, **facts
+        )
+
+
+def static_file(name: str) -> bytes | None:
+    """One of the files that pages load; ``None``: there is no such file."""
+    if name not in STATIC_TYPES:
+        return None
+    return (resources.files(__package__) / "static" / name).read_bytes()
+
+
+def trend_points(row_trend: Sequence[float]) -> str:
+    """The points of a small line, in a box of 100 by 20."""
+    step = _TREND_WIDTH / max(1, len(row_trend) - 1)
+    return " ".join(
+        f"{number * step:.1f},{_TREND_HEIGHT - 1 - share * (_TREND_HEIGHT - 2):.1f}"
+        for number, share in enumerate(row_trend)
+    )

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panels of the dashboard, and what gathers their figures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from monasca_common.audit.settings import AuditSettings
+from monasca_common.kafka import Admin
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.operations.dashboard import (
+    audit_panel,
+    dead_letter_panel,
+    durability_panel,
+    lag_panel,
+    load_panel,
+)
+from monasca_common.operations.dashboard.audit_panel import AuditGatherer
+from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterGatherer
+from monasca_common.operations.dashboard.durability_panel import DurabilityGatherer
+from monasca_common.operations.dashboard.kept_state import KeptState
+from monasca_common.operations.dashboard.lag_panel import GroupFigures, LagGatherer, Trends
+from monasca_common.operations.dashboard.load_panel import LoadGatherer
+from monasca_common.operations.dashboard.panel_source import PanelSource, Snapshot
+from monasca_common.operations.dashboard.settings import DashboardSettings
+from monasca_common.operations.dashboard.view import PanelView
+from monasca_common.operations.lag.history import read_history
+from monasca_common.operations.lag.positions import ReadPositions
+from monasca_common.operations.lag.survey import LagSurvey
+from monasca_common.operations.lag.verdict import LagWindow
+from monasca_common.runtime.health import ServiceHealth, liveness, readiness
+
+LOG = logging.getLogger(__name__)
+
+# What changes seldom, and costs work for each topic, is looked at so many times less often.
+_SELDOM = 6
+_NO_SNAPSHOT: Snapshot[Any] = Snapshot()
+
+
+class Panels:
+    """Every panel, by the figures that there are now. ``sources``: by the name of their panel."""
+
+    def __init__(self, sources: dict[str, PanelSource[Any]], now_ms: Callable[[], int]) -> None:
+        self._sources = sources
+        self._now_ms = now_ms
+        self._made: dict[str, tuple[tuple[Any, ...], PanelView]] = {}
+
+    def start(self) -> None:
+        for source in self._sources.values():
+            source.start()
+
+    def stop(self) -> None:
+        for source in self._sources.values():
+            source.stop()
+
+    def health(self, live_seconds: float) -> ServiceHealth:
+        """It is ready as soon as there is something to show of every source, if only why it fails: who takes it out of
+        service when Kafka is down takes away the page that tells so."""
+        return ServiceHealth(
+            "dashboard",
+            self._failures,
+            liveness(live_seconds, lambda: {name: each.seconds_overdue for name, each in self._sources.items()}),
+            readiness(self._unseen),
+        )
+
+    def _unseen(self) -> Iterator[str]:
+        for name, source in self._sources.items():
+            snapshot = source.snapshot()
+            if snapshot.gathered_ms is None and not snapshot.error:
+                yield f"{name}: not looked at yet"
+
+    def _failures(self) -> tuple[bool, dict[str, Any]]:
+        failures = {name: error for name, each in self._sources.items() if (error := each.snapshot().error)}
+        return not failures, {"healthy": not failures, "failures": failures}
+
+    @property
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def views(self) -> list[PanelView]:
+        """Each is made once for a look, however many pages show it."""
+        lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
+        readers = lag.figures or ()
+        return [
+            self._view(audit_panel.EMPTY, audit_panel.audit_panel, self._snapshot("audit")),
+            self._view(lag_panel.EMPTY, lag_panel.lag_panel, lag),
+            self._view(dead_letter_panel.EMPTY, dead_letter_panel.dead_letter_panel, self._snapshot("dead-letters")),
+            self._view(durability_panel.EMPTY, durability_panel.durability_panel, self._snapshot("durability")),
+            self._view(load_panel.EMPTY, load_panel.load_panel, self._snapshot("load"), readers),
+        ]
+
+    def _view(self, empty: PanelView, made: Callable[..., PanelView], *facts: Any) -> PanelView:
+        """Figures that cannot be shown take their own panel away, and none of the others."""
+        known = self._made.get(empty.name)
+        if known is not None and all(one is other for one, other in zip(known[0], facts, strict=True)):
+            return known[1]
+        try:
+            view = made(*facts, self._now_ms())
+        except Exception:
+            LOG.exception("the figures of the panel %s cannot be shown", empty.name)
+            stale = "its figures cannot be shown: the log of the dashboard says why"
+            view = replace(empty, stale=stale, summary="Nothing is known.")
+        self._made[empty.name] = (facts, view)
+        return view
+
+    def group(self, name: str) -> GroupFigures | None:
+        lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
+        return next((group for group in lag.figures or () if group.name == name), None)
+
+    def _snapshot(self, name: str) -> Snapshot[Any]:
+        source = self._sources.get(name)
+        return source.snapshot() if source is not None else _NO_SNAPSHOT
+
+
+def kafka_panels(
+    settings: DashboardSettings,
+    load_admin: Callable[[], Admin],
+    connection: ConnectionSettings,
+    audit: AuditSettings,
+    dead_letter_topics: Iterable[str],
+    window: LagWindow,
+    read_positions: ReadPositions,
+    now_ms: Callable[[], int],
+    *,
+    history_topic: str,
+    trends: KeptState[Trends],
+) -> Panels:
+    """Of one cluster. Each source has clients of its own, so that none waits for another. ``history_topic``: where
+    ``lag serve`` keeps what it found. ``trends``: those of a worker that crashed."""
+    timeout = settings.source_timeout_seconds
+
+    def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:
+        return PanelSource(
+            name,
+            gather,
+            interval_seconds=settings.interval_seconds * times,
+            timeout_seconds=timeout,
+            now_ms=now_ms,
+        )
+
+    admin = load_admin()
+    survey = LagSurvey(admin, connection, window, timeout_seconds=timeout)
+    history = partial(read_history, admin, connection, history_topic, timeout_seconds=timeout)
+    sources = [
+        source("lag", LagGatherer(survey, window, history, read_positions, trends)),
+        source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),
+        source("load", LoadGatherer(load_admin())),
+        source("durability", DurabilityGatherer(load_admin()), _SELDOM),
+        source(
+            "dead-letters",
+            DeadLetterGatherer(load_admin(), connection, dead_letter_topics, timeout_seconds=timeout),
+        ),
+    ]
+    return Panels({each.name: each for each in sources}, now_ms)

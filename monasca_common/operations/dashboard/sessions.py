@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is logged in, and how often somebody tried. Logins outlive a crash of the worker; a restart ends all of them."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from monasca_common.operations.dashboard.kept_state import KeptState
+
+_MAX_SESSIONS = 1000
+_MAX_KEYS = 10_000
+_WITHIN_SECONDS = 300.0
+_USERS_OF_AN_ADDRESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who logged in. ``api_token``: what the API is read with; ``lasts_seconds``: how long that token is valid, at
+    most; ``None`` where there is none."""
+
+    user: str
+    api_token: str | None = None
+    lasts_seconds: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Account({self.user!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """``form_token``: what every form that changes something must bring back."""
+
+    account: Account
+    form_token: str
+    ends_at: float
+
+    def is_own(self, form_token: str) -> bool:
+        return hmac.compare_digest(self.form_token.encode(), form_token.encode())
+
+
+def kept_sessions() -> KeptState[dict[str, Session]]:
+    return KeptState(dict[str, Session], {})
+
+
+class Sessions:
+    """Sessions by the value of their cookie; the oldest ends if there are too many. ``now``: seconds, monotonic."""
+
+    def __init__(self, seconds: float, now: Callable[[], float], kept: KeptState[dict[str, Session]]) -> None:
+        self._seconds = seconds
+        self._now = now
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._sessions = OrderedDict(kept.load())
+
+    def open(self, account: Account) -> str:
+        """The value of the cookie."""
+        cookie = secrets.token_urlsafe(32)
+        lasts = self._seconds if account.lasts_seconds is None else min(self._seconds, account.lasts_seconds)
+        with self._lock:
+            self._sessions[cookie] = Session(account, secrets.token_urlsafe(32), self._now() + lasts)
+            while len(self._sessions) > _MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+            self._kept.save(self._sessions)
+        return cookie
+
+    def find(self, cookie: str) -> Session | None:
+        with self._lock:
+            session = self._sessions.get(cookie)
+            if session is not None and session.ends_at <= self._now():
+                del self._sessions[cookie]
+                return None
+            return session
+
+    def close(self, cookie: str) -> None:
+        with self._lock:
+            self._sessions.pop(cookie, None)
+            self._kept.save(self._sessions)
+
+
+class LoginAttempts:
+    """Failed logins within five minutes: at most ``most`` of a user from one address, ten times as many of an address.
+
+    A user is not limited alone: wrong passwords from one address would lock the user out everywhere.
+    """
+
+    def __init__(self, most: int, now: Callable[[], float]) -> None:
+        self._most = most
+        self._now = now
+        self._lock = threading.Lock()
+        self._failed: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
+
+    def reserve(self, user: str, address: str) -> float:
+        """Count an attempt as failed before the password is checked, so that concurrent attempts do not pass.
+
+        Return 0, or the seconds to wait; then nothing is counted.
+        """
+        now = self._now()
+        with self._lock:
+            wait = max(
+                self._wait((user, address), self._most, now),
+                self._wait((address,), self._most * _USERS_OF_AN_ADDRESS, now),
+            )
+            if wait:
+                return wait
+            for key in ((user, address), (address,)):
+                self._failed.setdefault(key, deque()).append(now)
+                self._failed.move_to_end(key)
+            while len(self._failed) > _MAX_KEYS:
+                self._failed.popitem(last=False)
+        return 0.0
+
+    def succeeded(self, user: str, address: str) -> None:
+        """Forget the failures of the user at this address, and only this attempt of the address."""
+        with self._lock:
+            self._failed.pop((user, address), None)
+            if times := self._failed.get((address,)):
+                times.pop()
+
+    def _wait(self, key: tuple[str, ...], most: int, now: float) -> float:
+        times = self._failed.get(key)
+        while times and times[0] <= now - _WITHIN_SECONDS:
+            times.popleft()
+        return times[0] + _WITHIN_SECONDS - now if times and len(times) >= most else 0.0

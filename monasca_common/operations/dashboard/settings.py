@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the dashboard: frozen, declared here as the options of ``[dashboard]``."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.runtime.settings import StatusSettings
+
+DASHBOARD_GROUP = "dashboard"
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardSettings:
+    """The settings of the dashboard. Times are in seconds."""
+
+    host: str = option(
+        "127.0.0.1",
+        help="The address to listen on. One that other machines reach needs a login, and TLS or tls_at_proxy.",
+    )
+    port: int = option(8076, type=cfg.PortOpt, help="The port to listen on.")
+    tls_certificate: str | None = option(
+        None, help="The file with the certificate of the dashboard and those between it and its authority, as PEM."
+    )
+    tls_key: str | None = option(None, help="The file with the key of tls_certificate, as PEM.")
+    tls_at_proxy: bool = option(
+        False,
+        help="Whether browsers reach it only through a proxy that does TLS. Then it may listen without TLS where other "
+        "machines reach it, answers to any name, and browsers are told to send cookies over TLS alone. Where there is "
+        "no such proxy, nobody can log in.",
+    )
+    login: Literal["keystone", "file", "none"] = option(
+        "keystone",
+        choices={
+            "keystone": "users of Keystone whose role may, as [oslo_policy] says; metrics are read with their tokens",
+            "file": "users that password_file names",
+            "none": "everybody who reaches it: accepted on a loopback address alone",
+        },
+        help="Who may look at the dashboard.",
+    )
+    password_file: str | None = option(
+        None,
+        help="With login = file: the file of users, a line each, as `monasca-common dashboard password` prints them.",
+    )
+    keystone_url: str | None = option(
+        None, help="With login = keystone: the URL of Keystone's API v3, such as https://keystone.example.org/v3."
+    )
+    keystone_ca_file: str | None = option(
+        None, help="The certificates that Keystone's is checked by, as PEM.", unset="those of the system"
+    )
+    keystone_domain: str = option("Default", help="The domain of users and projects that log in.")
+    session_seconds: float = option(
+        8 * 3600.0,
+        minimum=60.0,
+        maximum=7 * 86_400.0,
+        unit="seconds",
+        help="How long a login lasts at most. Too small: users log in again and again. Too large: a browser that was "
+        "left open shows the dashboard to whoever passes by.",
+    )
+    login_attempts: int = option(
+        10,
+        minimum=1,
+        maximum=1000,
+        unit="attempts",
+        help="Wrong passwords of a user from one address within five minutes, and a tenth of those of all users from "
+        "it; one more is answered 429. Too small: typing errors lock users out. Too large: passwords can be guessed.",
+    )
+    interval_seconds: float = option(
+        10.0,
+        minimum=1.0,
+        maximum=3600.0,
+        unit="seconds",
+        help="How long each panel rests between two looks at Kafka. Too small: a load on the brokers. Too large: what "
+        "goes wrong is seen late.",
+    )
+    source_timeout_seconds: float = option(
+        30.0,
+        minimum=1.0,
+        maximum=600.0,
+        unit="seconds",
+        help="How long a look of a panel may take; then the panel says that its source does not answer. Too small: "
+        "large clusters are never seen. Too large: figures that are old look new.",
+    )
+    lag_window_seconds: float = option(
+        60.0,
+        minimum=1.0,
+        maximum=86_400.0,
+        unit="seconds",
+        help="How long a consumer may be silent, or late, before it is judged. Too small: pauses look like faults. Too "
+        "large: faults are seen late.",
+    )
+    api_url: str | None = option(
+        None,
+        help="The URL of the Monasca API that metrics are read from, such as http://127.0.0.1:8070.",
+        unset="there are no charts of metrics",
+    )
+    api_ca_file: str | None = option(
+        None, help="The certificates that the API's is checked by, as PEM.", unset="those of the system"
+    )
+    api_timeout_seconds: float = option(
+        10.0,
+        minimum=0.1,
+        maximum=120.0,
+        unit="seconds",
+        help="How long an answer of the API may take. Too small: charts of long times fail. Too large: a page waits "
+        "for an API that does not answer.",
+    )
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+
+    @property
+    def has_tls(self) -> bool:
+        return self.tls_certificate is not None
+
+    @property
+    def browsers_have_tls(self) -> bool:
+        return self.has_tls or self.tls_at_proxy
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return is_loopback(self.host) and not self.tls_at_proxy
+
+
+_DASHBOARD = OptionGroup(DASHBOARD_GROUP, options_of(DashboardSettings))
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def dashboard_settings(conf: cfg.ConfigOpts) -> DashboardSettings:
+    """What ``[dashboard]`` says. Raises `ConfigurationError` for a combination that cannot work, or is not safe."""
+    read = GroupReader(conf, _DASHBOARD)
+    settings = read.settings(DashboardSettings, status=read.settings(StatusSettings))
+    for name in ("tls_certificate", "tls_key", "password_file", "keystone_ca_file", "api_ca_file"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).is_file():
+            raise read.error(name, f"is {path}, which is not a file: correct the path")
+    for name in ("keystone_url", "api_url"):
+        url = getattr(settings, name)
+        if url is not None and not _is_http_url(url):
+            raise read.error(name, "is not a URL that begins with http:// or https://: correct it")
+        if url is not None and "@" in urlsplit(url).netloc:
+            raise read.error(name, "has a user or a password, which logs and pages would show: leave them out")
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise read.error("tls_certificate", "and tls_key belong together: set both, or none of them")
+    if settings.login == "file" and settings.password_file is None:
+        raise read.error("password_file", "is not set, and login is file: name the file of users")
+    if settings.login == "keystone" and settings.keystone_url is None:
+        raise read.error(
+            "keystone_url",
+            "is not set, and login is keystone: name Keystone's URL, or set login to file or none",
+        )
+    _check_reach(read, settings)
+    return settings
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address of IPv6, or a port that is none
+        return False
+
+
+def _check_reach(read: GroupReader, settings: DashboardSettings) -> None:
+    if settings.is_local:
+        return
+    if settings.login == "none":
+        where = "the proxy" if settings.tls_at_proxy else settings.host
+        raise read.error("login", f"is none, and other machines reach {where}: set it to keystone or file")
+    if not settings.browsers_have_tls:
+        raise ConfigurationError(
+            f"host in group [{DASHBOARD_GROUP}] is {settings.host}, which other machines reach without TLS: set "
+            "tls_certificate and tls_key; or, where a proxy does TLS, tls_at_proxy"
+        )
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """The group with its options, for oslo.config's generator of sample files."""
+    return [_DASHBOARD.listed()]

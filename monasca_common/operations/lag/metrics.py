@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the last survey of lag has found, for Prometheus: of each group, and of the worst partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.lag.history import LagHistory
+from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag
+
+_PREFIX = "monasca_lag"
+_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_ORDER = list(LagStatus)
+# Name, text, and value; ``None``: there is none to show.
+_FIGURES: tuple[tuple[str, str, Callable[[LagVerdict], float | None]], ...] = (
+    ("messages", "Unread messages", lambda lag: lag.messages),
+    ("seconds", "The age of the oldest unread message", lambda lag: lag.seconds),
+    ("deleted_messages", "Messages that retention removed unread", lambda lag: lag.deleted),
+    (
+        "hidden_messages",
+        "Offsets after a transaction that stays open, which no reader of committed messages gets",
+        lambda lag: lag.hidden,
+    ),
+    ("truncated_messages", "Offsets that were committed and are no longer in the log", lambda lag: lag.truncated),
+    (
+        "headroom_seconds",
+        "How long until retention removes the oldest unread message",
+        lambda lag: lag.headroom_seconds,
+    ),
+    (
+        "lost_in_seconds",
+        "How long until retention removes an unread message at the speed at which the group reads",
+        lambda lag: lag.lost_in_seconds,
+    ),
+    (
+        "expires_soon",
+        "1 where little of the time is left in which unread messages are kept",
+        lambda lag: lag.expires_soon,
+    ),
+    ("completeness", "How much of the window is known, 0 to 1", lambda lag: lag.completeness),
+)
+_PARTITION = ("group", "topic", "partition")
+
+
+class LagMetrics(Collector):
+    """``max_partitions``: how many have metrics of their own. The metrics of groups count all partitions."""
+
+    def __init__(self, max_partitions: int) -> None:
+        self.registry = CollectorRegistry()
+        self._max_partitions = max_partitions
+        self._history = LagHistory()
+        made: dict[str, Any] = {"namespace": _PREFIX, "registry": self.registry}
+        self._surveys = Counter("surveys", "Surveys of all groups, by outcome", ("outcome",), **made)
+        self._seconds = Histogram("survey_seconds", "How long complete surveys took", buckets=_SECONDS, **made)
+        self._last = Gauge("last_survey_timestamp_seconds", "When the last complete survey was", **made)
+        self._left_out = Gauge("left_out_partitions", "Partitions without metrics of their own", **made)
+        for outcome in ("complete", "failed"):
+            self._surveys.labels(outcome)
+        self.registry.register(self)
+
+    def completed(self, history: LagHistory, seconds: float) -> None:
+        self._history = history
+        self._surveys.labels("complete").inc()
+        self._seconds.observe(seconds)
+        self._last.set((history.surveyed_ms or 0) / 1000)
+        self._left_out.set(max(0, sum(map(len, history.groups.values())) - self._max_partitions))
+
+    def failed(self) -> None:
+        self._surveys.labels("failed").inc()
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        history = self._history
+        yield from _partitions(_worst(history, self._max_partitions))
+        groups = {
+            group: group_lag(known.lag for known in partitions.values()) for group, partitions in history.groups.items()
+        }
+        for name, text, value in _FIGURES:
+            yield _family(f"group_{name}", text, ("group",), (((group,), value(lag)) for group, lag in groups.items()))
+        yield _family(
+            "group_status",
+            "1 for the status of the group's worst partition",
+            ("group", "status"),
+            (((group, status.name), lag.status is status) for group, lag in groups.items() for status in LagStatus),
+        )
+
+
+def _worst(history: LagHistory, most: int) -> list[tuple[str, TopicPartition, LagVerdict]]:
+    found = [
+        (group, partition, known.lag)
+        for group, partitions in history.groups.items()
+        for partition, known in partitions.items()
+    ]
+    if len(found) > most:
+        found.sort(key=lambda each: (_ORDER.index(each[2].status), each[2].messages), reverse=True)
+    return found[:most]
+
+
+def _partitions(found: list[tuple[str, TopicPartition, LagVerdict]]) -> Iterator[Metric]:
+    labels = [(group, partition.topic, str(partition.partition)) for group, partition, _ in found]
+    for name, text, value in _FIGURES:
+        yield _family(name, text, _PARTITION, zip(labels, (value(lag) for _, _, lag in found), strict=True))
+    numbers = ", ".join(f"{number} {status.name}" for number, status in enumerate(LagStatus))
+    states = (float(_ORDER.index(lag.status)) for _, _, lag in found)
+    yield _family("status", f"The verdict: {numbers}", _PARTITION, zip(labels, states, strict=True))
+
+
+def _family(
+    name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float | None]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
+    for of, value in values:
+        if value is not None:
+            family.add_metric(of, float(value))
+    return family

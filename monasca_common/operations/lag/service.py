@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of lag: it surveys every group again and again, and keeps what it found in a topic and for Prometheus.
+
+It reads the history from the topic at its start, so a restart knows what came before it. SIGTERM ends it with status
+0 after the survey that it is at; several may run at once, because what each finds replaces what another has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from oslo_config import cfg
+
+from monasca_common.kafka import (
+    Admin,
+    ConfigurationError,
+    KafkaProducer,
+    MessagingError,
+    load_admin,
+    open_producer,
+    portions,
+)
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.lag.history import (
+    LagHistory,
+    PartitionHistory,
+    following,
+    offline_partitions,
+    read_history,
+    records,
+    to_keep,
+)
+from monasca_common.operations.lag.metrics import LagMetrics
+from monasca_common.operations.lag.positions import ReadPositions, no_database, which_counts
+from monasca_common.operations.lag.survey import LagSurvey
+from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag
+from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
+from monasca_common.runtime import joined, started, stopped
+from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.runtime.status_server import status_served
+
+LOG = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 2.0
+# A survey is late when so many intervals have passed since the last complete one.
+_LATE_INTERVALS = 3
+_SHOWN_LINES = 6  # of the log, on which positions count
+
+OpenProducer = Callable[[LagSettings], KafkaProducer]
+
+
+class LagService:
+    """`run` is for one thread, `stop` for any. ``admin``: of the cluster whose groups are looked at."""
+
+    def __init__(
+        self,
+        settings: LagSettings,
+        admin: Admin,
+        *,
+        clock: Clock | None = None,
+        read_positions: ReadPositions = no_database,
+        open_kept: OpenProducer = lambda settings: open_producer(settings.producer),
+    ) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._clock = clock or SystemClock()
+        self._open_kept = open_kept
+        self._read_positions = read_positions
+        self._window = settings.judging.window
+        self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=settings.read_seconds)
+        self._stopping = threading.Event()
+        self._turn = LoopTurn(self._clock)
+        self._history: LagHistory | None = None
+        self._kept = LagHistory()
+        self._trouble = "no survey is complete yet"
+        self.surveys = 0
+        self.metrics = LagMetrics(settings.max_partitions)
+        self.health = ServiceHealth(
+            "lag",
+            self._look,
+            liveness(settings.status.live_seconds, lambda: {"lag": self._turn.seconds}),
+            readiness(self._reasons),
+        )
+
+    def run(self) -> None:
+        """Survey until `stop`; what fails is tried again after the interval. Raises nothing that Kafka raises."""
+        producer: KafkaProducer | None = None
+        try:
+            while not self._stopping.is_set():
+                began = self._clock.monotonic()
+                try:
+                    producer = producer or self._open_kept(self._settings)
+                    self.survey(producer)
+                except MessagingError as error:
+                    self._trouble = str(error)
+                    self.metrics.failed()
+                    LOG.warning("the survey of lag failed, and is repeated after the interval: %s", error)
+                    if producer is not None:  # what broke it may be an error that it does not recover from
+                        producer.close(_CLOSE_SECONDS)
+                        producer = None
+                self._turn.turned()
+                spent = self._clock.monotonic() - began
+                self._stopping.wait(max(0.0, self._settings.interval_seconds - spent))
+        finally:
+            if producer is not None:
+                producer.close(_CLOSE_SECONDS)
+
+    def stop(self) -> None:
+        """Returns at once."""
+        self._stopping.set()
+
+    def survey(self, producer: KafkaProducer) -> LagHistory:
+        """Look at all groups once, and keep what was found. Raises `MessagingError`."""
+        began = self._clock.monotonic()
+        before = self._history if self._history is not None else self._read()
+        now_ms = self._clock.time_ms()
+        groups = [group for group in self._survey.groups() if self._settings.watches(group)]
+        found = following(self._survey.look(groups, now_ms, history=before), now_ms, self._window)
+        self._history = found
+        self.metrics.completed(found, self._clock.monotonic() - began)
+        self._report(before, found)
+        self._keep(producer, found)
+        self._trouble = ""
+        self.surveys += 1
+        return found
+
+    def _read(self) -> LagHistory:
+        kept = read_history(
+            self._admin,
+            self._settings.connection,
+            self._settings.topic,
+            timeout_seconds=self._settings.read_seconds,
+        )
+        if kept is None:
+            raise ConfigurationError(
+                f"there is no topic {self._settings.topic}, which keeps the history of lag: make it with "
+                "`monasca-common init --execute`"
+            )
+        self._kept = kept
+        return kept
+
+    def _keep(self, producer: KafkaProducer, found: LagHistory) -> None:
+        wanted = to_keep(self._kept, found)
+        for portion in portions(list(records(self._kept, wanted)), self._settings.producer):
+            producer.publish(self._settings.topic, portion).raise_for_undelivered()
+        self._kept = wanted
+
+    def _report(self, before: LagHistory, found: LagHistory) -> None:
+        """Log each group whose status has changed, or which begins or ceases to lose messages; and which positions
+        of these count."""
+        changed = {}
+        for group, partitions in found.groups.items():
+            lag, earlier = group_lag(known.lag for known in partitions.values()), before.groups.get(group)
+            was = None if earlier is None else _concern(group_lag(known.lag for known in earlier.values()))
+            if _concern(lag) != was and (was is not None or lag.is_error):
+                log = LOG.warning if lag.is_error else LOG.info
+                log("group %s is %s: %s; %s", group, lag.status.name, lag.status.value, _facts(lag, partitions))
+                changed[group] = partitions
+        lines = which_counts(changed, self._read_positions()) if changed else []
+        if lines:
+            more = f" (and {len(lines) - _SHOWN_LINES} more)" if len(lines) > _SHOWN_LINES else ""
+            LOG.warning("%s%s", " ".join(line.strip() for line in lines[:_SHOWN_LINES]), more)
+
+    def _reasons(self) -> Iterator[str]:
+        if self._trouble:
+            yield self._trouble
+        surveyed_ms = self._history.surveyed_ms if self._history is not None else None
+        late_seconds = _LATE_INTERVALS * self._settings.interval_seconds + self._settings.read_seconds
+        if surveyed_ms is not None and self._clock.time_ms() - surveyed_ms > late_seconds * 1000:
+            yield f"the last complete survey was {(self._clock.time_ms() - surveyed_ms) // 1000} s ago"
+
+    def _look(self) -> tuple[bool, dict[str, Any]]:
+        reasons = list(self._reasons())
+        return not reasons, {"healthy": not reasons, "reasons": reasons, "surveys": self.surveys}
+
+
+def _concern(lag: LagVerdict) -> tuple[LagStatus, bool]:
+    return lag.status, lag.is_error
+
+
+def _facts(lag: LagVerdict, partitions: Mapping[TopicPartition, PartitionHistory]) -> str:
+    facts = [f"{lag.messages} unread"]
+    facts += [f"{lag.deleted} deleted unread"] if lag.deleted else []
+    facts += [f"{lag.truncated} truncated"] if lag.truncated else []
+    facts += [f"{lag.hidden} hidden by an open transaction"] if lag.hidden else []
+    facts += ["messages expire soon"] if lag.expires_soon else []
+    facts += [f"without a leader: {joined(offline)}"] if (offline := offline_partitions(partitions)) else []
+    return ", ".join(facts)
+
+
+def run(
+    conf: cfg.ConfigOpts, until: Callable[[LagService], object], read_positions: ReadPositions = no_database
+) -> None:
+    """Serve what ``conf`` describes. ``until``: is given the service before it begins, to stop it when it is time.
+
+    Raises `ConfigurationError` if it cannot start.
+    """
+    settings = lag_settings(conf)
+    service = LagService(settings, load_admin(conf), read_positions=read_positions)
+    with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
+        until(service)  # first: who sees that it has started may stop it
+        LOG.info("%s", start_line(settings))
+        service.run()
+    LOG.info("%s", stopped("lag", surveys=service.surveys))
+
+
+def start_line(settings: LagSettings) -> str:
+    return started(
+        "lag",
+        watches=joined(settings.groups),
+        of_brokers=settings.connection.bootstrap_servers,
+        keeps_history_in=settings.topic,
+        status_at=settings.status.address,
+    )

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the groups of a cluster once: their commits, the logs that they read, and how old what is unread is.
+
+Where the end of a log at an earlier commit is not known from a history, it is estimated: it is the first offset whose
+message is not older than that commit. Where producers send old timestamps, that is too far, and an earlier lag looks
+larger.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from monasca_common.kafka import Admin, AuthorizationError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.operations.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
+from monasca_common.operations.lag.history import LagHistory, end_at
+from monasca_common.operations.lag.verdict import Commit, LagWindow, LogLook, PartitionState, expected_start
+from monasca_common.operations.log_reading import LogReader
+from monasca_common.operations.settings import DLQ_GROUP
+
+# How many windows it looks back, so that commits which come seldom still fill one.
+_LOOK_BACK = 10
+# Commits from shortly before the last survey may have come after it had read the topic.
+_OVERLAP_MS = 30_000
+_NO_HISTORY = LagHistory()
+
+_GroupPartition = tuple[str, TopicPartition]
+_Offsets = Mapping[str, Mapping[TopicPartition, int]]
+_Leaders = Mapping[str, Mapping[int, int | None]]
+_Commits = dict[_GroupPartition, list[CommitRecord]]
+
+
+class LagSurvey:
+    """``timeout_seconds``: how long it may read the topic of commits, and the unread messages of each group."""
+
+    def __init__(
+        self, admin: Admin, connection: ConnectionSettings, window: LagWindow, *, timeout_seconds: float
+    ) -> None:
+        self._admin = admin
+        self._reader = LogReader(connection, most_seconds=timeout_seconds)
+        self._window = window
+        self._times: dict[tuple[TopicPartition, int], int] = {}
+
+    def groups(self) -> list[str]:
+        """Every group of the cluster that is to keep up, in the order of their names: not that of dead letters, which
+        wait for an operator. Raises `TransportError`; so does `look`."""
+        return sorted(set(self._admin.groups()) - {DLQ_GROUP})
+
+    def look(
+        self,
+        groups: Sequence[str],
+        now_ms: int,
+        topics: Collection[str] | None = None,
+        history: LagHistory = _NO_HISTORY,
+    ) -> dict[str, dict[TopicPartition, PartitionState]]:
+        """The partitions of each group, as far as they exist: those that it has an offset in, those that a member
+        reads, and the others of these topics if its members subscribe to topics. ``topics``: of these alone.
+        ``history``: what earlier looks found.
+
+        Raises `RetriableError` if it takes too long.
+        """
+        offsets = {
+            group: {each: found[each] for each in _of(topics, found)}
+            for group, found in self._admin.offsets_of(groups).items()
+        }
+        assigned = self._admin.assignments(groups)
+        leaders = self._admin.leaders()
+        partitions_of = {group: {*offsets[group], *_of(topics, assigned[group].partitions)} for group in groups}
+        for group, found in partitions_of.items():
+            if assigned[group].subscribes:  # its members share whole topics
+                names = {each.topic for each in found}
+                found |= {TopicPartition(name, number) for name in names for number in leaders.get(name, ())}
+        since_ms = self._since_ms(offsets, now_ms, history)
+        has_gap = history.surveyed_ms is not None and since_ms > history.surveyed_ms
+        records = self._records(
+            {group for group in groups if offsets[group]}, since_ms, len(leaders.get(OFFSETS_TOPIC, ()))
+        )
+        # The ends are asked for after the commits, so that no commit lies beyond them because of the order.
+        logs = _LogSpans(self._admin, set().union(*partitions_of.values()), leaders)
+        pasts = {
+            group: _GroupPast(
+                group,
+                history,
+                sorted(partitions_of[group] & logs.ends.keys()),
+                logs,
+                now_ms=now_ms,
+                window=self._window,
+            )
+            for group in groups
+        }
+        starts_of = {group: past.starts(offsets[group]) for group, past in pasts.items()}
+        times = self._unread_since(starts_of.values(), logs)
+        states = {}
+        for group, committed in offsets.items():
+            past, starts, partitions = pasts[group], starts_of[group], pasts[group].partitions
+            unread = {each: times[each, at] for each, at in starts.items() if (each, at) in times}
+            commits = {
+                each: self._known_commits(
+                    CommitRecord(group, each, committed[each], now_ms),
+                    records,
+                    past.commits[each],
+                    since_ms,
+                    has_gap=has_gap,
+                )
+                for each in partitions
+                if each in committed
+            }
+            ends = self._ends_at(commits, unread, past, logs)
+            states[group] = {
+                each: PartitionState(
+                    first=logs.firsts[each],
+                    end=logs.ends[each],
+                    commits=_commits(commits.get(each, ()), ends.get(each, ()), unread.get(each)),
+                    unread_since_ms=unread.get(each),
+                    retention_ms=logs.retention_ms[each.topic],
+                    is_size_limited=logs.is_size_limited[each.topic],
+                    looks=past.looks[each],
+                    written_end=logs.written_ends[each],
+                    is_assigned=assigned[group].has(each),
+                )
+                for each in partitions
+            }
+            for each in sorted(partitions_of[group] & logs.offline):
+                known = history.of(group, each)
+                states[group][each] = PartitionState(
+                    0,
+                    0,
+                    () if known is None else known.commits,
+                    looks=() if known is None else known.looks,
+                    is_offline=True,
+                )
+        return states
+
+    def _since_ms(self, offsets: _Offsets, now_ms: int, history: LagHistory) -> int:
+        """From when on commits are read: where all that there are were seen by the last survey, from that on."""
+        since_ms = round(now_ms - self._window.seconds * _LOOK_BACK * 1000)
+        known = all(history.of(group, each) is not None for group, found in offsets.items() for each in found)
+        return max(since_ms, history.surveyed_ms - _OVERLAP_MS) if known and history.surveyed_ms else since_ms
+
+    def _records(self, groups: set[str], since_ms: int, count: int) -> _Commits:
+        """The commits of these groups since then, in their order. ``count``: the partitions of the topic of commits."""
+        found: _Commits = defaultdict(list)
+        if not count and groups:
+            raise AuthorizationError(f"{OFFSETS_TOPIC} cannot be seen: let this user describe and read it")
+        partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]
+        starts = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms)) if partitions else {}
+        known = {partition: start for partition, start in starts.items() if start is not None}
+        for message in self._reader.messages(known, self._admin.end_offsets(known)):
+            record = commit_record(message.key, message.value, message.timestamp_ms or 0)
+            if record is not None and record.group in groups:
+                found[record.group, record.partition].append(record)
+        return found
+
+    def _known_commits(
+        self,
+        current: CommitRecord,
+        records: _Commits,
+        known: Sequence[CommitRecord],
+        since_ms: int,
+        *,
+        has_gap: bool,
+    ) -> list[CommitRecord]:
+        """Those of the history and the newer ones of the topic. ``current``: the offset that the group has now.
+        ``has_gap``: some of the topic between the history and ``since_ms`` was not read.
+
+        It is ahead where a transaction that is open hides later records of the topic: then it counts as committed now.
+        """
+        newer = _newer(records[current.group, current.partition], known)
+        kept = spaced((*known, *newer), self._window)
+        if not kept or (has_gap and not newer and current.offset != kept[-1].offset):
+            # Committed at an unknown time, not later than that.
+            return spaced((*kept, replace(current, time_ms=since_ms)), self._window)
+        return spaced((*kept, current), self._window) if _goes_back(current, kept[-1]) else kept
+
+    def _unread_since(
+        self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
+    ) -> dict[tuple[TopicPartition, int], int]:
+        """The time of the first message at or after each offset that is below the end of its log; none where only
+        markers of transactions are left. What an earlier look has read is not read again while it is there."""
+        wanted = {(each, at) for group in starts for each, at in group.items() if at < logs.ends[each]}
+        self._times = {
+            (each, at): time_ms
+            for (each, at), time_ms in self._times.items()
+            if (each, at) in wanted and at >= logs.firsts[each]
+        }
+        missing: dict[TopicPartition, list[int]] = defaultdict(list)
+        for each, at in sorted(wanted - self._times.keys()):
+            missing[each].append(at)
+        begins = {each: [max(at, logs.firsts[each]) for at in offsets] for each, offsets in missing.items()}
+        for message in self._reader.at(begins, logs.ends):
+            partition = TopicPartition(message.topic, message.partition)
+            waiting = missing[partition]
+            while waiting and waiting[0] <= message.offset:
+                self._times[partition, waiting.pop(0)] = message.timestamp_ms or 0
+        return self._times
+
+    def _ends_at(
+        self,
+        commits: Mapping[TopicPartition, Sequence[CommitRecord]],
+        unread: Mapping[TopicPartition, int],
+        past: _GroupPast,
+        logs: _LogSpans,
+    ) -> dict[TopicPartition, list[int]]:
+        """Where each log ended at each of its commits: as looks found it; else as far as timestamps tell, by one
+        request for a commit of each. Where nothing is unread, nobody needs to know it: then it is the offset."""
+        ends: dict[TopicPartition, list[int]] = {partition: [] for partition in commits}
+        for number in range(max(map(len, commits.values()), default=0)):
+            there = {partition: records[number] for partition, records in commits.items() if number < len(records)}
+            found: dict[TopicPartition, int | None] = {
+                partition: past.end_at(partition, record.time_ms) for partition, record in there.items()
+            }
+            times = {each: there[each].time_ms for each, end in found.items() if end is None and each in unread}
+            asked = self._admin.offsets_for_times(times) if times else {}
+            for partition, record in there.items():
+                known = found[partition]
+                if known is None and partition in asked:
+                    known = logs.ends[partition] if asked[partition] is None else asked[partition]
+                ends[partition].append(record.offset or 0 if known is None else known)
+        return ends
+
+
+class _LogSpans:
+    """The logs of those partitions that exist: where each begins and ends, and what its topic removes. ``offline``:
+    those without a leader, of which nothing else is known."""
+
+    def __init__(self, admin: Admin, partitions: set[TopicPartition], leaders: _Leaders) -> None:
+        there = {each for each in partitions if each.partition in leaders.get(each.topic, ())}
+        self.offline = {each for each in there if leaders[each.topic][each.partition] is None}
+        known = sorted(there - self.offline)
+        self.firsts = admin.first_offsets(known)
+        self.ends = admin.end_offsets(known)
+        self.written_ends = admin.end_offsets(known, open_transactions=True)
+        configs = admin.topic_configs({each.topic for each in known})
+        self.retention_ms = {topic: retention_ms(config) for topic, config in configs.items()}
+        self.is_size_limited = {topic: is_size_limited(config) for topic, config in configs.items()}
+
+
+class _GroupPast:
+    """What is known of the partitions of a group from earlier looks."""
+
+    def __init__(
+        self,
+        group: str,
+        history: LagHistory,
+        partitions: Iterable[TopicPartition],
+        logs: _LogSpans,
+        *,
+        now_ms: int,
+        window: LagWindow,
+    ) -> None:
+        self.looks: dict[TopicPartition, tuple[LogLook, ...]] = {}
+        self.commits: dict[TopicPartition, list[CommitRecord]] = {}
+        self._ends: dict[TopicPartition, dict[int, int]] = {}
+        self.partitions = list(partitions)
+        self._logs, self._now_ms, self._window = logs, now_ms, window
+        for each in self.partitions:
+            known = history.of(group, each)
+            commits = () if known is None else known.commits
+            self.looks[each] = history.looks(group, each)
+            self.commits[each] = [CommitRecord(group, each, commit.offset, commit.time_ms) for commit in commits]
+            self._ends[each] = {commit.time_ms: commit.end for commit in commits}
+
+    def starts(self, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offset that the group reads next in each partition."""
+        firsts = self._logs.firsts
+        return {each: committed.get(each, expected_start(firsts[each], self.looks[each])) for each in self.partitions}
+
+    def end_at(self, partition: TopicPartition, time_ms: int) -> int | None:
+        """Where the log ended at that time; ``None``: no look knows."""
+        if time_ms in self._ends[partition]:
+            return self._ends[partition][time_ms]
+        first, end = self._logs.firsts[partition], self._logs.ends[partition]
+        now = LogLook(self._now_ms, first, end, None, is_unread=True, read_to=first)
+        return end_at((*self.looks[partition], now), time_ms, self._window)
+
+
+def _of(topics: Collection[str] | None, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return [each for each in partitions if topics is None or each.topic in topics]
+
+
+def retention_ms(config: Mapping[str, str]) -> int | None:
+    """How long a topic with this configuration keeps messages; ``None`` where time removes nothing."""
+    retention = int(config["retention.ms"])
+    return retention if "delete" in config["cleanup.policy"] and retention >= 0 else None
+
+
+def is_size_limited(config: Mapping[str, str]) -> bool:
+    """Whether a topic with this configuration removes what is beyond a size."""
+    return "delete" in config["cleanup.policy"] and int(config["retention.bytes"]) >= 0
+
+
+def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
+    """The last of them, so far from each other that they span the window; the newest always.
+
+    A consumer that commits ten times a second would otherwise be judged by its last second. They are chosen from the
+    oldest on: so what was chosen stays, however often a look adds to it. The commit that a group went back from stays
+    as well: without it nobody could tell that it did.
+    """
+    least_ms = window.seconds * 1000 / max(1, window.commits - 2)
+    kept: list[CommitRecord] = []
+    for record in records:
+        if record.offset is None:
+            kept = []  # what was committed before is forgotten
+        elif len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms and not _goes_back(kept[-1], record):
+            kept[-1] = record
+        else:
+            kept.append(record)
+    return kept[-window.commits :]
+
+
+def _goes_back(record: CommitRecord, later: CommitRecord) -> bool:
+    return record.offset is not None and later.offset is not None and later.offset < record.offset
+
+
+def _newer(records: Sequence[CommitRecord], known: Sequence[CommitRecord]) -> list[CommitRecord]:
+    return [record for record in records if not known or record.time_ms > known[-1].time_ms]
+
+
+def _commits(records: Sequence[CommitRecord], ends: Sequence[int], unread_since_ms: int | None) -> tuple[Commit, ...]:
+    """A message from a clock that is ahead makes the ends too small, so what is unread since before a commit counts."""
+    return tuple(
+        Commit(
+            record.time_ms, record.offset, max(at, record.offset + 1) if _was_unread(record, unread_since_ms) else at
+        )
+        for record, at in zip(records, ends, strict=True)
+        if record.offset is not None
+    )
+
+
+def _was_unread(record: CommitRecord, unread_since_ms: int | None) -> bool:
+    return unread_since_ms is not None and unread_since_ms <= record.time_ms

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies topics from one cluster to another: keys, values, headers, timestamps and partitions stay, each message is
+there once.
+
+A round: open the producer, which fences an earlier process of the same name and ends its transaction; read from the
+target how far it got; copy from there. Whatever fails ends the round, and the next begins the same way, so that there
+is one way to recover, and it is the one that every start takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+from monasca_common.audit.reader_audit import ReaderAudit
+from monasca_common.audit.reporter import AuditReporter
+from monasca_common.kafka import (
+    Batch,
+    Clock,
+    ConfigurationError,
+    FencedError,
+    GivenStarts,
+    Hook,
+    KafkaConsumer,
+    KafkaProducer,
+    Message,
+    MessagingError,
+    OffsetOutOfRange,
+    PartitionBatch,
+    Record,
+    RetriableError,
+    TopicPartition,
+    open_admin,
+    open_consumer,
+    open_producer,
+)
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.settings import MIB, ConsumerSettings, ProducerSettings
+from monasca_common.operations.mirror import positions
+from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, TRANSACTION_SECONDS, MirrorPosition, Positions
+from monasca_common.operations.mirror.settings import MirrorSettings
+from monasca_common.operations.mirror.status import MirrorStatus
+from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
+from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
+
+LOG = logging.getLogger(__name__)
+
+_NAME = "monasca-mirror"  # a consumer needs the name of a group; this one never gets an offset
+_POLL_SECONDS = 0.5
+_CLOSE_SECONDS = 5.0
+_PACE_SECONDS = 1.0
+_IDLE_SECONDS = 10.0
+_BUFFER_BYTES = 64 * MIB
+_MOST_NAMES = 5  # of topics in a line of the log
+
+
+class Mirror:
+    """One of a name copies; a second one with the name stops it. Run it on one thread. ``audit``: is told what was
+    copied of the source; its owner opens and closes it."""
+
+    def __init__(
+        self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
+    ) -> None:
+        """Connects to nothing. Raises `ConfigurationError` for a driver without clusters."""
+        self._settings = settings
+        self._status = status
+        self._clock = clock
+        self._source, self._target = open_admin(settings.source), open_admin(settings.target)
+        self._began = False
+        self._audit = audit
+        self._hook = Hook()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Copy until ``stopping``; after a failure try again, with a back-off.
+
+        Raises `ConfigurationError` where only an operator can help, and `FencedError` where another process copies
+        under this name.
+        """
+        failures = 0
+        while not stopping.is_set():
+            self._status.turn.turned()
+            began = self._clock.monotonic()
+            try:
+                self._round(stopping)
+            except FencedError as error:
+                raise FencedError(
+                    f"another process copies as mirror {self._settings.name!r}, and this one ends: run one of them, or "
+                    "give each a name and topics of its own"
+                ) from error
+            except ConfigurationError:
+                raise
+            except MessagingError as error:
+                failures = failures_in_a_row(failures, self._clock.monotonic() - began)
+                delay = restart_delay_seconds(failures)
+                self._status.trouble = str(error)
+                LOG.error("the mirror failed and tries again in %.1f s: %s", delay, error)
+                stopping.wait(delay)
+
+    def _round(self, stopping: threading.Event) -> None:
+        """From the opening of the clients to their close; ends when other topics are to be copied."""
+        settings, status = self._settings, self._status
+        check_clusters(self._source, self._target)
+        plan = plan_topics(settings, self._source, self._target, stopping)
+        if stopping.is_set():
+            return
+        self._report(plan)
+        positions.prepare(self._target, settings.replication_factor)
+        if not plan.topics:
+            status.trouble = "no topic of the source fits topics in group [mirror]"
+            stopping.wait(_IDLE_SECONDS)
+            return
+        with ExitStack() as stack:
+            producer = open_producer(_producer_settings(settings, plan))
+            stack.callback(producer.close, _CLOSE_SECONDS)
+            producer.init_transactions()
+            at = self._claim(producer, plan)
+            starts = {partition: position.next_offset for partition, position in at.items()}
+            if self._audit is not None:
+                self._hook = ReaderAudit(self._audit, positions=starts)
+            consumer = _open_reader(settings, starts)
+            stack.callback(consumer.close, _CLOSE_SECONDS)
+            status.begins(topic.name for topic in plan.topics)
+            status.lag = lambda: _lag_by_topic(consumer)
+            stack.callback(setattr, status, "lag", dict)
+            status.trouble = ""
+            LOG.info("mirror %r copies %s", settings.name, _few_names(plan))
+            self._copy(producer, consumer, dict(at), plan, stopping)
+
+    def _report(self, plan: MirrorPlan) -> None:
+        """Raises `ConfigurationError` if this is the first round, and a topic cannot be copied."""
+        refused = [f"topic {name}: {reason}" for name, reason in plan.refused.items()]
+        if refused and not self._began:
+            raise ConfigurationError("; ".join(refused))
+        self._began = True
+        for reason in refused:
+            LOG.error("not copied: %s", reason)
+        self._status.refused = plan.refused
+
+    def _claim(self, producer: KafkaProducer, plan: MirrorPlan) -> dict[TopicPartition, MirrorPosition]:
+        """Where each partition goes on. What is new is written down before anything is copied: so another mirror sees
+        it, and a crash does not change where the copy began.
+
+        Raises `ConfigurationError` for a topic that another mirror copies, or that was recreated in the source.
+        """
+        known = self._read_positions()
+        self._refuse_others(known, plan)
+        at = self._own(known, plan)
+        new = self._new(plan, at)
+        if new:
+            with producer.transaction() as transaction:
+                for position in new.values():
+                    transaction.send(POSITIONS_TOPIC, position.record())
+            try:  # both may have looked before either wrote
+                self._refuse_others(self._read_positions(), plan)
+            except ConfigurationError:
+                with producer.transaction() as transaction:
+                    for position in new.values():
+                        transaction.send(POSITIONS_TOPIC, position.withdrawn())
+                raise
+        return at | new
+
+    def _read_positions(self) -> Positions:
+        return positions.read_positions(self._target, self._settings.target)
+
+    def _own(self, known: Positions, plan: MirrorPlan) -> dict[TopicPartition, MirrorPosition]:
+        """The positions of this mirror, but for topics that were recreated in the target: there is no copy there."""
+        own = {}
+        for topic in plan.topics:
+            for partition in topic.all_partitions():
+                position = known.get((self._settings.name, partition))
+                if position is None or position.target_id != topic.target_id:
+                    continue
+                if position.source_id != topic.source_id:
+                    raise ConfigurationError(
+                        f"topic {topic.name} was deleted and recreated in the source, so that its offsets mean other "
+                        "messages: delete it in the target, and it is copied from its beginning"
+                    )
+                own[partition] = position
+        return own
+
+    def _refuse_others(self, known: Positions, plan: MirrorPlan) -> None:
+        ids = {topic.name: topic.target_id for topic in plan.topics}
+        for (name, partition), position in known.items():
+            if name != self._settings.name and ids.get(partition.topic) == position.target_id:
+                raise ConfigurationError(
+                    f"topic {partition.topic} is copied by the mirror {name!r}, and two would double it: leave it out "
+                    "of topics in group [mirror], or use that name"
+                )
+
+    def _new(
+        self, plan: MirrorPlan, at: Mapping[TopicPartition, MirrorPosition]
+    ) -> dict[TopicPartition, MirrorPosition]:
+        ids = {partition: topic for topic in plan.topics for partition in topic.all_partitions() if partition not in at}
+        ask = self._source.first_offsets if self._settings.start == "earliest" else self._source.end_offsets
+        return {
+            partition: MirrorPosition(
+                self._settings.name, partition, start, start, ids[partition].source_id, ids[partition].target_id
+            )
+            for partition, start in ask(ids).items()
+        }
+
+    def _copy(
+        self,
+        producer: KafkaProducer,
+        consumer: KafkaConsumer,
+        at: dict[TopicPartition, MirrorPosition],
+        plan: MirrorPlan,
+        stopping: threading.Event,
+    ) -> None:
+        """``at`` is where each partition was copied to, and moves with it."""
+        look_at = self._clock.monotonic() + self._settings.topic_refresh_seconds
+        while not stopping.is_set():
+            self._status.turn.turned()
+            if self._clock.monotonic() >= look_at:
+                if plan_topics(self._settings, self._source, self._target, stopping) != plan:
+                    return
+                look_at = self._clock.monotonic() + self._settings.topic_refresh_seconds
+                LOG.info("%d messages were copied, %d are left", self._status.copied, sum(self._status.lag().values()))
+            began = self._clock.monotonic()
+            batch = self._poll(consumer, at)
+            self._hook.after_poll(batch)
+            moved = _moved(at, batch, consumer)
+            if moved:
+                self._copy_batch(producer, batch, moved)
+                at |= moved
+                self._pace(sum(map(_size, batch)), began, stopping)
+            else:
+                self._status.polled_nothing()
+
+    def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
+        """What comes with an error is copied as well: the consumer does not hand it out again."""
+        batch = consumer.poll(self._settings.batch_size, _POLL_SECONDS)
+        for error in batch.errors:
+            if isinstance(error, OffsetOutOfRange):
+                self._skip_deleted(error, consumer, at[error.partition].next_offset)
+            elif not isinstance(error, RetriableError):
+                raise error
+        return batch
+
+    def _skip_deleted(self, error: OffsetOutOfRange, consumer: KafkaConsumer, copied: int) -> None:
+        partition = error.partition
+        first = self._source.first_offsets([partition])[partition]
+        deleted = first - copied
+        if not self._settings.skip_deleted or deleted <= 0:
+            raise ConfigurationError(
+                f"{partition.topic}/{partition.partition} was copied to offset {copied}, and the source has it from "
+                f"{first} on: retention deleted what was not copied. To go on without it, set skip_deleted in group "
+                "[mirror]"
+            ) from error
+        LOG.error("%d offsets of %s/%d were deleted before they were copied", deleted, *partition)
+        self._status.skipped(partition.topic, deleted)
+        consumer.seek(partition, first)
+
+    def _copy_batch(
+        self, producer: KafkaProducer, batch: Batch, moved: Mapping[TopicPartition, MirrorPosition]
+    ) -> None:
+        """The copies and the positions behind them, in one transaction."""
+        try:
+            with producer.transaction() as transaction:
+                for message in batch:
+                    transaction.send(message.topic, copy_of(message))
+                for position in moved.values():
+                    transaction.send(POSITIONS_TOPIC, position.record())
+                self._hook.before_commit({partition: position.next_offset for partition, position in moved.items()})
+                fail_point("mirror.before_commit")
+        except MessagingError as error:
+            self._hook.after_commit(dict.fromkeys(moved, error))
+            self._status.ended("failed")
+            raise
+        fail_point("mirror.after_commit")
+        self._hook.after_commit(dict.fromkeys(moved))
+        self._status.ended("committed")
+        for part in batch.partitions:
+            self._count(part)
+
+    def _count(self, part: PartitionBatch) -> None:
+        self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
+
+    def _pace(self, size: int, began: float, stopping: threading.Event) -> None:
+        """Wait as long as these bytes should have taken; the loop turns meanwhile."""
+        if not self._settings.max_bytes_per_second:
+            return
+        due = began + size / self._settings.max_bytes_per_second
+        while (left := due - self._clock.monotonic()) > 0 and not stopping.wait(min(left, _PACE_SECONDS)):
+            self._status.paced()
+
+
+def _open_reader(settings: MirrorSettings, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:
+    topics = tuple(sorted({partition.topic for partition in starts}))
+    consumer = ConsumerSettings(settings.source, topics, _NAME, buffer_bytes=_BUFFER_BYTES)
+    return open_consumer(consumer, partitions=starts, listener=GivenStarts(starts))
+
+
+def copy_of(message: Message) -> Record:
+    """The message as it is sent. Kafka's producers write no time of 0 or less: such a message gets the present one."""
+    timestamp_ms = message.timestamp_ms if (message.timestamp_ms or 0) > 0 else None
+    return Record(message.value, message.key, message.headers, timestamp_ms, message.partition)
+
+
+def _moved(
+    at: Mapping[TopicPartition, MirrorPosition], batch: Batch, consumer: KafkaConsumer
+) -> dict[TopicPartition, MirrorPosition]:
+    """The positions behind a batch; at the end of a log also behind what is no message there, so that retention does
+    not overtake them."""
+    reached = {part.topic_partition: part.next_offset for part in batch.partitions}
+    for partition, end in consumer.take_ends().items():
+        reached[partition] = max(end.next_offset, reached.get(partition, 0))
+    return {
+        partition: replace(at[partition], next_offset=offset)
+        for partition, offset in reached.items()
+        if offset > at[partition].next_offset
+    }
+
+
+def _producer_settings(settings: MirrorSettings, plan: MirrorPlan) -> ProducerSettings:
+    limits = [topic.max_message_bytes for topic in plan.topics]
+    return ProducerSettings(
+        settings.target,
+        transactional_id=f"monasca-mirror-{settings.name}",
+        transaction_timeout_seconds=TRANSACTION_SECONDS,
+        max_message_bytes=min([*limits, 1_000_000]),
+        verbatim=True,
+    )
+
+
+def _few_names(plan: MirrorPlan) -> str:
+    names = [topic.name for topic in plan.topics]
+    few = ", ".join(names[:_MOST_NAMES])
+    return few if len(names) <= _MOST_NAMES else f"{len(names)} topics: {few}, ..."
+
+
+def _size(message: Message) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
+    return len(message.key or b"") + len(message.value or b"") + headers
+
+
+def _lag_by_topic(consumer: KafkaConsumer) -> Mapping[str, int]:
+    lags: Counter[str] = Counter()
+    for partition, lag in consumer.lag(0.0).items():
+        lags[partition.topic] += lag
+    return lags

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far each partition was copied: a compacted topic in the target cluster.
+
+A copy and the position behind it are written in one transaction of the target, so that either both are there or
+neither is. Offsets of a consumer group could be in that transaction too, but brokers forget those of a group without
+members after a week (``offsets.retention.minutes``): an idle partition would be copied again from its beginning.
+
+The key of a record names the topic, the partition and the mirror; its value has the position. Both are JSON objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from monasca_common.kafka import Admin, ConfigurationError, Message, Record
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.operations.log_reading import LogReader
+
+POSITIONS_TOPIC = "monasca-mirror-positions"
+# Longer than brokers leave the transaction of a dead mirror open.
+TRANSACTION_SECONDS = 60.0
+_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0
+_LOG = TopicPartition(POSITIONS_TOPIC, 0)
+# One partition, so that two mirrors see each other's records in one order. Small segments: what is read at a start
+# is the last of them and a compacted rest.
+_CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "max.message.bytes": "1048588"}
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPosition:
+    """``start``: where the copy began. ``next_offset``: the next to copy; both are offsets of the source.
+    ``source_id``, ``target_id``: the ids of the topic in both clusters, which change when it is recreated."""
+
+    mirror: str
+    partition: TopicPartition
+    start: int
+    next_offset: int
+    source_id: str
+    target_id: str
+
+    def record(self) -> Record:
+        key = _Key(self.partition.topic, self.partition.partition, self.mirror)
+        value = _Value(self.start, self.next_offset, self.source_id, self.target_id)
+        return Record(msgspec.json.encode(value), key=msgspec.json.encode(key), partition=_LOG.partition)
+
+    def withdrawn(self) -> Record:
+        """What removes the record again."""
+        return Record(None, key=self.record().key, partition=_LOG.partition)
+
+
+class _Key(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    mirror: str
+
+
+class _Value(msgspec.Struct, frozen=True):
+    start: int
+    next_offset: int
+    source_id: str
+    target_id: str
+
+
+Positions = Mapping[tuple[str, TopicPartition], MirrorPosition]
+
+
+def prepare(admin: Admin, replication_factor: int) -> None:
+    """Create the topic of positions where it is missing. Raises `ConfigurationError` for one that would lose them."""
+    partitions = admin.partition_counts().get(POSITIONS_TOPIC)
+    if partitions is None:
+        admin.create_topic(POSITIONS_TOPIC, replication_factor=replication_factor, config=_CONFIG)
+        return
+    policy = admin.topic_configs((POSITIONS_TOPIC,))[POSITIONS_TOPIC]["cleanup.policy"]
+    if partitions != 1 or policy != "compact":
+        raise ConfigurationError(
+            f"topic {POSITIONS_TOPIC} of the target has {partitions} partitions and cleanup.policy={policy}: it needs "
+            "1 and compact, or positions are lost and messages copied twice"
+        )
+
+
+def read_positions(admin: Admin, target: ConnectionSettings) -> Positions:
+    """What is committed there, of every mirror. Raises `TransportError`.
+
+    It reads to the end of the log, and so waits for what other mirrors have in open transactions: behind one of these
+    the newest position of ours may lie.
+    """
+    if POSITIONS_TOPIC not in admin.partition_counts():
+        return {}
+    starts, ends = admin.first_offsets([_LOG]), admin.end_offsets([_LOG], open_transactions=True)
+    return positions_in(LogReader(target, patience_seconds=_PATIENCE_SECONDS).messages(starts, ends))
+
+
+def positions_in(messages: Iterable[Message]) -> Positions:
+    """The last position of each partition and mirror; records of other programs are passed over."""
+    found: dict[tuple[str, TopicPartition], MirrorPosition] = {}
+    for message in messages:
+        try:
+            key = msgspec.json.decode(message.key or b"", type=_Key)
+            partition = TopicPartition(key.topic, key.partition)
+            if message.value is None:
+                found.pop((key.mirror, partition), None)
+                continue
+            value = msgspec.json.decode(message.value, type=_Value)
+        except msgspec.DecodeError:
+            continue
+        found[key.mirror, partition] = MirrorPosition(
+            key.mirror, partition, value.start, value.next_offset, value.source_id, value.target_id
+        )
+    return found

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mirror as a service: one process, until SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from types import FrameType
+
+from oslo_config import cfg
+
+from monasca_common.audit.reporter import AuditReporter
+from monasca_common.audit.reports import MIRRORED
+from monasca_common.audit.settings import audit_settings
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.config import producer_settings
+from monasca_common.operations.mirror.mirror import Mirror
+from monasca_common.operations.mirror.settings import MIRROR_GROUP, mirror_settings
+from monasca_common.operations.mirror.status import MirrorStatus
+from monasca_common.runtime import joined, started, stopped
+from monasca_common.runtime.status_server import status_served
+
+LOG = logging.getLogger(__name__)
+
+
+def run(conf: cfg.ConfigOpts) -> None:
+    """Copy as ``conf`` says until SIGTERM or SIGINT: then the transaction that is open is finished.
+
+    Raises `ConfigurationError` and `FencedError`, as `Mirror.run`.
+    """
+    settings = mirror_settings(conf)
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    status = MirrorStatus(SystemClock())
+    audit = audit_settings(conf)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            status_served(MIRROR_GROUP, settings.status, status.probed(settings.status.live_seconds), status.registry)
+        )
+        LOG.info(
+            "%s",
+            started(
+                "mirror",
+                name=settings.name,
+                topics=joined(settings.topics),
+                source=settings.source.bootstrap_servers,
+                target=settings.target.bootstrap_servers,
+                status_at=settings.status.address,
+            ),
+        )
+        reporter = None
+        if audit.enabled:
+            reporter = stack.enter_context(AuditReporter(audit, producer_settings(conf), MIRRORED, settings.name))
+        Mirror(settings, status, SystemClock(), audit=reporter).run(stopping)
+    LOG.info("%s", stopped("mirror", copied=f"{status.copied} messages"))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which topics a mirror copies, and whether the target can take them as they are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from monasca_common.kafka import Admin, ConfigurationError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.mirror.positions import POSITIONS_TOPIC
+from monasca_common.operations.mirror.settings import MirrorSettings
+
+# What a topic that is created in the target takes over: how long it keeps messages, and which it accepts.
+_COPIED = (
+    "cleanup.policy",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "retention.bytes",
+    "retention.ms",
+)
+_OF_PRODUCERS = {"message.timestamp.type": "CreateTime"}
+# Of one request. A controller refuses one that makes more than 10,000 records: partitions, settings, and names.
+_TOPICS_AT_ONCE = 250
+_PARTITIONS_AT_ONCE = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    name: str
+    partitions: int
+    source_id: str
+    target_id: str
+    max_message_bytes: int
+
+    def all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(self.partitions)]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlan:
+    """``refused``: why a topic is not copied, by its name."""
+
+    topics: tuple[MirroredTopic, ...]
+    refused: Mapping[str, str]
+
+
+def check_clusters(source: Admin, target: Admin) -> None:
+    """Raises `ConfigurationError` where both are one cluster: each copy would be copied again."""
+    if source.cluster_id() == target.cluster_id():
+        raise ConfigurationError(
+            "[mirror_source] and [mirror_target] lead to the same cluster, so every copy would be copied again: "
+            "correct their bootstrap_servers"
+        )
+
+
+def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping: threading.Event) -> MirrorPlan:
+    """Look at both clusters, and create in the target what is missing there. No topic is planned when it shall stop
+    meanwhile. Raises `TransportError`."""
+    there = source.partition_counts()
+    refused = {name: "the source has no such topic" for name in settings.named if name not in there}
+    wanted = {
+        name: count for name, count in sorted(there.items()) if settings.matches(name) and name != POSITIONS_TOPIC
+    }
+    _create_missing(settings, source, target, wanted, stopping)
+    if stopping.is_set():  # topics may be missing still
+        return MirrorPlan((), refused)
+    counts, configs = target.partition_counts(), target.topic_configs(wanted)
+    limits = source.topic_configs(wanted)
+    for name, count in wanted.items():
+        reason = _refusal(count, counts[name], limits[name], configs[name])
+        if reason:
+            refused[name] = reason
+    copied = [name for name in wanted if name not in refused]
+    source_ids, target_ids = source.topic_ids(copied, 10.0), target.topic_ids(copied, 10.0)
+    topics = tuple(
+        MirroredTopic(name, wanted[name], source_ids[name], target_ids[name], _limit(configs[name]))
+        for name in copied
+        if name in source_ids and name in target_ids  # else it was deleted meanwhile
+    )
+    return MirrorPlan(topics, refused)
+
+
+def _create_missing(
+    settings: MirrorSettings, source: Admin, target: Admin, wanted: Mapping[str, int], stopping: threading.Event
+) -> None:
+    missing = sorted(wanted.keys() - target.partition_counts().keys())
+    configs = {
+        name: {key: config[key] for key in _COPIED if key in config} | _OF_PRODUCERS
+        for name, config in source.topic_configs(missing).items()
+    }
+    for bulk in _bulks({name: wanted[name] for name in missing}):
+        if stopping.is_set():
+            return
+        target.create_topics(bulk, replication_factor=settings.replication_factor, configs=configs)
+
+
+def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """``partitions``: how many, by the topic's name."""
+    bulk: dict[str, int] = {}
+    for name, count in partitions.items():
+        if bulk and (len(bulk) == _TOPICS_AT_ONCE or sum(bulk.values()) + count > _PARTITIONS_AT_ONCE):
+            yield bulk
+            bulk = {}
+        bulk[name] = count
+    if bulk:
+        yield bulk
+
+
+def _refusal(count: int, target_count: int, source: Mapping[str, str], target: Mapping[str, str]) -> str:
+    """Why the topic cannot be copied as it is; empty if it can."""
+    if target_count < count:
+        return f"it has {count} partitions in the source and {target_count} in the target: add partitions there"
+    if target["message.timestamp.type"] != "CreateTime":
+        return "the target would replace the timestamps: set its message.timestamp.type to CreateTime"
+    if _limit(target) < _limit(source):
+        return (
+            f"the source takes messages up to {_limit(source)} bytes, and the target up to {_limit(target)}: raise "
+            "max.message.bytes there"
+        )
+    return ""
+
+
+def _limit(config: Mapping[str, str]) -> int:
+    return int(config["max.message.bytes"])

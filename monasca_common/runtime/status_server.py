@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/healthz``, ``/readyz`` and ``/healthcheck`` for probes, as JSON, and ``/metrics`` for Prometheus: the HTTP of a
+service that has no other."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
+from prometheus_client.registry import Collector
+
+from monasca_common.runtime import listen
+from monasca_common.runtime.health import ServiceHealth
+from monasca_common.runtime.settings import StatusSettings
+
+_REQUEST_SECONDS = 5.0
+_POLL_SECONDS = 0.1
+_MOST_CONNECTIONS = 50  # each has a thread and a file, which the service itself needs
+_PREFIX = "monasca_service"
+_PROBES = ("/healthcheck", "/healthz", "/readyz")
+_METRICS = "/metrics"
+STATUS_PATHS = frozenset((*_PROBES, _METRICS))
+
+
+class StatusServer(ThreadingHTTPServer):
+    """An HTTP server on a socket that is bound and listening already. Of too many connections the oldest ends."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, health: ServiceHealth, registry: CollectorRegistry) -> None:
+        super().__init__(listener.getsockname()[:2], _StatusHandler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.looks = dict(zip(_PROBES, (health.health, health.live, health.ready), strict=True))
+        self.registry = registry
+        self._lock = threading.Lock()
+        self._connections: dict[Any, None] = {}  # the oldest first
+        registry.register(HealthCollector(health))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._connections) >= _MOST_CONNECTIONS:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._connections[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no news, such as a balancer that only connects."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class HealthCollector(Collector):
+    """What probes are told, for Prometheus."""
+
+    def __init__(self, health: ServiceHealth) -> None:
+        self._health = health
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for name, text, look in (
+            ("live", "1 while the loops of the service turn", self._health.live),
+            ("ready", "1 while the service does its work", self._health.ready),
+        ):
+            family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["service"])
+            family.add_metric([self._health.service], float(look()[0]))
+            yield family
+
+
+def listen_for_status(group: str, status: StatusSettings) -> socket.socket | None:
+    """Bound before anything is started, so that a port in use is reported at once; ``None``: nothing is served.
+
+    ``group``: of the options. Raises `ConfigurationError`.
+    """
+    return None if status.port is None else listen(group, status.host, status.port, prefix="status_")
+
+
+@contextlib.contextmanager
+def status_served(
+    group: str, status: StatusSettings, health: ServiceHealth, registry: CollectorRegistry
+) -> Iterator[None]:
+    """Serve while the block runs, in a thread. Raises `ConfigurationError`."""
+    listener = listen_for_status(group, status)
+    if listener is None:
+        yield
+        return
+    server = StatusServer(listener, health, registry)
+    thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="status", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _StatusHandler(BaseHTTPRequestHandler):
+    server: StatusServer
+    timeout = _REQUEST_SECONDS
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path in self.server.looks:
+            is_so, body = self.server.looks[path]()
+            code = HTTPStatus.OK if is_so else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(code, "application/json", msgspec.json.encode(body))
+        elif path == _METRICS:
+            self._answer(HTTPStatus.OK, PROMETHEUS_TEXT, generate_latest(self.server.registry))
+        else:
+            text = f"there are {', '.join(_PROBES)} and {_METRICS}\n"
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", text.encode())
+
+    def _answer(self, code: HTTPStatus, content_type: str, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing, because probes come every few seconds."""

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An audited source or reader for crash tests: ``python -m … '<json>'``, with ``MONASCA_FAIL_POINTS`` armed.
+
+A source sends ``messages`` and ends; a reader ends once its group has committed that many, alone or in transactions.
+``mutant`` takes a guarantee of the audit away.
+"""
+
+import contextlib
+import json
+import sys
+import threading
+import uuid
+from unittest import mock
+
+from msgspec import structs
+
+from monasca_common.audit import reports
+from monasca_common.audit.reader_audit import ReaderAudit
+from monasca_common.audit.reporter import AuditReporter
+from monasca_common.audit.settings import AuditSettings
+from monasca_common.kafka import Hook, Processor, open_consumer, open_producer
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.kafka.transport.admin import Admin
+
+_LOOK_SECONDS = 0.05
+_SOURCE_BULK = 20
+_TIERS = {"source": "producer", "reader": "database", "transactional": "spark"}
+
+
+class ReportsAfterTheCommit(ReaderAudit):
+    """A mutant: what is committed and not yet in the journal is forgotten by a kill."""
+
+    def before_commit(self, offsets):
+        self.offsets = offsets
+
+    def after_commit(self, outcomes):
+        super().before_commit(self.offsets)
+
+
+def new_ids_for_old_reports():
+    """A mutant: what is sent again counts again."""
+    encode = reports.encode
+    mock.patch.object(reports, "encode", lambda report: encode(_with_new_id(report))).start()
+
+
+def _with_new_id(report):
+    return structs.replace(report, id=uuid.uuid4().hex)
+
+
+class _Killed(Hook):
+    """The commit is done, and nothing after it."""
+
+    def after_commit(self, outcomes):
+        fail_point("test.after_commit")
+
+
+def send(told, connection, reporter):
+    with open_producer(ProducerSettings(connection)) as producer:
+        reporter.watch(producer)
+        for number in range(0, told["messages"], _SOURCE_BULK):
+            producer.publish(told["topic"], [b"%d" % number] * _SOURCE_BULK).raise_for_undelivered()
+            reporter.report()
+
+
+def read(told, connection, reporter):
+    # A static member: whoever comes next is the same one, and waits for no session to end.
+    settings = ConsumerSettings(connection, (told["topic"],), told["group"], batch_size=20, group_instance_id="one")
+    kind = ReportsAfterTheCommit if told["mutant"] == "reports_after_the_commit" else ReaderAudit
+    admin = Admin({"bootstrap.servers": told["servers"]})
+    with contextlib.ExitStack() as stack:
+        consumer = stack.enter_context(open_consumer(settings))
+        transactional = told["role"] == "transactional"
+        producing = ProducerSettings(connection, transactional_id=told["group"] if transactional else None)
+        # Hooks after a commit are called in reverse: the kill comes before the mutant's report.
+        processor = Processor(
+            consumer,
+            lambda part: None,
+            producer=stack.enter_context(open_producer(producing)),
+            transactional=transactional,
+            hooks=[kind(reporter), _Killed()],
+        )
+        runs = threading.Thread(target=processor.run)
+        runs.start()
+        while runs.is_alive() and sum(admin.group_offsets(told["group"]).values()) < told["messages"]:
+            runs.join(_LOOK_SECONDS)
+        processor.stop()
+        runs.join()
+
+
+def main(told):
+    connection = ConnectionSettings(told["servers"])
+    # A source reports after each bulk, and not meanwhile: so it is known what a kill takes.
+    report_seconds = 3600.0 if told["role"] == "source" else 0.1
+    settings = AuditSettings(
+        enabled=True, topic=told["reports"], bucket_seconds=60, report_seconds=report_seconds, folder=told["folder"]
+    )
+    if told["mutant"] == "new_ids":
+        new_ids_for_old_reports()
+    with AuditReporter(settings, ProducerSettings(connection), _TIERS[told["role"]], told["group"]) as reporter:
+        (send if told["role"] == "source" else read)(told, connection, reporter)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common audit serve | count`` for crash tests: ``python -m … MUTANT audit …``.
+
+A mutant takes a guarantee of the service away; ``none`` takes none. ``MONASCA_FAIL_POINTS`` says where it is killed.
+"""
+
+import sys
+from functools import partial
+from unittest import mock
+
+from monasca_common.audit import service
+from monasca_common.audit.log_counter import CounterStarts, LogCounter
+from monasca_common.audit.reconciliation import AuditBook
+from monasca_common.audit.service import AuditService
+from monasca_common.cli import audit_count, main
+
+_NEVER_MS = 2**42
+
+
+def none():
+    """All guarantees hold."""
+
+
+def commits_before_it_reports():
+    report = LogCounter.report
+
+    def commit_first(self):
+        self._consumer.commit(dict(self._positions))
+        report(self)
+
+    mock.patch.object(LogCounter, "report", commit_first).start()
+
+
+def forgets_the_ids():
+    """It goes on where its group is, so it does not know the ids before."""
+    firsts = CounterStarts.assigned
+
+    def committed(self, partitions):
+        return {**firsts(self, partitions), **self._admin.group_offsets(self._group)}
+
+    mock.patch.object(CounterStarts, "assigned", committed).start()
+
+
+def balances_while_it_reads():
+    serve, add = AuditService._serve, AuditBook.add
+
+    def serve_early(self):
+        with service.open_producer(self._producer_settings) as producer:
+
+            def add_and_balance(book, report):
+                add(book, report)
+                self.balance(book, producer)
+
+            with mock.patch.object(AuditBook, "add", add_and_balance):
+                serve(self)
+
+    mock.patch.object(AuditService, "_serve", serve_early).start()
+
+
+def begins_at_the_end():
+    """It knows nothing of what was reported before it started."""
+    opened = service.open_report_log
+
+    def at_the_end(admin, connection, topic, since_ms):
+        return opened(admin, connection, topic, _NEVER_MS)
+
+    mock.patch.object(service, "open_report_log", at_the_end).start()
+
+
+def is_the_same_member():
+    """Not a mutant: a counter that follows one that was killed waits for no session to end."""
+    settings = partial(audit_count.ConsumerSettings, group_instance_id="one")
+    mock.patch.object(audit_count, "ConsumerSettings", settings).start()
+
+
+if __name__ == "__main__":
+    is_the_same_member()
+    globals()[sys.argv[1]]()
+    sys.exit(main.main(sys.argv[2:]))

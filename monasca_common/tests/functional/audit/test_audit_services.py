@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`audit count` and `audit serve` as processes on a real Kafka: whoever kills them, the books stay what they are."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+import uuid
+from pathlib import Path
+
+from msgspec import structs
+
+from monasca_common.alarms.database import AlarmsDatabase, Slice
+from monasca_common.alarms.definition_tables import AlarmDefinitions
+from monasca_common.alarms.definitions import DefinitionFilter
+from monasca_common.alarms.evaluation import AlarmState, Measured, Progress, evaluate
+from monasca_common.alarms.expression import parse
+from monasca_common.alarms.partials import WindowPartial
+from monasca_common.audit.metrics import MISSING_METRIC
+from monasca_common.audit.reports import HandledRange
+from monasca_common.cli.audit_alarm import NeededAlarm
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.kafka import open_consumer, open_producer
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.readings import Reading
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing.database import SqlDatabase
+from monasca_common.tests.functional.audit.test_audit import _PARTITIONS, AuditCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
+
+_PROGRAM = "monasca_common.tests.functional.audit.audit_services_program"
+_TENANT = "t1"
+
+
+class ServicesCase(AuditCase):
+    def program(self, *arguments, mutant="none", kill_at=""):
+        """``monasca-common audit ...``; what it logs is in ``log``."""
+        self.log = Path(self.folder, f"{uuid.uuid4().hex}.log")
+        command = [sys.executable, "-m", _PROGRAM, mutant, "audit", *arguments, "--config-file", self.config()]
+        armed = {"MONASCA_FAIL_POINTS": f"{kill_at}=kill@1"} if kill_at else {}
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(command, env={**os.environ, **armed}, stderr=log)
+        self.addCleanup(process.kill)
+        return process
+
+    def kill(self, point, *arguments, **facts):
+        process = self.program(*arguments, kill_at=point, **facts)
+        self.assertEqual(-signal.SIGKILL, process.wait(PATIENCE_SECONDS), self.log.read_text())
+
+    @contextlib.contextmanager
+    def running(self, *arguments, **facts):
+        process = self.program(*arguments, **facts)
+        log = self.log
+        self.wait_until(lambda: " started: " in log.read_text(), log.read_text)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(0, process.wait(PATIENCE_SECONDS), self.log.read_text())
+
+    def prometheus(self):
+        """The lines that Prometheus scrapes."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_SECONDS) as answer:
+            return answer.read().decode().splitlines()
+
+    def is_ready(self):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=PATIENCE_SECONDS) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def send_with(self, message_id, messages=20):
+        """Messages whose ids are their own, and one more with this id."""
+        at_ms = self.bucket_ms + 1
+        with self.reporter("producer", "agent") as reporter, open_producer(self.producing()) as producer:
+            reporter.watch(producer)
+            records = [Record(b"%d" % number, timestamp_ms=at_ms) for number in range(messages - 1)]
+            records.append(Record(b"again", timestamp_ms=at_ms, message_id=message_id))
+            producer.publish(self.topic, records).raise_for_undelivered()
+
+
+class CounterTest(ServicesCase):
+    """Killed and followed by another one, a counter reports what one that lives reports."""
+
+    grace_seconds = 1800  # so that it knows the ids of these buckets
+
+    def setUp(self):
+        super().setUp()
+        self.counter = f"count-{uuid.uuid4().hex[:8]}"
+        self.begin()
+
+    def begin(self):
+        """Its group has an offset, so that it does not begin with the current bucket."""
+        self.fixture.cluster.admin.alter_group_offsets(self.counter, dict.fromkeys(self.partitions(), 0))
+
+    @property
+    def arguments(self):
+        return "count", "--topic", self.topic, "--group", self.counter
+
+    def count_all(self, **facts):
+        """Until its group has all, and it has ended."""
+        with self.running(*self.arguments, **facts):
+            self.wait_until(self.is_all_counted, "all is counted")
+
+    def is_all_counted(self):
+        committed = self.fixture.cluster.admin.group_offsets(self.counter)
+        return all(
+            committed.get(each, 0) == end
+            for each, end in self.fixture.cluster.admin.end_offsets(self.partitions()).items()
+        )
+
+    def books(self):
+        """Expected, messages, lost, late, duplicates, surplus."""
+        return self.figures("expected", "messages", "lost", "late", "duplicates", "surplus")[0, "broker"]
+
+    def test_each_message_and_each_duplicate_is_counted_once_wherever_it_is_killed(self):
+        for point in ("audit.before_counts", "audit.after_counts", "audit.after_count_commit"):
+            self.send_with(b"one")
+            self.kill(point, *self.arguments)
+        self.send_with(b"one")
+        [self.port] = free_ports(1)
+        self.options = ("[audit_count]", f"status_port = {self.port}")
+        with self.running(*self.arguments):
+            self.wait_until(self.is_all_counted, "all is counted")
+            self.wait_until(self.is_ready, "a report")
+            told = self.prometheus()
+        self.assertIn('monasca_service_ready{service="audit_count"} 1.0', told)
+        self.assertIn("monasca_audit_counted_messages_total 80.0", told)
+
+        self.assertEqual((80, 80, 0, 0, 3, 0), self.books())
+
+    def test_a_topic_that_is_recreated_is_neither_complete_nor_missing(self):
+        self.send_with(b"one", 40)
+        self.count_all()
+        self.fixture.cluster.admin.delete_topic(self.topic)
+        self.fixture.cluster.admin.create_topic(self.topic, _PARTITIONS)
+        self.counter += "-again"  # the static member of the first group is still in it
+        self.begin()
+        self.send_with(b"one", 20)
+        self.count_all()
+        status, rows = self.rows()
+
+        self.assertEqual((0, {"RECREATED"}), (status, {row["verdict"] for row in rows}))
+
+    @periodic("the test that it would break is in the gate")
+    def test_a_counter_that_commits_before_it_reports_is_found_out(self):
+        self.grace_seconds = 0  # what it reads again for the ids is later
+        self.send_with(b"one")
+        self.kill("audit.before_counts", *self.arguments, mutant="commits_before_it_reports")
+        self.count_all()
+
+        self.assertGreater(20, self.books()[1])
+
+    @periodic("the test that it would break is in the gate")
+    def test_a_counter_that_forgets_the_ids_is_found_out(self):
+        self.send_with(b"one")
+        self.count_all()
+        self.send_with(b"one")
+        self.count_all(mutant="forgets_the_ids")
+
+        self.assertEqual((40, 40, 0, 0, 0, 0), self.books())
+
+
+@periodic("it has no state, which a kill could harm; CounterTest is the smoke test of a killed service")
+class ServeTest(ServicesCase):
+    """What is missing is in the log, in /metrics, and in the metric that the alarm of `init` is over; it has no state
+    of its own, so a kill changes nothing."""
+
+    def setUp(self):
+        super().setUp()
+        [self.port] = free_ports(1)
+        self.metrics = self.fixture.topic()
+        self.options = (
+            f"tenant = {_TENANT}",
+            f"metrics_topic = {self.metrics}",
+            "balance_seconds = 0.1",
+            f"status_port = {self.port}",
+        )
+        self.values = {"producer": [], "broker": [], "database": []}
+        self.consumer = open_consumer(ConsumerSettings(self.connection(), (self.metrics,), f"alarms-{self.metrics}"))
+        self.addCleanup(self.consumer.close, 1)
+
+    def test_what_is_missing_is_told_until_it_arrives_however_often_it_is_killed(self):
+        self.handle(self.arrived(20))
+        self.kill("audit.after_read", "serve")
+        self.kill("audit.after_metrics", "serve")
+        with self.running("serve"):
+            self.wait_until(self.is_ready, "a balance")
+        self.wait_for(0.0)
+
+        *handled, passed_over = self.cut(self.arrived(20, bucket=1), 3)
+        self.handle(handled)
+        self.kill("audit.after_metrics", "serve")
+        with self.running("serve"):
+            self.wait_until(self.is_ready, "a balance")
+            self.wait_for(3.0)
+            self.assertEqual(3.0, self.served("monasca_audit_missing_messages"))
+            self.assertEqual(37 / 40, self.served("monasca_audit_completeness"))
+            self.assertIn(f"topic {self.topic}, tier database {self.group}", self.log.read_text())
+            self.assertIn("3 of 20 messages are missing: 3 lost, 0 late", self.log.read_text())
+            self.assertEqual("ALARM", self.alarm_state())
+            self.handle([passed_over])
+            self.wait_for(0.0)
+        self.assertIn("1 spans of event time that were incomplete are complete now", self.log.read_text())
+        self.assertEqual("OK", self.alarm_state())
+        self.assertEqual([0.0, 3.0, 0.0], [value for value, _ in itertools.groupby(self.values["database"])])
+        self.assertEqual({0.0}, {*self.values["producer"], *self.values["broker"]})
+
+    @periodic("the test that it would break is in the gate")
+    def test_one_that_balances_too_early_or_forgets_what_came_before_is_found_out(self):
+        *handled, _ = self.cut(self.arrived(20), 3)
+        self.handle(handled)
+        with self.running("serve", mutant="balances_while_it_reads"):
+            self.wait_for(3.0)
+        self.assertLess(0.0, max(self.values["broker"]))
+
+        before = len(self.values["database"])
+        with self.running("serve", mutant="begins_at_the_end"):
+            self.wait_until(self.is_ready, "a balance")
+        self.read_values()
+        self.assertEqual(before, len(self.values["database"]))
+
+    def arrived(self, messages, bucket=0):
+        """Send them, and count them in the log; their ranges."""
+        admin = self.fixture.cluster.admin
+        firsts = admin.end_offsets(self.partitions())
+        with self.counting():
+            self.send(messages, bucket)
+            self.seen("broker", sum(firsts.values()) + messages)
+        ends = admin.end_offsets(self.partitions())
+        return [HandledRange(*each, firsts[each], ends[each]) for each in ends if firsts[each] < ends[each]]
+
+    def cut(self, ranges, messages):
+        """Without so many messages in the middle of one partition, which are the last range."""
+        *others, longest = sorted(ranges, key=lambda each: each.next - each.first)
+        first, following = longest.first + 1, longest.first + 1 + messages
+        return [
+            *others,
+            structs.replace(longest, next=first),
+            structs.replace(longest, first=following),
+            structs.replace(longest, first=first, next=following),
+        ]
+
+    def handle(self, ranges):
+        with self.reporter("database", self.group) as reporter:
+            reporter.handled(ranges)
+
+    def wait_for(self, value):
+        """Until the metric of the reader has this value."""
+
+        def came():
+            self.read_values()
+            return self.values["database"][-1:] == [value]
+
+        self.wait_until(came, lambda: f"{value}: {self.values}")
+
+    def read_values(self):
+        messages = list(self.consumer.poll(1000, 0.5))
+        decoded = MetricDecoder().decode_all([message.value for message in messages])
+        self.assertFalse(decoded.errors)
+        for row in decoded.rows:
+            self.assertEqual({self.topic}, {row.series.dimensions["topic"]})
+            self.values[row.series.dimensions["tier"]].append(row.value)
+
+    def alarm_state(self):
+        """What the definition of `init` makes of the reader's last value."""
+        url = f"sqlite:///{self.folder}/alarms-{uuid.uuid4().hex}.sqlite"
+        settings = StorageSettings("sqlite", url)
+        SqlDatabase(self.addCleanup, settings).prepare()
+        NeededAlarm(_TENANT, settings, ()).make(None)
+        with (
+            contextlib.closing(AlarmsDatabase(settings)) as database,
+            contextlib.closing(AlarmDefinitions(database).iter_found(DefinitionFilter(_TENANT), (), Slice(9))) as found,
+        ):
+            (definition,) = found
+        expression = parse(definition.expression)
+        (sub,) = expression.sub_expressions
+        self.assertEqual(MISSING_METRIC, sub.metric_name)
+        self.assertEqual(("topic", "tier", "application"), definition.match_by)
+        end_ms = sub.period * 1000
+        window = WindowPartial.of(sub, [Reading(1.0, 0, 0, self.values["database"][-1])])
+        progress = Progress(0, end_ms + 30_000, end_ms + 30_000)
+        return evaluate(expression, AlarmState.new(expression), [Measured({0: window})], progress).alarm.state
+
+    def served(self, metric):
+        """The value of this metric for the reader, as Prometheus scrapes it."""
+        label = f'{metric}{{application="{self.group}",tier="database",topic="{self.topic}"}} '
+        (line,) = [each for each in self.prometheus() if each.startswith(label)]
+        return float(line.removeprefix(label))

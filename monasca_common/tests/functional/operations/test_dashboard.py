@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard in a real Chromium: of a real Kafka, and of figures that are made up."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import confluent_kafka
+from oslotest import base
+
+from monasca_common.audit.reconciliation import AuditVerdict, Balance
+from monasca_common.devbroker.fixtures import KafkaClusterFixture
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.kafka import dead_letters
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.dashboard.app import FileLogin, make_app
+from monasca_common.operations.dashboard.audit_panel import audit_figures
+from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason
+from monasca_common.operations.dashboard.durability_panel import DurabilityFigures
+from monasca_common.operations.dashboard.lag_panel import GroupFigures
+from monasca_common.operations.dashboard.load_panel import TopicLoad
+from monasca_common.operations.dashboard.panel_source import PanelSource
+from monasca_common.operations.dashboard.panels import Panels
+from monasca_common.operations.dashboard.passwords import password_line
+from monasca_common.operations.dashboard.settings import DashboardSettings
+from monasca_common.operations.durability import Finding, Severity
+from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
+from monasca_common.tests.functional.operations.browser import CONTRAST, BrowserFixture, ServedApp, keep_picture
+from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.periodic import periodic
+
+SECONDS = 60.0
+_NOTE_LONGEST_TASK = """() => {
+  window.longestTaskMs = 0;
+  new PerformanceObserver((list) => {
+    window.longestTaskMs = Math.max(window.longestTaskMs, ...list.getEntries().map((each) => each.duration));
+  }).observe({ type: "longtask" });
+}"""
+PASSWORD = "correct horse battery"
+ROWS = """(rows) => rows.map((row) => Array.from(row.cells).map((cell) => cell.innerText.trim()))"""
+
+
+def table(page, panel):
+    """The rows of a panel's table, as a person reads them."""
+    return page.eval_on_selector_all(f"section[aria-labelledby='{panel}-title'] tbody tr", ROWS)
+
+
+@periodic("the unit tests cover the figures; TestDashboardServer runs the program")
+class TestDashboardOfKafka(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.cluster = self.useFixture(KafkaClusterFixture()).cluster
+        for topic in ("metrics", "metrics.dlq"):
+            self.cluster.create_topic(topic, 2)
+        self.producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
+        self.browser = self.useFixture(BrowserFixture())
+
+    def put(self, topic, count, partition=0, headers=()):
+        for number in range(count):
+            self.producer.produce(topic, b"%d" % number, partition=partition, headers=list(headers))
+        self.assertEqual(0, self.producer.flush(SECONDS))
+
+    def start(self):
+        (port,) = free_ports(1)
+        servers = self.cluster.direct_options()["bootstrap.servers"]
+        options = (
+            f"login = none\nport = {port}\ninterval_seconds = 1\nlag_window_seconds = 2\nsource_timeout_seconds = 8\n"
+        )
+        text = f"[kafka]\nbootstrap_servers = {servers}\n[dashboard]\n{options}"
+        path = self.create_tempfiles([("dashboard", text)], ".conf")[0]
+        command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard", "--config-file", path]
+        self.log = Path(path).with_suffix(".log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+        url = f"http://127.0.0.1:{port}"
+        self.wait_until(lambda: self.answers(url), self.log.read_text)
+        return url
+
+    def answers(self, url):
+        try:
+            with urllib.request.urlopen(f"{url}/healthcheck", timeout=5):
+                return True
+        except OSError:
+            self.assertIsNone(self.process.poll(), self.log.read_text())
+            return False
+
+    def test_the_figures_are_those_of_kafka_and_follow_it(self):
+        self.put("metrics", 30)
+        self.put("metrics", 12, partition=1)
+        reason = [
+            (dead_letters.ORIGIN_TOPIC, b"metrics"),
+            (dead_letters.ERROR_CLASS, b"Poison"),
+            (dead_letters.ERROR_TEXT, b"the value is not JSON"),
+            (dead_letters.GROUP, b"persister"),
+        ]
+        self.put("metrics.dlq", 3, headers=reason)
+        self.cluster.admin.alter_group_offsets("persister", {TopicPartition("metrics", 0): 25})
+        page = self.browser.page()
+        page.goto(self.start())
+        page.locator("section[aria-labelledby=lag-title] td", has_text="STOP").wait_for()
+        page.locator("section[aria-labelledby=dead-letters-title] td", has_text="not JSON").wait_for()
+        page.locator("section[aria-labelledby=load-title] td", has_text="42").wait_for()
+        page.locator("section[aria-labelledby=durability-title] td", has_text="one_copy").wait_for()
+        ((status, group, reads, unread, *_),) = table(page, "lag")
+        self.assertEqual(("persister", "metrics", "5"), (group, reads, unread))
+        self.assertIn("STOP", status)
+        ((letters, topic, origin, by, why, _),) = table(page, "dead-letters")
+        self.assertEqual(("metrics.dlq", "metrics", "persister"), (topic, origin, by))
+        self.assertEqual(("3", "Poison: the value is not JSON"), (re.sub(r"\D", "", letters), why))
+        self.assertEqual({"metrics": "42", "metrics.dlq": "3"}, {row[0]: row[4] for row in table(page, "load")})
+        self.assertRegex(page.locator(".headline").inner_text(), r"2 things are wrong; 1 thing needs attention\.")
+        keep_picture(page, "kafka")
+        self.cluster.admin.alter_group_offsets(
+            "persister", {TopicPartition("metrics", 0): 30, TopicPartition("metrics", 1): 12}
+        )
+        page.locator("section[aria-labelledby=lag-title] td", has_text="OK").wait_for()
+        self.assertEqual("0", table(page, "lag")[0][3])
+        self.assertEqual({"persister"}, set(self.cluster.admin.groups()))  # a dashboard leaves nothing behind
+        self.stop_brokers(page)
+        self.assertEqual([], self.browser.complaints)
+
+    def stop_brokers(self, page):
+        """Old figures stay, with a word that they are old; and it still ends at once."""
+        for node in self.cluster.nodes:
+            node.kill()
+        page.locator("section[aria-labelledby=lag-title]", has_text="not reachable since").wait_for()
+        self.assertEqual("persister", table(page, "lag")[0][1])
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, self.process.wait(SECONDS), self.log.read_text())
+        self.assertLess(time.monotonic() - began, SECONDS / 2)
+
+
+class MadeUpFigures:
+    """What sources give; tests change it."""
+
+    def __init__(self, count=3):
+        ok = LagVerdict(LagStatus.OK, 5, 2.0, 0, 6 * 86_400.0, 1.0)
+        stop = LagVerdict(LagStatus.STOP, 12_400, 4000.0, 0, 1800.0, 1.0)
+        names = [f"topic-{number:04}" for number in range(count)]
+        self.lag = tuple(
+            GroupFigures(
+                f"reader-of-{name}",
+                stop if number == count // 2 else ok,
+                {TopicPartition(name, 0): stop if number == count // 2 else ok},
+                (3, 9, 4, 5),
+                12.5,
+            )
+            for number, name in enumerate(names)
+        )
+        self.load = tuple(TopicLoad(name, 1000 + number, (5.0, 7.5, 6.0)) for number, name in enumerate(names))
+        text = "min.insync.replicas is 1: a leader acknowledges messages that only it has; set it to 2"
+        findings = tuple(Finding(name, Severity.ERROR, "leader_alone", (), text) for name in names[::2])
+        self.durability = DurabilityFigures(count, findings)
+        reason = LetterReason("topic-0001", "reader", "Poison: the value is not JSON", 7, 1_700_000_000_000)
+        self.dead_letters = (DeadLetterFigures("topic-0001.dlq", 7, (reason,)),)
+
+        self.audit = audit_figures(_balances(names), _now_ms(), 600)
+
+    def panels(self, now_ms=None):
+        names = ("audit", "lag", "load", "durability", "dead-letters")
+        return Panels({name: self.source(name, name.replace("-", "_")) for name in names}, now_ms or _now_ms)
+
+    def source(self, name, attribute):
+        def gather(_now_ms):
+            return getattr(self, attribute)
+
+        source = PanelSource(name, gather, interval_seconds=0.1, timeout_seconds=60, now_ms=_now_ms)
+        source.look()
+        return source
+
+
+def _now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def _balances(names):
+    """Two hours of each topic; the first lost some at the database, the second has some twice in its log."""
+    newest = _now_ms() // 600_000 * 600_000
+    for number, name in enumerate(names):
+        for back in range(12):
+            for tier in ("broker", "database"):
+                lost = {4: 2, 5: 80, 6: 700}.get(back, 0) if number == 0 and tier == "database" else 0
+                late = 40 if back == 0 and tier == "database" else 0
+                verdict = AuditVerdict.INCOMPLETE if lost else AuditVerdict.OPEN if late else AuditVerdict.OK
+                yield Balance(
+                    name,
+                    newest - back * 600_000,
+                    tier,
+                    "",
+                    expected=1000,
+                    messages=1000 - lost - late,
+                    lost=lost,
+                    late=late,
+                    duplicates=3 if number == 1 and back == 2 and tier == "broker" else 0,
+                    surplus=0,
+                    bytes=100_000,
+                    mean_delay_seconds=0.2,
+                    max_delay_seconds=1.4,
+                    verdict=verdict,
+                )
+
+
+class TestDashboardInBrowser(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.browser = self.useFixture(BrowserFixture())
+        self.addCleanup(lambda: self.assertEqual([], self.browser.complaints))
+
+    def serve(self, figures=None, settings=None, login=None):
+        self.panels = (figures or MadeUpFigures()).panels()
+        self.panels.start()
+        self.addCleanup(self.panels.stop)
+        app = make_app(settings or DashboardSettings(login="none"), self.panels, login)
+        return self.useFixture(ServedApp(app)).url
+
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    def test_a_thousand_topics_are_shown_at_once_the_worst_first_and_found_by_name(self):
+        figures = MadeUpFigures(1000)
+        url = self.serve(figures)
+        page = self.browser.page()
+        began = time.monotonic()
+        page.goto(url)
+        self.assertIn("reader-of-topic-0500", table(page, "lag")[0][1])
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertLess(page.evaluate("document.querySelectorAll('*').length"), 1000)
+        keep_picture(page, "thousand-topics")
+        self.assert_a_refresh_freezes_nothing(page, figures)
+        page.click("text=All 1,000 rows of Consumers")
+        self.assertEqual(50, page.locator("tbody tr").count())
+        self.assertIn("page 1 of 20", page.inner_text("main"))
+        page.click("text=Next page")
+        page.wait_for_url("**page=2")
+        page.fill("#find", "topic-0777")
+        page.press("#find", "Enter")
+        page.wait_for_url("**find=topic-0777")
+        self.assertEqual(["reader-of-topic-0777"], page.locator("tbody th a").all_inner_texts())
+        keep_picture(page, "found")
+
+    def assert_a_refresh_freezes_nothing(self, page, figures):
+        """A thousand groups have other figures: no task of the page takes long."""
+        page.evaluate(_NOTE_LONGEST_TASK)
+        worst = LagVerdict(LagStatus.STOP, 54_321, 4000.0, 0, 1800.0, 1.0)
+        figures.lag = tuple(
+            GroupFigures(group.name, worst, dict.fromkeys(group.partitions, worst)) for group in figures.lag
+        )
+        page.locator("section[aria-labelledby=lag-title] td", has_text="54,321").first.wait_for()
+        page.locator(".headline", has_text="things are wrong").wait_for()
+        self.assertLess(page.evaluate("document.querySelectorAll('*').length"), 1000)
+        self.assertLess(page.evaluate("longestTaskMs"), 2000)
+
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    def test_everything_is_reached_by_keys_and_the_focus_stays_while_figures_change(self):
+        figures = MadeUpFigures()
+        page = self.browser.page()
+        page.goto(self.serve(figures))
+        page.keyboard.press("Tab")
+        self.assertEqual("Skip to the content", page.evaluate("document.activeElement.innerText"))
+        page.keyboard.press("Enter")
+        self.assertEqual("content", page.evaluate("document.activeElement.id"))
+        page.keyboard.press("Tab")
+        self.assertEqual("/audit", page.evaluate("document.activeElement.getAttribute('href')"))
+        ok = LagVerdict(LagStatus.OK, 777, 2.0, 0, None, 1.0)
+        figures.audit = audit_figures((), 0, 600)
+        figures.lag = (GroupFigures("the-only-reader", ok, {TopicPartition("metrics", 0): ok}),)
+        figures.durability = DurabilityFigures(1, ())
+        page.locator("td", has_text="777").wait_for()
+        page.locator(".headline", has_text="1 thing needs attention").wait_for()
+        page.focus("text=the-only-reader")
+        figures.dead_letters = ()
+        page.locator(".headline", has_text="Nothing is wrong").wait_for()
+        self.assertEqual("the-only-reader", page.evaluate("document.activeElement.innerText"))
+        self.assertIn("Nothing is wrong", page.title())
+        keep_picture(page, "nothing-wrong")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Consumer group the-only-reader").wait_for()
+
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    def test_a_screen_reader_finds_headings_tables_and_the_verdict(self):
+        page = self.browser.page()
+        page.goto(self.serve())
+        self.assertIn("things are wrong", page.get_by_role("status").inner_text())
+        for title in ("Completeness", "Consumers", "Dead letters", "Durability", "Load and delay"):
+            region = page.get_by_role("region", name=re.compile(f"^{title}")).first
+            self.assertEqual(1, region.get_by_role("table", name=title).count(), title)
+            self.assertGreater(region.get_by_role("columnheader").count(), 4)
+        self.assertEqual("en", page.get_attribute("html", "lang"))
+        unnamed = "Array.from(document.querySelectorAll('a, button, input, svg')).filter((each) => "
+        unnamed += "!(each.innerText || each.ariaLabel || each.labels?.length || each.type === 'hidden')).length"
+        self.assertEqual(0, page.evaluate(unnamed))
+
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    def test_light_and_dark_differ_and_every_text_can_be_read_in_both(self):
+        url = self.serve()
+        grounds = set()
+        for scheme in ("light", "dark"):
+            page = self.browser.page(scheme)
+            page.goto(url)
+            grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            for path in ("/", "/audit", "/lag", "/durability"):
+                page.goto(url + path)
+                self.assertEqual([], page.evaluate(CONTRAST), f"{path} {scheme}")
+            page.goto(url)
+            keep_picture(page, scheme)
+        self.assertEqual(2, len(grounds))
+
+    def test_without_scripts_everything_is_there(self):
+        page = self.browser.page(java_script_enabled=False)
+        page.goto(self.serve())
+        self.assertEqual(3, page.locator("section[aria-labelledby=lag-title] tbody tr").count())
+
+    def test_a_user_logs_in_and_out_in_a_browser(self):
+        users = self.create_tempfiles([("users", password_line("ada", PASSWORD) + "\n")], "")[0]
+        settings = DashboardSettings(login="file", password_file=users)
+        url = self.serve(settings=settings, login=FileLogin(Path(users)))
+        page = self.browser.page()
+        page.goto(f"{url}/lag")
+        self.assertEqual("user", page.evaluate("document.activeElement.id"))
+        keep_picture(page, "login")
+        for password in ("wrong", PASSWORD):
+            page.fill("#user", "ada")
+            page.fill("#password", password)
+            page.keyboard.press("Enter")
+            if password == "wrong":
+                self.assertIn("is refused", page.get_by_role("alert").first.inner_text())
+        page.wait_for_url(f"{url}/lag")
+        self.assertEqual("", page.evaluate("document.cookie"))
+        page.click("text=Log out")
+        page.wait_for_url(f"{url}/login")
+        page.goto(url)
+        page.wait_for_url(f"{url}/login**")
+        self.browser.complaints.clear()  # Chromium reports the 401 of the wrong password

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts on groups of a real Kafka, and the commands that print them."""
+
+import json
+import time
+import uuid
+
+import confluent_kafka
+import fixtures
+from oslotest import base
+
+from monasca_common.cli import main
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.operations.lag.survey import LagSurvey
+from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.functional.waiting import Waiting
+
+SECONDS = 30.0
+_STEP_SECONDS = 0.6  # commits that are nearer than half a second, in a window of 1 s, are not all kept
+_WINDOW = LagWindow(commits=4, seconds=1.0)
+
+
+class LagCase(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster())
+        self.cluster = self.fixture.cluster
+        self.admin = self.cluster.admin
+        self.topic = self.fixture.topic()
+        self.partition = TopicPartition(self.topic, 0)
+        self.own = uuid.uuid4().hex[:12]
+
+    def put(self, count, **options):
+        producer = confluent_kafka.Producer({**self.cluster.direct_options(), **options, "log_level": 0})
+        if "transactional.id" in options:
+            producer.init_transactions(SECONDS)
+            producer.begin_transaction()
+        for number in range(count):
+            producer.produce(self.topic, b"%d" % number, partition=0)
+        if "transactional.id" in options:
+            producer.commit_transaction(SECONDS)
+        self.assertEqual(0, producer.flush(SECONDS))
+
+    def commit(self, name, offset):
+        self.admin.alter_group_offsets(self.group(name), {self.partition: offset})
+
+    def group(self, name):
+        return f"{name}-{self.own}"
+
+    def lags(self, *names, window=_WINDOW):
+        servers = self.cluster.direct_options()["bootstrap.servers"]
+        survey = LagSurvey(self.admin, ConnectionSettings(servers), window, timeout_seconds=SECONDS)
+        now_ms = round(time.time() * 1000)
+        states = survey.look([self.group(name) for name in names], now_ms)
+        return {name: partition_lag(states[self.group(name)][self.partition], now_ms, window) for name in names}
+
+
+class TestLagSurvey(LagCase):
+    def test_groups_that_stop_stall_fall_behind_and_go_back_are_told_apart(self):
+        self.put(20)
+        self.commit("stopped", 10)
+        for stall, slow, back, fast in ((5, 10, 15, 1), (5, 12, 18, 10), (5, 14, 20, 30), (5, 16, 4, 60)):
+            self.commit("stalled", stall)
+            self.commit("slow", slow)
+            self.commit("rewound", back)
+            self.commit("catching up", fast)
+            self.put(20)
+            time.sleep(_STEP_SECONDS)
+        lags = self.lags("stopped", "stalled", "slow", "rewound", "catching up")
+        self.assertEqual(
+            {
+                "stopped": LagStatus.STOP,
+                "stalled": LagStatus.STALL,
+                "slow": LagStatus.WARNING,
+                "rewound": LagStatus.REWIND,
+                "catching up": LagStatus.OK,
+            },
+            {name: lag.status for name, lag in lags.items()},
+        )
+        self.assertEqual([90, 95, 84, 96, 40], [lag.messages for lag in lags.values()])
+        self.assertEqual(1.0, lags["slow"].completeness)
+        self.assertLess(4 * _STEP_SECONDS, lags["stopped"].seconds)
+
+    def test_a_group_that_has_read_everything_is_well_however_long_it_is_silent(self):
+        self.put(3)
+        self.commit("idle", 3)
+        time.sleep(_WINDOW.seconds + 0.2)
+        lag = self.lags("idle")["idle"]
+        self.assertEqual((LagStatus.OK, 0, 0.0), (lag.status, lag.messages, lag.seconds))
+
+    def test_only_markers_of_transactions_left_is_everything_read(self):
+        self.put(3, **{"transactional.id": f"transaction-{self.own}"})
+        self.commit("transactional", 3)
+        self.wait_until(lambda: self.admin.end_offsets([self.partition])[self.partition] == 4)
+        self.assertEqual(0, self.lags("transactional")["transactional"].messages)
+
+    def test_what_was_deleted_unread_and_what_will_be_is_told(self):
+        self.put(10)
+        self.commit("late", 2)
+        self.admin.delete_records({self.partition: 5})
+        self.admin.set_topic_config(self.topic, {"retention.ms": "3600000"})
+        lag = self.lags("late")["late"]
+        self.assertEqual((3, 5), (lag.deleted, lag.messages))
+        self.assertTrue(3500 < lag.headroom_seconds <= 3600)
+
+    def test_a_topic_that_is_gone_is_left_out_of_its_group(self):
+        self.put(1)
+        self.commit("orphan", 0)
+        self.admin.delete_topic(self.topic)
+        servers = self.cluster.direct_options()["bootstrap.servers"]
+        survey = LagSurvey(self.admin, ConnectionSettings(servers), _WINDOW, timeout_seconds=SECONDS)
+        group = self.group("orphan")
+        self.assertEqual({group: {}}, survey.look([group], round(time.time() * 1000)))
+
+    def test_a_look_leaves_no_group_behind(self):
+        self.put(2)
+        self.commit("seen", 1)
+        before = self.admin.groups()
+        self.lags("seen")
+        self.assertEqual(before, self.admin.groups())
+
+
+class TestLagCommands(LagCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.errors = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.errors))
+        servers = self.cluster.direct_options()["bootstrap.servers"]
+        self.config = self.create_tempfiles([("lag", f"[kafka]\nbootstrap_servers = {servers}\n")], ".conf")[0]
+
+    def run_command(self, *arguments):
+        """The exit status, and what it printed."""
+        self.out.seek(0)
+        self.out.truncate()
+        status = main.main(["lag", *arguments, "--config-file", self.config])
+        self.out.seek(0)
+        return status, self.out.read()
+
+    def test_list_has_a_row_for_each_group_and_status_0_where_none_is_in_error(self):
+        self.put(10)
+        self.commit("ahead", 10)
+        self.commit("behind", 4)
+        status, text = self.run_command("list", "--group", f"*-{self.own}", "-f", "json")
+        rows = {row["group"]: row for row in json.loads(text)}
+        self.assertEqual(0, status)
+        self.assertEqual({self.group("ahead"): 0, self.group("behind"): 6}, {g: r["unread"] for g, r in rows.items()})
+        self.assertEqual({"OK"}, {row["status"] for row in rows.values()})
+
+    def test_a_group_in_error_is_status_1(self):
+        self.put(10)
+        self.commit("stopped", 4)
+        time.sleep(1.2)
+        for command in ("list", "show"):
+            status, text = self.run_command(command, "--group", self.group("stopped"), "--window-seconds", "1")
+            self.assertEqual(1, status)
+            self.assertIn("STOP", text)
+
+    def test_where_the_database_has_other_offsets_it_is_said_which_count(self):
+        url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/monasca.sqlite"
+        database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
+        database.prepare()
+        with open(self.config, "a") as file:
+            file.write(f"[database]\nconnection = {url}\n")
+        self.put(10)
+        with database.storage().open_writer() as writer:
+            writer.begin(self.group("copied"), {self.partition: 7}, {self.partition: "id"})
+        for copy, said in ((6, False), (7, False), (9, True)):
+            self.commit("copied", copy)
+            for command in ("list", "show"):
+                self.errors.seek(0)
+                self.errors.truncate()
+                self.run_command(command, "--group", self.group("copied"))
+                self.errors.seek(0)
+                told = self.errors.read()
+                self.assertEqual(said, f"{self.topic}/0: 7 in the database, {copy} in Kafka" in told, (copy, told))
+
+    def test_show_has_a_row_for_each_partition(self):
+        self.put(10)
+        self.commit("behind", 4)
+        status, text = self.run_command("show", "--group", self.group("behind"), "-f", "json")
+        (row,) = json.loads(text)
+        self.assertEqual((0, self.topic, 0, 6), (status, row["topic"], row["partition"], row["unread"]))
+
+    def test_a_group_that_nobody_knows_is_an_error_that_names_the_command_which_lists_them(self):
+        status, _ = self.run_command("show", "--group", "nobody")
+        self.errors.seek(0)
+        self.assertEqual(2, status)
+        self.assertIn("lag list", self.errors.read())
+
+    def test_watch_prints_what_changed_and_ends_after_its_looks(self):
+        self.put(10)
+        self.commit("watched", 4)
+        options = ("--group", self.group("watched"), "--window-seconds", "5", "--interval", "6", "--looks", "2")
+        status, text = self.run_command("watch", *options, "--json")
+        lines = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual([(None, "OK"), ("OK", "STOP")], [(line["before"], line["status"]) for line in lines])
+        self.assertEqual(1, status)

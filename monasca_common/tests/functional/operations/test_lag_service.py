@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of lag on a real Kafka whose segments really expire: its restart, its history, its process."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+import confluent_kafka
+from oslotest import base
+
+from monasca_common.devbroker import ports
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka import open_producer
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.operations.lag.history import read_history
+from monasca_common.operations.lag.service import LagService
+from monasca_common.operations.lag.survey import LagSurvey
+from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
+from monasca_common.operations.settings import JudgingSettings, LagSettings
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.periodic import periodic
+
+SECONDS = 60.0
+_SEGMENT_BYTES = 1024 * 1024  # the least that a broker takes
+_LARGE = b"x" * 104_000
+_SEGMENT_MESSAGES = 10
+_RETENTION_SECONDS = 3.0
+_CLOCK_SECONDS = 0.01  # how far the clock of the survey and that of the test are from each other
+# Segments are looked at twice a second, so that they expire soon; by nobody else, as compaction pauses that.
+_OFTEN = {
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "0",
+    "log.cleaner.enable": "false",
+}
+
+
+class LagServiceCase(Waiting, base.BaseTestCase):
+    window_seconds = 1.0
+
+    def setUp(self):
+        super().setUp()
+        fixture = self.useFixture(SharedKafkaCluster(config=_OFTEN))
+        self.cluster, self.admin = fixture.cluster, fixture.cluster.admin
+        self.new_topic = fixture.topic
+        self.own = uuid.uuid4().hex[:12]
+        self.group = f"group-{self.own}"
+        self.servers = self.cluster.direct_options()["bootstrap.servers"]
+        self.history = fixture.topic(config={"cleanup.policy": "compact"})
+
+    def topic(self, **config):
+        self.partition = TopicPartition(self.new_topic(config=config), 0)
+        return self.partition
+
+    def put(self, count, value=b"x", **options):
+        producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
+        for _ in range(count):
+            producer.produce(self.partition.topic, value, partition=0, **options)
+        self.assertEqual(0, producer.flush(SECONDS))
+
+    def commit(self, offset):
+        self.admin.alter_group_offsets(self.group, {self.partition: offset})
+
+    def service(self):
+        """A new one knows what the topic has, and nothing else."""
+        connection = ConnectionSettings(self.servers)
+        settings = LagSettings(
+            connection,
+            ProducerSettings(connection),
+            judging=JudgingSettings(window_seconds=self.window_seconds),
+            groups=(self.group,),
+            topic=self.history,
+            read_seconds=SECONDS,
+        )
+        return LagService(settings, self.admin)
+
+    def survey(self, service=None):
+        """The verdict of a service on the partition."""
+        service = service or self.service()
+        with open_producer(ProducerSettings(ConnectionSettings(self.servers))) as producer:
+            found = service.survey(producer).of(self.group, self.partition)
+        return None if found is None else found.lag
+
+    def look(self):
+        """The verdict of one look without a history."""
+        window = LagWindow(seconds=self.window_seconds)
+        survey = LagSurvey(self.admin, ConnectionSettings(self.servers), window, timeout_seconds=SECONDS)
+        now_ms = round(time.time() * 1000)
+        return partition_lag(survey.look([self.group], now_ms)[self.group][self.partition], now_ms, window)
+
+
+@periodic("starts the service twice; TestProcess is the smoke test")
+class TestRestart(LagServiceCase):
+    window_seconds = 10.0  # longer than two looks take on a busy machine
+
+    def test_a_restarted_service_knows_that_old_messages_have_only_just_come(self):
+        self.topic()
+        self.put(3)
+        self.commit(3)
+        old_enough = time.monotonic() + self.window_seconds
+        self.wait_until(lambda: self.survey() and time.monotonic() > old_enough, "a commit older than the window")
+        self.put(2, timestamp=round(time.time() * 1000) - 3_600_000)
+        self.assertEqual((LagStatus.STOP, 2), (self.look().status, self.look().messages))
+        found = self.survey()
+        self.assertEqual((LagStatus.OK, 2), (found.status, found.messages))
+
+    def test_a_group_that_is_deleted_leaves_the_history(self):
+        self.topic()
+        self.put(1)
+        self.commit(1)
+        self.survey()
+        confluent = confluent_kafka.admin.AdminClient({**self.cluster.direct_options(), "log_level": 0})
+        confluent.delete_consumer_groups([self.group])[self.group].result(SECONDS)
+        self.assertIsNone(self.survey())
+        kept = read_history(self.admin, ConnectionSettings(self.servers), self.history, timeout_seconds=SECONDS)
+        self.assertEqual({}, kept.groups)
+
+
+class TestNeverCommitted(LagServiceCase):
+    def test_a_consumer_that_reads_and_never_commits_is_judged(self):
+        self.topic()
+        consumer = confluent_kafka.Consumer(
+            {
+                **self.cluster.direct_options(),
+                "group.id": self.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "log_level": 0,
+            }
+        )
+        self.addCleanup(consumer.close)
+        consumer.subscribe([self.partition.topic])
+        self.wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment(), "the assignment")
+        self.put(5)
+        service = self.service()
+        self.assertEqual((LagStatus.OK, 0), (self.survey(service).status, self.survey(service).messages))
+        self.put(4)
+
+        def has_stopped():
+            consumer.poll(0.1)
+            return self.survey(service).status is LagStatus.STOP
+
+        self.wait_until(has_stopped, "the group is taken for stopped")
+        self.assertEqual(4, self.survey(service).messages)
+
+
+@periodic("waits for retention; the unit tests cover the figures")
+class TestExpiry(LagServiceCase):
+    """Headroom is compared with the moment at which messages were deleted unread."""
+
+    def watch_until_lost(self, service, before_each_look):
+        """Until messages are gone unread. Each look: when it began and ended, by the monotonic clock, and its verdict;
+        the last is the one that found the loss."""
+        looks = []
+
+        def has_lost():
+            before_each_look()
+            began = time.monotonic()
+            lag = self.survey(service)
+            looks.append((began, time.monotonic(), lag))
+            return lag.deleted
+
+        self.wait_until(has_lost, lambda: f"messages that are deleted unread: {[lag for *_, lag in looks[-5:]]}")
+        return looks
+
+    def test_headroom_by_time_falls_as_time_passes_and_what_is_lost_is_told_until_the_group_has_passed_it(self):
+        self.topic(**{"retention.ms": str(round(_RETENTION_SECONDS * 1000)), "segment.ms": "1000"})
+        self.commit(0)
+        service = self.service()
+        self.survey(service)  # what a first look takes is not to be of the time of a message
+        *looks, (_, lost_at, _) = self.watch_until_lost(service, lambda: self.put(1))
+        first_began, first_ended, first = looks[0]
+        self.assertTrue(0 < first.headroom_seconds <= _RETENTION_SECONDS, first)
+        self.assertFalse(first.expires_soon)
+        for began, ended, lag in looks:
+            left = first.headroom_seconds - lag.headroom_seconds
+            # As much less as time has passed, or nothing is left.
+            self.assertLessEqual(left, ended - first_began + _CLOCK_SECONDS)
+            self.assertGreaterEqual(left, min(first.headroom_seconds, began - first_ended) - _CLOCK_SECONDS)
+            self.assertLessEqual(lag.headroom_seconds, lost_at - began)
+            self.assertEqual(lag.headroom_seconds, lag.lost_in_seconds)  # the group reads nothing
+        self.assertTrue(looks[-1][2].expires_soon, looks[-1])
+
+        unread = len(looks) + 1
+        self.wait_until(lambda: self.survey(service).messages == 0, "nothing is left to read")
+        self.assertEqual([unread] * 2, [self.survey(service).deleted for _ in range(2)])
+        self.put(1)
+        self.assertEqual((unread, 1), (self.survey().deleted, self.survey().messages))  # of new ones, by the history
+        self.commit(unread)
+        self.assertEqual((0, 1), (self.survey(service).deleted, self.survey(service).messages))
+
+    def test_headroom_by_size_comes_from_how_the_start_moves_and_falls_to_nothing(self):
+        """The log keeps four segments of 10 messages each. The group has stopped at its end, so the start moves several
+        times before it comes there."""
+        limit = {"retention.bytes": str(4 * _SEGMENT_BYTES), "segment.bytes": str(_SEGMENT_BYTES)}
+        self.topic(**limit)
+        self.put(40, _LARGE)
+        self.commit(40)
+        looks = self.watch_until_lost(self.service(), lambda: self.put(3, _LARGE))
+        began, lost_at, _ = looks[-1]
+        segment_seconds = _SEGMENT_MESSAGES / 3 * (began - looks[0][0]) / (len(looks) - 1)
+        told = [(lost_at - at, lag.headroom_seconds) for at, _, lag in looks[:-1] if lag.headroom_seconds is not None]
+        self.assertGreater(len(told), _SEGMENT_MESSAGES)
+        for left, room in told:
+            # A segment more or less, and as much again because brokers delete now sooner, now later.
+            self.assertLessEqual(room, 1.5 * left + 2 * segment_seconds, told)
+            self.assertGreaterEqual(room, left / 2 - 1.5 * segment_seconds, told)
+        self.assertGreater(told[0][1], segment_seconds)
+        self.assertTrue(looks[-2][2].expires_soon, told)
+
+
+class TestProcess(LagServiceCase):
+    def test_it_serves_prometheus_and_probes_and_ends_with_0_at_sigterm(self):
+        self.topic()
+        self.put(5)
+        self.commit(2)
+        (port,) = ports.free_ports(1)
+        text = f"[kafka]\nbootstrap_servers = {self.servers}\n[lag]\ninterval_seconds = 1\n"
+        text += f"groups = {self.group}\ntopic = {self.history}\nstatus_port = {port}\n"
+        config = self.create_tempfiles([("lag", text)], ".conf")[0]
+        arguments = [sys.executable, "-m", "monasca_common.cli.main", "lag", "serve", "--config-file", config]
+        process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.wait_until(lambda: process.poll() is not None or self.get(port, "/readyz")[0] == 200, "ready")
+        self.assertEqual(
+            (200, True), (self.get(port, "/healthz")[0], json.loads(self.get(port, "/healthz")[1])["live"])
+        )
+        labels = f'group="{self.group}",partition="0",topic="{self.partition.topic}"'
+        self.assertIn(f"monasca_lag_messages{{{labels}}} 3.0", self.get(port, "/metrics")[1])
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, process.wait(PATIENCE_SECONDS))
+
+    def get(self, port, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SECONDS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return None, ""

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies from one real Kafka to another: as they were, each once, whoever is killed; and what compares them."""
+
+import contextlib
+import json
+import random
+import signal
+import threading
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import confluent_kafka
+import fixtures
+
+from monasca_common.audit.log_counter import LogCounter
+from monasca_common.audit.reconciliation import balances
+from monasca_common.audit.report_log import open_report_log
+from monasca_common.audit.reporter import AuditReporter
+from monasca_common.audit.reports import MIRRORED, AuditCount, AuditReport
+from monasca_common.cli import main
+from monasca_common.kafka import GivenStarts, open_consumer, open_producer
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.message import Batch, TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.operations.mirror import mirror
+from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, read_positions
+from monasca_common.tests.checker import each_once
+from monasca_common.tests.functional.operations.mirror_case import SECONDS, MirrorCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
+
+_COUNT = 100
+
+
+class TestCopies(MirrorCase):
+    def test_a_copy_has_the_partition_key_value_headers_and_timestamp_of_its_message(self):
+        """And its topic is created as in the source, whether it is there at the start or comes later."""
+        self.source.admin.set_topic_config(self.topic, {"retention.ms": "123456789"})
+        producer = confluent_kafka.Producer({**self.source.direct_options(), "log_level": 0})
+        first = [("a", b"1"), ("message-id", b"x"), ("a", None), ("message-id", b"y"), ("ä", b"")]
+        twice = [("message-id", b"twice")]
+        for value, key, headers in ((b"1", b"k", first), (None, b"k", []), (b"", None, twice), (b"", None, twice)):
+            producer.produce(self.topic, value, key=key, headers=headers, partition=1, timestamp=1_600_000_000_123)
+        self.assertEqual(0, producer.flush(SECONDS))
+        self.put(10, transactional_id=self.name)
+        later = f"{self.topic}-later"
+        with self.mirror(f"{self.topic}*", topic_refresh_seconds=1.0):
+            self.wait_until_copied(14)
+            self.source.create_topic(later, 2)
+            self.put(4, topic=later)
+            self.wait_until_copied(4, later)
+        self.assert_the_same()
+        self.assert_the_same(later)
+        self.assertEqual(2, self.target.admin.partition_counts()[self.topic])
+        self.assertEqual("123456789", self.target.admin.topic_configs([self.topic])[self.topic]["retention.ms"])
+
+    # Rule 63
+    def test_it_goes_on_where_it_stopped_and_counts_what_it_copied(self):
+        """Unless its topic was deleted in the target: then it begins anew."""
+        self.put(10)
+        with self.mirror():
+            self.wait_until_copied(10)
+        self.put(6, first=10)
+        with self.mirror() as running:
+            self.wait_until_copied(16)
+            self.wait_until(lambda: running.status.copied == 6, "the count")
+            self.assertEqual((True, ""), (running.status.health()[0], running.status.trouble))
+        self.assert_the_same()
+        self.target.admin.delete_topic(self.topic)
+        with self.mirror():
+            self.wait_until_copied(16)
+        self.assert_the_same()
+
+    # Rule 62
+    def test_it_waits_for_the_transactions_of_others_behind_which_its_position_may_be(self):
+        self.put(4)
+        with self.mirror():
+            self.wait_until_copied(4)
+            other = confluent_kafka.Producer({**self.target.direct_options(), "transactional.id": uuid.uuid4().hex})
+            other.init_transactions(SECONDS)
+            other.begin_transaction()
+            other.produce(POSITIONS_TOPIC, b"{}", key=b"{}")
+            other.flush(SECONDS)
+            self.put(4, first=4)
+            self.wait_until_copied(8)
+        self.put(4, first=8)
+        ended = threading.Timer(1.0, other.commit_transaction)
+        ended.start()
+        self.addCleanup(ended.join)
+        with self.mirror():
+            self.wait_until_copied(12)
+        self.assert_the_same()
+
+
+class TestRefusals(MirrorCase):
+    def assert_refused(self, text, *topics, **options):
+        def run():
+            with self.mirror(*topics, **options) as running:
+                self.wait_until(lambda: running.ended, "the refusal")
+
+        self.assertIn(text, str(self.assertRaises(ConfigurationError, run)))
+
+    def test_fewer_partitions_in_the_target(self):
+        self.target.create_topic(self.topic, 1)
+        self.assert_refused("2 partitions in the source and 1 in the target")
+
+    @periodic("a variant of a refused topic")
+    def test_a_topic_that_is_not_there(self):
+        self.assert_refused("topic nobody: the source has no such topic", "nobody")
+
+    @periodic("a variant of a refused topic")
+    def test_one_cluster_for_both(self):
+        self.target = self.source
+        self.assert_refused("the same cluster")
+
+    @periodic("a variant of a refused topic")
+    def test_a_topic_that_another_mirror_copies_that_has_a_gap_or_that_was_recreated_in_the_source(self):
+        """What retention took before it was copied may be skipped, on request."""
+        self.put(4)
+        with self.mirror():
+            self.wait_until_copied(4)
+        name, self.name = self.name, f"{self.name}-other"
+        self.assert_refused(f"copied by the mirror '{name}'")
+        self.name = name
+        self.put(8, first=4)
+        self.source.admin.delete_records({TopicPartition(self.topic, 0): 4})
+        self.assert_refused("skip_deleted")
+        with self.mirror(skip_deleted=True) as running:
+            self.wait_until_copied(10)
+            self.assertIn(b'skipped_total{topic="%s"} 2.0' % self.topic.encode(), self.metrics(running))
+        self.source.admin.delete_topic(self.topic)
+        self.source.create_topic(self.topic, 2)
+        self.assert_refused("recreated in the source")
+
+    def metrics(self, running):
+        from prometheus_client import generate_latest
+
+        return generate_latest(running.status.registry)
+
+
+class TestCrashes(MirrorCase):
+    def values(self):
+        return sorted(int(each[2]) for each in self.read(self.target))
+
+    # Rule 61
+    def test_killed_before_or_after_a_commit_each_message_is_there_once(self):
+        """And the audit is told of each."""
+        self.put(_COUNT)
+        audit = self.audited_by()
+        for point, nth in (("mirror.before_commit", 1), ("mirror.after_commit", 2), ("mirror.before_commit", 3)):
+            self.run_and_kill(point, nth)
+        self.run_to(_COUNT)
+        self.assert_the_same()
+        connection = self.connection(self.source)
+        with open_report_log(self.source.admin, connection, audit.topic, 0) as log:
+            reports = list(log.read(SECONDS))
+        counts = AuditCount(self.topic, 0, offsets=dict.fromkeys(range(2), ((0, _COUNT // 2),)))
+        whole = AuditReport("whole", "broker", "", "", "", 0, audit.bucket_seconds, (counts,))
+        (mirrored,) = (each for each in balances([*reports, whole], 0, audit.rules) if each.tier == MIRRORED)
+        with each_once():
+            self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))
+
+    # Rule 61
+    @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
+    def test_positions_that_are_noted_after_the_copies_are_caught(self):
+        self.put(_COUNT)
+        self.run_and_kill("mirror.after_commit", 1, "notes_positions_after_the_copies")
+        with self.mirror():
+            self.wait_until_copied(_COUNT + 1)
+        self.assertGreater(len(self.values()), _COUNT)
+
+    # Rule 61
+    def test_positions_that_are_noted_before_the_copies_are_caught(self):
+        self.put(_COUNT)
+        self.run_and_kill("mirror.after_commit", 1, "notes_positions_before_the_copies")
+        with self.mirror():
+            self.wait_until(self.is_done, "the rest")
+        self.assertLess(len(self.values()), _COUNT)
+
+    def is_done(self):
+        positions = read_positions(self.target.admin, self.connection(self.target))
+        return sum(at.next_offset for (name, _), at in positions.items() if name == self.name) == _COUNT
+
+    @periodic("waits for two processes; test_killed_before_or_after_a_commit is in the gate")
+    def test_of_two_with_one_name_the_later_goes_on_and_the_earlier_ends_with_the_reason(self):
+        self.put(_COUNT)
+        status, errors = self.run_two("freezes_in_its_transaction")
+        self.assertEqual(1, status, errors)
+        self.assertIn("another process copies as mirror", errors)
+        self.assert_the_same()
+
+    # Rule 61
+    @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
+    def test_two_that_fence_nobody_are_caught(self):
+        self.put(_COUNT)
+        self.run_two("fences_nobody")
+        self.assertGreater(len(self.values()), _COUNT)
+
+    def run_two(self, mutant):
+        """The first freezes in its transaction, and goes on when the second has copied everything."""
+        first = self.program(mutant=mutant)
+        self.wait_until(lambda: "T (stopped)" in Path(f"/proc/{first.pid}/status").read_text(), "the first one's halt")
+        is_caught = mutant == "fences_nobody"
+        with self.mirror():
+            # An open transaction hides what comes after it in the same partition.
+            self.wait_until(self.is_done_uncommitted if is_caught else self.is_done, "the copies of the second")
+            first.send_signal(signal.SIGCONT)
+            if is_caught:
+                self.wait_until(lambda: len(self.values()) > _COUNT, "what is there twice")
+                first.kill()
+            _, errors = first.communicate(timeout=PATIENCE_SECONDS)
+        return first.returncode, errors
+
+    def is_done_uncommitted(self):
+        partitions = [TopicPartition(self.topic, number) for number in range(2)]
+        ends = self.target.admin.end_offsets(partitions, open_transactions=True)
+        return sum(ends.values()) > _COUNT
+
+
+class VerifyCase(MirrorCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+
+    def verify(self, *arguments):
+        """The exit status, and the rows that it printed."""
+        text = (
+            f"[mirror_source]\nbootstrap_servers = {self.connection(self.source).bootstrap_servers}\n"
+            f"[mirror_target]\nbootstrap_servers = {self.connection(self.target).bootstrap_servers}\n"
+            f"[mirror]\nname = {self.name}\ntopics = {self.topic}\n{self.other_groups}"
+        )
+        path = self.create_tempfiles([("verify", text)], ".conf")[0]
+        self.out.seek(0)
+        self.out.truncate()
+        status = main.main(["mirror", "verify", "--config-file", path, "-f", "json", *arguments])
+        self.out.seek(0)
+        return status, json.loads(self.out.read() or "null")
+
+    @contextlib.contextmanager
+    def broken(self, *, lost=(), altered=(), doubled=()):
+        """A mirror that does this to messages with these values."""
+        poll, copy_batch, make = mirror.Mirror._poll, mirror.Mirror._copy_batch, mirror.copy_of
+
+        def losing(*arguments):
+            parts = []
+            for part in poll(*arguments).partitions:
+                gone = {place for place, value in enumerate(part.values) if value in lost}
+                parts.append(part.without(gone) if gone else part)
+            return Batch(tuple(part for part in parts if len(part)))
+
+        def altering(message):
+            copy = make(message)
+            return replace(copy, value=b"altered") if message.value in altered else copy
+
+        def doubling(copying, producer, batch, moved):
+            copy_batch(copying, producer, batch, moved)
+            again = [message for message in batch if message.value in doubled]
+            if again:
+                with producer.transaction() as transaction:
+                    for message in again:
+                        transaction.send(message.topic, make(message))
+
+        with (
+            mock.patch.object(mirror.Mirror, "_poll", losing),
+            mock.patch.object(mirror.Mirror, "_copy_batch", doubling),
+            mock.patch.object(mirror, "copy_of", altering),
+        ):
+            yield
+
+
+class TestVerify(VerifyCase):
+    def copied(self, count, **broken):
+        with self.broken(**broken), self.mirror():
+            self.wait_until_copied(count)
+
+    @periodic("the unit tests cover the comparison")
+    def test_copies_are_the_same_and_what_is_not_copied_yet_is_no_difference(self):
+        """Nor is what one cluster has deleted since; what is older than asked for is left out on both sides."""
+        self.assertEqual(2, self.verify()[0])  # nothing was copied yet
+        self.put(20)
+        self.copied(20)
+        self.put(4, first=20)
+        status, rows = self.verify()
+        self.assertEqual(0, status)
+        self.assertEqual([("SAME", 12, 10, 10, 2)] * 2, [_facts(row) for row in rows])
+        since = "2023-11-14T22:13:20.010"  # of number 10
+        status, rows = self.verify("--topic", self.topic, "--since", since)
+        self.assertEqual(0, status)
+        self.assertEqual([("SAME", 7, 5, 5, 2)] * 2, [_facts(row) for row in rows])
+        self.source.admin.delete_records({TopicPartition(self.topic, 0): 4})
+        status, rows = self.verify()
+        self.assertEqual(0, status)
+        self.assertEqual([4, 0], [row["expired"] for row in rows])
+
+    # Rule 65
+    @periodic("the unit tests name them as well")
+    def test_messages_that_are_missing_doubled_or_altered_are_named(self):
+        """Of a sample those that are in it; how much was not looked at is told."""
+        self.put(400)
+        lost, altered, doubled = (40, 41, 200, 333), (8, 9, 250), (100, 101, 102)
+        broken = {"lost": lost, "altered": altered, "doubled": doubled}
+        self.copied(399, **{how: [b"%d" % number for number in numbers] for how, numbers in broken.items()})
+        status, rows = self.verify()
+        self.assertEqual(1, status)
+        found = [tuple(row[kind] for kind in ("status", "missing", "extra", "altered", "unseen")) for row in rows]
+        self.assertEqual([("DIFFERENT", 2, 2, 2, 0), ("DIFFERENT", 2, 1, 1, 0)], found)
+        wanted = {("missing", f"id {number}", "") for number in lost}
+        wanted |= {("altered", f"id {number}", "value") for number in altered}
+        wanted |= {("extra", f"id {number}", "") for number in doubled}
+        self.assertEqual(wanted, self.named("--messages"))
+        for seed in (1, 2):
+            draw = random.Random(seed)
+            # Five of ten spans of each partition, of twenty messages each; doubles lie at the ends of the logs.
+            chosen = [draw.sample(range(10), 5) for _ in range(2)]
+            seen = {f"id {number}" for number in range(400) if number // 2 // 20 in chosen[number % 2]}
+            sample = "--sample", "50%", "--seed", str(seed)
+            told = {each for each in wanted if each[1] in seen and each[0] != "extra"}
+            self.assertTrue(told)
+            self.assertEqual(told, self.named(*sample, "--messages"))
+        status, rows = self.verify(*sample)
+        self.assertEqual((1, [(100, 100)] * 2), (status, [(row["source"], row["unseen"]) for row in rows]))
+
+    def named(self, *arguments):
+        return {(row["kind"], row["message_id"], row["fields"]) for row in self.verify(*arguments)[1]}
+
+    # Rule 66
+    @periodic("the unit tests cover the comparison")
+    def test_of_a_compacted_topic_the_last_message_of_each_key_is_compared(self):
+        self.source.admin.set_topic_config(self.topic, {"cleanup.policy": "compact"})
+        self.put(30)  # three keys in each partition
+        producer = confluent_kafka.Producer({**self.source.direct_options(), "log_level": 0})
+        for key, value in ((b"a", b"first"), (b"b", b"kept"), (b"c", b"c"), (b"a", b"last"), (b"b", None)):
+            producer.produce(self.topic, value, key=key, partition=0)
+        self.assertEqual(0, producer.flush(SECONDS))
+        # What a later message replaces may be missing, as where it is compacted; a last message may not.
+        self.copied(30, lost=[b"1", b"2", b"first", b"c", None], altered=[b"last"])
+        status, rows = self.verify()
+        self.assertEqual(1, status)
+        self.assertEqual([("DIFFERENT", 5, 5, 3, 0), ("SAME", 3, 3, 3, 0)], [_facts(row) for row in rows])
+        self.assertEqual((1, 1, 1), tuple(rows[0][kind] for kind in ("missing", "extra", "altered")))
+
+
+@periodic("the unit tests cover the comparison")
+class TestCounts(VerifyCase):
+    """Audits count both clusters, and the mirror says what it has copied."""
+
+    def setUp(self):
+        super().setUp()
+        self.audit = self.audited_by()
+
+    def count(self, cluster, tier):
+        """As `audit count` does, until the ends of the logs."""
+        starts = dict.fromkeys((TopicPartition(self.topic, number) for number in range(2)), 0)
+        group = f"count-{uuid.uuid4().hex[:8]}"
+        settings = ConsumerSettings(self.connection(cluster), (self.topic,), group, topic_check_seconds=0.0)
+        with (
+            open_producer(ProducerSettings(self.connection(self.source))) as producer,
+            open_consumer(settings, partitions=starts, listener=GivenStarts(starts)) as consumer,
+        ):
+            counter = LogCounter(self.audit, consumer, producer, tier)
+            ended = set()
+            while len(ended) < len(starts):
+                counter.poll()
+                ended |= consumer.take_ends().keys()
+            counter.report()
+
+    @contextlib.contextmanager
+    def audited(self, **options):
+        sent = ProducerSettings(self.connection(self.source))
+        with AuditReporter(self.audit, sent, MIRRORED, self.name) as reporter, self.mirror(audit=reporter, **options):
+            yield
+
+    def test_what_is_missing_or_doubled_is_counted_in_its_span_and_what_was_passed_over_by_the_mirror(self):
+        self.put(50)
+        self.put(52, first=60_000)
+        lost, doubled = ([b"%d" % number for number in numbers] for numbers in (range(7, 11), range(60_001, 60_004)))
+        with self.broken(lost=lost, doubled=doubled), self.audited():
+            self.wait_until_copied(101)
+        self.put(10, first=120_000)
+        self.count(self.source, "broker")
+        self.source.admin.delete_records({TopicPartition(self.topic, 0): 56})
+        with self.audited(skip_deleted=True):
+            self.wait_until_copied(106)
+        arguments = "--counts", "--since", "2023-11-14T22:13:00Z"
+        self.assertEqual(2, self.verify(*arguments)[0])  # nobody has counted the copies
+        self.count(self.target, "mirror")
+        status, rows = self.verify(*arguments)
+        self.assertEqual(1, status)
+        named = ("tier", "status", "source", "target", "missing", "extra")
+        found = [
+            tuple(row[name] for name in named) for row in sorted(rows, key=lambda row: (row["bucket"], row["tier"]))
+        ]
+        self.assertEqual(
+            [
+                ("mirror", "DIFFERENT", 50, 46, 4, 0),
+                ("mirrored", "SAME", 50, 50, 0, 0),
+                ("mirror", "DIFFERENT", 52, 55, 0, 3),
+                ("mirrored", "SAME", 52, 52, 0, 0),
+                ("mirror", "DIFFERENT", 10, 5, 5, 0),
+                ("mirrored", "DIFFERENT", 10, 5, 5, 0),
+            ],
+            found,
+        )
+
+
+def _facts(row):
+    return row["status"], row["source"], row["target"], row["equal"], row["behind"]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The alert rules by promtool, and every query of rules and dashboard on a real Prometheus that asks real services."""
+
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import fixtures
+import yaml
+from oslotest import base
+
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.functional.operations.real_services import RealServices
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
+from monasca_common.tests.unit.test_alert_rules import DEPLOY, absent, alerts, queries
+from monasca_common.tests.unit.test_metrics_table import served, told_metrics
+
+RULES = DEPLOY / "prometheus"
+_MISSING = "Prometheus is not installed: no `promtool` on the PATH (Debian's package `prometheus` has it)"
+_SECONDS = 30
+_COUNT = 20
+_TOKENS = "monasca_api_token_validation_seconds"  # there is no Keystone here, and so no token is validated
+
+
+class PrometheusNeeded:
+    """Mixed into a test case."""
+
+    def setUp(self):
+        super().setUp()
+        if shutil.which("promtool") is None:
+            print(_MISSING, file=sys.stderr)  # noqa: T201 - a skip without a word hides what was not tested
+            self.skipTest(_MISSING)
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+
+
+class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
+    def promtool(self, *arguments):
+        return subprocess.run(
+            ["promtool", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
+
+    def copy_rules(self):
+        for name in ("alerts.yml", "alerts_test.yml", "prometheus.yml"):
+            (self.folder / name).write_text((RULES / name).read_text())
+
+    def test_rules_and_configuration_are_valid_and_each_alert_fires_for_what_is_bad_alone(self):
+        self.copy_rules()
+        for arguments in (
+            ("check", "rules", "--lint-fatal", "alerts.yml"),
+            ("check", "config", "prometheus.yml"),
+            ("test", "rules", "alerts_test.yml"),
+        ):
+            done = self.promtool(*arguments)
+            self.assertEqual(0, done.returncode, f"{arguments}: {done.stdout}{done.stderr}")
+
+    def test_each_alert_has_a_test(self):
+        tested = [each["name"] for each in yaml.safe_load((RULES / "alerts_test.yml").read_text())["tests"]]
+        self.assertEqual(sorted(alerts()), sorted(tested))
+
+    @periodic("mutants; the rules themselves are in the everyday run")
+    def test_alerts_that_never_fire_and_alerts_that_always_do_are_caught(self):
+        for expression in ("vector(1) > 2", "vector(1)"):
+            self.copy_rules()
+            made = yaml.safe_load((self.folder / "alerts.yml").read_text())
+            for rule in (rule for group in made["groups"] for rule in group["rules"]):
+                rule["expr"] = expression
+            (self.folder / "alerts.yml").write_text(yaml.safe_dump(made))
+            done = self.promtool("test", "rules", "alerts_test.yml")
+            self.assertEqual(1, done.returncode)
+            self.assertEqual(set(alerts()), alerts().keys() & set(re.findall(r"\w+", done.stdout + done.stderr)))
+
+
+@periodic("starts every service; TestAlertRules is the smoke test")
+class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
+    # Rule 67
+    def test_every_query_is_answered_and_every_service_is_asked_which_serves_what_is_documented(self):
+        self.start_services()
+        self.wait_until_ready()
+        at_start = {name for name, _ in absent(self.everything_served())}
+        self.assertEqual({f"{_TOKENS}_count"}, at_start, "counters of alerts that are not served from 0")
+        self.post(_COUNT, time.time_ns() // 1_000_000)
+        self.wait_until(lambda: not self.undocumented(), self.undocumented)
+        # Some queries ask for what is bad, which no service here is.
+        others = self.serve_page(_page(told_metrics()))
+        self.prometheus = self.start_prometheus({**self.ports, "others": others})
+        self.wait_until(lambda: self.values("sum(monasca_persister_rows_total{outcome='stored'})") == [str(_COUNT)])
+        for service in self.ports:
+            self.wait_until(
+                lambda service=service: self.values(f"monasca_service_ready{{service='{service}'}}") == ["1"]
+            )
+        self.assertEqual(["1"] * len(self.ports), self.values("up{job!='monasca-others'}"))
+        for query in queries():
+            asked = query.replace("$__rate_interval", f"{_SECONDS}s")
+            self.wait_until(lambda asked=asked: self.values(asked), asked)
+        for name, rule in alerts().items():
+            self.assertEqual("success", self.ask("query", query=rule["expr"])["status"], name)
+        self.wait_until(self.rules_are_evaluated, self.rule_states)
+
+    def undocumented(self):
+        """What is served and not documented, or otherwise: names, types, and the labels of what has a sample."""
+        told, found = told_metrics(), served(self.everything_served())
+        del told[_TOKENS]
+        differ = {name for name in told.keys() & found if found[name] not in (told[name], (told[name][0], frozenset()))}
+        return differ | (told.keys() ^ found.keys())
+
+    def start(self, *words):
+        process = subprocess.Popen(words)
+        self.addCleanup(process.wait, PATIENCE_SECONDS)
+        self.addCleanup(process.terminate)
+
+    def rules_are_evaluated(self):
+        states = self.rule_states()
+        return states.keys() == alerts().keys() and set(states.values()) == {"ok"}
+
+    def rule_states(self):
+        """{alert: ok, unknown or err}"""
+        groups = self.ask("rules")["data"]["groups"]
+        return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+
+    def serve_page(self, text):
+        """The port at which Prometheus finds the text."""
+
+        class Page(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_):
+                """Nothing."""
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server.server_port
+
+    def start_prometheus(self, ports):
+        """The address of one that asks these ports every second, with the rules."""
+        rules = self.folder / "alerts.yml"
+        rules.write_text((RULES / "alerts.yml").read_text())
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(rules)],
+            "scrape_configs": [
+                {
+                    "job_name": f"monasca-{job}",
+                    "honor_labels": True,
+                    "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+                }
+                for job, port in ports.items()
+            ],
+        }
+        (self.folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        (port,) = free_ports(1)
+        self.start(
+            "prometheus",
+            f"--config.file={self.folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=error",
+        )
+        self.wait_until(lambda: _answers(f"http://127.0.0.1:{port}/-/ready"), "the start of Prometheus")
+        return f"http://127.0.0.1:{port}/api/v1"
+
+    def ask(self, what, **parameters):
+        url = f"{self.prometheus}/{what}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            self.fail(f"{parameters}: {error.read().decode()}")
+
+    def values(self, query):
+        """Of each series."""
+        return [each["value"][1] for each in self.ask("query", query=query)["data"]["result"]]
+
+
+def _answers(url):
+    try:
+        with urllib.request.urlopen(url, timeout=_SECONDS):
+            return True
+    except urllib.error.URLError:
+        return False
+
+
+def _page(told):
+    """A sample of each metric, with a value for each label."""
+    lines = []
+    for name, (kind, labels) in sorted(told.items()):
+        chosen = ", ".join(f'{label}="STALL"' for label in sorted(labels))
+        lines.append(f"# TYPE {re.sub('_total$', '', name) if kind == 'counter' else name} {kind}")
+        if kind != "histogram":
+            lines.append(f"{name}{{{chosen}}} 1")
+            continue
+        bound = ", ".join(filter(None, (chosen, 'le="+Inf"')))
+        lines += [f"{name}_bucket{{{bound}}} 1", f"{name}_count{{{chosen}}} 1", f"{name}_sum{{{chosen}}} 1"]
+    return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of offsets behave as sets do, whatever they hold."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.audit.runs import difference, intersection, runs_of, size, union
+
+OFFSETS = st.sets(st.integers(0, 40))
+
+
+def offsets(runs):
+    return {offset for first, following in runs for offset in range(first, following)}
+
+
+class RunsTest(base.BaseTestCase):
+    @given(OFFSETS, OFFSETS)
+    def test_they_are_united_cut_and_counted_as_sets_are(self, some, others):
+        one, other = runs_of(some), runs_of(others)
+
+        self.assertEqual((some, len(some)), (offsets(one), size(one)))
+        self.assertEqual(runs_of(some | others), union(one, other))
+        self.assertEqual(runs_of(some & others), intersection(one, other))
+        self.assertEqual(runs_of(some - others), difference(one, other))
+
+    def test_neighbours_are_one_run(self):
+        self.assertEqual(((3, 7), (9, 10)), runs_of([9, 3, 4, 6, 5, 4]))

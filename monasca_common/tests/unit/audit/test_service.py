@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of audits tells what is missing: in its log, for Prometheus, and as a metric that alarms can be over."""
+
+import logging
+import threading
+from dataclasses import replace
+
+import fixtures
+from prometheus_client import generate_latest
+
+from monasca_common.alarms.expression import parse
+from monasca_common.audit.metrics import MISSING_METRIC
+from monasca_common.audit.reconciliation import AuditBook
+from monasca_common.audit.reports import AuditCount, AuditReport
+from monasca_common.audit.service import AuditService
+from monasca_common.cli.audit_alarm import EXPRESSION
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCase
+
+METRICS = "metrics"
+
+
+class _OneLook:
+    """The log of reports, of a service that is stopped once it has balanced them."""
+
+    def __init__(self, service, found):
+        self._service = service
+        self._found = found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def read(self, seconds):
+        yield from self._found
+        self._service.metrics.balanced = lambda *_: self._service.stop()  # the metric is sent after that
+
+    def poll(self):
+        return ()
+
+
+class AuditServiceTest(AuditCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka.broker.create_topic(METRICS, 1)
+        self.log = self.useFixture(fixtures.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
+        self.clock.advance(3600)
+        self.book = AuditBook(self.settings.rules)
+        self.service = AuditService(
+            replace(self.settings, tenant="t1"), self.open_log, self.kafka.producer_settings(), clock=self.clock
+        )
+
+    def open_log(self, since_ms):
+        raise RetriableError("the brokers are away")
+
+    def lack(self, missing, report_id):
+        for report in self.lacking(missing, report_id):
+            self.book.add(report)
+
+    def lacking(self, missing=3, report_id="one"):
+        count = AuditCount(TOPIC, START_MS, 10)
+        found = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10 - missing),)})
+        for tier, each in (("api", count), ("broker", found)):
+            yield AuditReport(f"{report_id}-{tier}", tier, "a", "h", "i", START_MS, 60, (each,))
+
+    def values(self):
+        decoded = MetricDecoder().decode_all([message.value for message in self.kafka.broker.records(METRICS)])
+        self.assertFalse(decoded.errors)
+        return [(row.series.dimensions["tier"], row.value) for row in decoded.rows]
+
+    def test_what_is_missing_is_logged_once_measured_and_sent(self):
+        self.lack(3, "one")
+        producer = self.kafka.producer()
+        for _ in range(2):
+            self.service.balance(self.book, producer)
+
+        self.assertEqual([("api", 0.0), ("broker", 3.0)] * 2, self.values())
+        self.assertEqual(1, self.log.output.count("ERROR"))
+        self.assertIn("3 of 10 messages are missing", self.log.output)
+
+    def test_a_topic_that_nothing_counts_is_logged_and_sent(self):
+        self.book.add(AuditReport("one", "api", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
+        self.service.balance(self.book, self.kafka.producer())
+
+        self.assertEqual([("api", 0.0), ("broker", 10.0)], self.values())
+        self.assertIn("nothing counts the log", self.log.output)
+
+    def test_prometheus_has_what_is_missing_and_health_that_it_works(self):
+        self.lack(3, "one")
+        self.assertFalse(self.service.health.ready()[0])
+        self.service.balance(self.book, None)
+        text = generate_latest(self.service.metrics.registry).decode()
+
+        self.assertIn('monasca_audit_missing_messages{application="broker",tier="broker",topic="t"} 3.0', text)
+        self.assertIn('monasca_audit_completeness{application="broker",tier="broker",topic="t"} 0.7', text)
+        self.assertTrue(self.service.health.ready()[0])
+
+    def test_what_comes_late_ends_it(self):
+        self.lack(3, "one")
+        self.service.balance(self.book, None)
+        self.lack(0, "one")
+        self.book.add(
+            AuditReport(
+                "late", "broker", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, offsets={0: ((7, 10),)}),)
+            )
+        )
+        self.service.balance(self.book, self.kafka.producer())
+
+        self.assertEqual([("api", 0.0), ("broker", 0.0)], self.values())
+        self.assertIn("are complete now", self.log.output)
+
+    def test_a_topic_that_was_recreated_is_logged_once_and_measured_nowhere(self):
+        for log in ("first", "second"):
+            count = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10),)}, log=log)
+            self.book.add(AuditReport(log, "broker", "a", "h", "i", START_MS, 60, (count,)))
+        for _ in range(2):
+            self.service.balance(self.book, self.kafka.producer())
+
+        self.assertEqual([], self.values())
+        self.assertEqual(1, self.log.output.count("was deleted and recreated"))
+
+    def test_it_goes_on_while_the_brokers_are_away(self):
+        thread = threading.Thread(target=self.service.run)
+        thread.start()
+        while not self.service._trouble.startswith("the brokers"):
+            pass
+        self.service.stop()
+        thread.join(60)
+
+        self.assertFalse(thread.is_alive())
+        self.assertIn("read again: the brokers are away", self.log.output)
+
+    def test_the_metric_that_it_sends_is_audited_itself(self):
+        service = AuditService(
+            replace(self.settings, tenant="t1", balance_seconds=0.0),
+            lambda since_ms: _OneLook(service, self.lacking()),
+            self.kafka.producer_settings(),
+            clock=self.clock,
+        )
+        service.run()
+
+        sent = [(each.tier, each.application, each.counts[0].topic, each.counts[0].messages) for each in self.reports()]
+        self.assertEqual([("producer", "audit", METRICS, 2)], sent)
+
+    def test_the_alarm_of_init_is_over_the_metric_that_is_sent(self):
+        (part,) = parse(EXPRESSION).sub_expressions
+
+        self.assertEqual(MISSING_METRIC, part.metric_name)

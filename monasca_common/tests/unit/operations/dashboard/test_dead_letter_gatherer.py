@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many dead letters wait, as the dashboard counts them: over a broker in memory."""
+
+import itertools
+from unittest import mock
+
+from oslotest import base
+
+from monasca_common.kafka import Record, RetriableError, TopicPartition, dead_letters
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.operations.dashboard import dead_letter_panel
+from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterGatherer
+from monasca_common.operations.dead_letters import DeadLetterReplay
+from monasca_common.operations.log_reading import LogReader
+from monasca_common.operations.settings import DLQ_GROUP
+
+LETTERS = TopicPartition("metrics.dlq", 0)
+
+
+class MemoryAdmin:
+    """An `Admin` of a broker in memory."""
+
+    def __init__(self, broker):
+        self._broker = broker
+
+    def partition_counts(self):
+        return {topic: len(self._broker.topic(topic).partitions) for topic in self._broker.topics()}
+
+    def group_offsets(self, group):
+        return self._broker.committed(group)
+
+    def first_offsets(self, partitions):
+        return {each: self._broker.watermarks(each)[0] for each in partitions}
+
+    def end_offsets(self, partitions):
+        return {each: self._broker.watermarks(each)[1] for each in partitions}
+
+
+class GathererTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.producer = self.kafka.producer()
+        for topic in ("metrics", "metrics.dlq"):
+            self.kafka.broker.create_topic(topic, 1)
+        self.gather = DeadLetterGatherer(
+            MemoryAdmin(self.kafka.broker), self.kafka.connection(), (), timeout_seconds=60
+        )
+
+    def bury(self, count, *, origin="metrics"):
+        headers = ((dead_letters.ORIGIN_TOPIC, origin.encode()), (dead_letters.ERROR_CLASS, b"ValueError"))
+        records = [Record(b"x", headers=headers)] * count
+        self.producer.publish("metrics.dlq", records).raise_for_undelivered()
+
+    def replay(self, **arguments):
+        with self.kafka.consumer("metrics.dlq", DLQ_GROUP, partitions=[LETTERS]) as consumer:
+            return len(list(DeadLetterReplay(consumer, **arguments).send(self.producer)))
+
+    def figures(self):
+        (topic,) = self.gather(0)
+        return topic
+
+    def reasons(self):
+        return {reason.origin_topic: reason.letters for reason in self.figures().reasons}
+
+    def test_letters_that_were_sent_back_behind_one_that_waits_are_not_counted(self):
+        self.bury(1, origin="gone")
+        self.bury(5)
+        self.assertEqual((6, {"gone": 1, "metrics": 5}), (self.figures().waiting, self.reasons()))
+        self.assertEqual(6, self.replay())
+        self.assertEqual((1, {"gone": 1}), (self.figures().waiting, self.reasons()))
+        self.bury(2)
+        self.assertEqual((3, {"gone": 1, "metrics": 2}), (self.figures().waiting, self.reasons()))
+
+    def test_reasons_are_those_of_all_letters_that_wait(self):
+        self.bury(501)
+        self.bury(1, origin="gone")
+        self.assertEqual({"gone": 1, "metrics": 501}, self.reasons())
+
+    def test_reasons_are_counted_up_to_a_limit(self):
+        self.patch(dead_letter_panel, "_REASONS_KEPT", 3)
+        self.bury(5)
+        self.assertEqual((5, {"metrics": 3}), (self.figures().waiting, self.reasons()))
+
+    def test_what_a_letter_says_of_its_origin_is_cut(self):
+        self.bury(1, origin="t" * 100_000)
+        self.assertEqual({"t" * 300: 1}, self.reasons())
+
+    def test_who_looks_first_after_the_replay_counts_the_same(self):
+        self.bury(1, origin="gone")
+        self.bury(5)
+        self.replay()
+        self.assertEqual((1, {"gone": 1}), (self.figures().waiting, self.reasons()))
+
+    def test_offsets_without_a_message_are_no_letters(self):
+        self.bury(2)
+        self.kafka.broker.skip_offsets(*LETTERS, 1)
+        self.replay()
+        self.kafka.broker.skip_offsets(*LETTERS, 1)
+        self.assertEqual((0, 0, ()), (self.figures().waiting, self.figures().unread, self.figures().reasons))
+
+    def test_letters_of_a_limited_replay_are_not_counted_whatever_lies_behind_them(self):
+        self.bury(1)
+        self.bury(4, origin="log")
+        self.kafka.broker.create_topic("log", 1)
+        self.replay(chosen=lambda letter: letter.origin_topic == "log")
+        self.replay(limit=1)
+        self.assertEqual(1, self.kafka.broker.committed(DLQ_GROUP)[LETTERS])  # notes and what they name lie behind it
+        self.assertEqual(0, self.figures().waiting)
+
+    def test_a_large_topic_is_read_bit_by_bit_and_what_is_left_may_wait(self):
+        self.patch(dead_letter_panel, "_READ_AT_ONCE", 4)
+        self.bury(1, origin="gone")
+        self.bury(6)
+        self.replay()  # its note is at offset 7
+        looks = [self.figures() for _ in range(3)]
+        self.assertEqual([(4, 4), (1, 0), (1, 0)], [(each.waiting, each.unread) for each in looks])
+
+    def test_what_nobody_has_changed_is_not_read_again(self):
+        self.bury(3)
+        self.figures()
+        with mock.patch.object(LogReader, "messages", side_effect=RetriableError("read again")):
+            self.assertEqual(3, self.figures().waiting)
+
+    def test_a_look_that_failed_is_made_good_by_the_next_one(self):
+        self.bury(3)
+        self.figures()
+        self.bury(2)
+        with mock.patch.object(LogReader, "messages", side_effect=RetriableError("no broker")):
+            self.assertRaises(RetriableError, self.gather, 0)
+        self.assertEqual(5, self.figures().waiting)
+
+    def test_a_look_that_runs_out_of_time_is_gone_on_with_where_it_was(self):
+        self.bury(6)
+        messages, starts = LogReader.messages, []
+
+        def slow(reader, begins, ends):
+            starts.append(begins[LETTERS])
+            if len(starts) > 2:
+                yield from messages(reader, begins, ends)
+            else:
+                yield from itertools.islice(messages(reader, begins, ends), 2)
+                raise RetriableError("no time is left")
+
+        with mock.patch.object(LogReader, "messages", slow):
+            for _ in range(2):
+                self.assertRaises(RetriableError, self.gather, 0)
+            self.assertEqual(6, self.figures().waiting)
+        self.assertEqual([0, 2, 4], starts[:3])
+
+    def test_letters_that_are_deleted_or_offered_again_are_counted_so(self):
+        self.bury(4)
+        self.replay(limit=3)
+        self.assertEqual(1, self.figures().waiting)
+        with self.kafka.consumer("metrics.dlq", DLQ_GROUP, partitions=[LETTERS]) as consumer:
+            consumer.commit({LETTERS: 0})
+        self.assertEqual(4, self.figures().waiting)
+        self.kafka.broker.delete_records(*LETTERS, 3)
+        self.assertEqual(1, self.figures().waiting)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the dashboard knows of consumer groups from its looks, and from those before its start."""
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.dashboard.lag_panel import LagGatherer, group_panel, kept_trends, lag_panel
+from monasca_common.operations.dashboard.panel_source import Snapshot
+from monasca_common.operations.lag.history import LagHistory
+from monasca_common.operations.lag.positions import DatabasePositions, no_database
+from monasca_common.operations.lag.verdict import Commit, LagStatus, LagWindow, PartitionState
+
+TP = TopicPartition("metrics", 0)
+NOW = 1_000_000_000_000
+
+
+class GroupsSurvey:
+    """``offset``: that of the one group, which ``g`` has committed ``silent_ms`` ago, and ``new`` has not."""
+
+    offset = 5
+    silent_ms = 1000
+
+    def __init__(self):
+        self.histories = []
+
+    def groups(self):
+        return ["g", "new"]
+
+    def look(self, groups, now_ms, *, history):
+        self.histories.append(history)
+        commits = {"g": (Commit(now_ms - self.silent_ms, self.offset, 9),), "new": ()}
+        looks = {group: history.looks(group, TP) for group in groups}
+        return {
+            group: {TP: PartitionState(0, 9, commits[group], NOW - 600_000, looks=looks[group])} for group in groups
+        }
+
+
+class LagGathererTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.survey, self.read = GroupsSurvey(), []
+        self.stored, self.positions_read = no_database(), 0
+
+    def test_trends_outlive_the_worker(self):
+        trends = kept_trends()
+        for number in range(2):
+            gather = LagGatherer(self.survey, LagWindow(), lambda: None, trends=trends)
+            groups = {group.name: group for group in gather(NOW + 10_000 * number)}
+        self.assertEqual((4, 4), groups["g"].unread)
+
+    def gatherer(self, history=None):
+        def read():
+            self.read.append(history)
+            return history
+
+        def read_positions():
+            self.positions_read += 1
+            return self.stored
+
+        return LagGatherer(self.survey, LagWindow(), read, read_positions)
+
+    def test_the_history_in_the_topic_is_read_once_and_then_each_look_knows_those_before(self):
+        kept = LagHistory(NOW - 9000)
+        gather = self.gatherer(kept)
+        for number in range(3):
+            gather(NOW + 10_000 * number)
+        self.assertEqual([kept], self.read)
+        self.assertIs(kept, self.survey.histories[0])
+        self.assertEqual([NOW, NOW + 10_000], [each.surveyed_ms for each in self.survey.histories[1:]])
+
+    def test_without_a_topic_it_begins_with_what_it_sees(self):
+        gather = self.gatherer()
+        first = {group.name: group for group in gather(NOW)}
+        self.assertEqual({"g", "new"}, set(first))
+        self.assertEqual((LagStatus.OK, 4), (first["g"].lag.status, first["g"].lag.messages))
+        self.assertEqual((LagStatus.OK, 0), (first["new"].lag.status, first["new"].lag.messages))
+
+    def test_which_position_counts_is_asked_and_told_while_a_group_is_not_well(self):
+        self.stored = DatabasePositions({"g": {TP: 7}})
+        gather = self.gatherer()
+        (group, _) = gather(NOW)
+        self.assertEqual(((), 0), (group.which_counts, self.positions_read))
+        self.survey.silent_ms = 120_000
+        (group, new) = gather(NOW + 10_000)
+        self.assertEqual("metrics/0: 7 in the database, 5 in Kafka", group.which_counts[1])
+        self.assertEqual((), new.which_counts)
+        self.assertIn(group.which_counts[0], group_panel(group).summary)
+        view = lag_panel(Snapshot((group,), NOW, ""), NOW)
+        self.assertIn("The database counts, because", view.concerns[0].text)
+
+    def test_a_database_that_does_not_answer_is_told(self):
+        self.stored = DatabasePositions(trouble="no answer")
+        self.survey.silent_ms = 120_000
+        (group, _) = self.gatherer()(NOW)
+        self.assertIn("is not known: no answer", group.which_counts[0])
+
+    def test_what_a_group_reads_in_a_second_is_known_after_two_looks(self):
+        gather = self.gatherer()
+        self.assertEqual(None, next(iter(gather(NOW))).per_second)
+        self.survey.offset = 8
+        group = next(iter(gather(NOW + 10_000)))
+        self.assertEqual((0.3, (4, 1)), (group.per_second, group.unread))

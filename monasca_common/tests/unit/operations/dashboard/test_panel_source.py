@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+from oslotest import base
+
+from monasca_common.kafka import RetriableError
+from monasca_common.operations.dashboard.panel_source import PanelSource
+
+SECONDS = 30.0
+
+
+class PanelSourceTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.now_ms = 1000
+        self.answers = []
+
+    def source(self, gather=None):
+        gather = gather or (lambda _now: self.answers.pop(0)())
+        return PanelSource("lag", gather, interval_seconds=0.01, timeout_seconds=5, now_ms=lambda: self.now_ms)
+
+    def fail_with(self, error):
+        def fail():
+            raise error
+
+        self.answers.append(fail)
+
+    def test_a_look_is_kept_with_its_time(self):
+        self.answers.append(lambda: "figures")
+        source = self.source()
+        source.look()
+        snapshot = source.snapshot()
+        self.assertEqual(("figures", 1000, ""), (snapshot.figures, snapshot.gathered_ms, snapshot.error))
+
+    def test_a_failure_keeps_the_figures_and_tells_since_when_it_fails(self):
+        self.answers.append(lambda: "figures")
+        self.fail_with(RetriableError("no broker answers"))
+        self.fail_with(RetriableError("still none"))
+        source = self.source()
+        for self.now_ms in (1000, 2000, 3000):
+            source.look()
+        snapshot = source.snapshot()
+        self.assertEqual(("figures", 1000), (snapshot.figures, snapshot.gathered_ms))
+        self.assertEqual(("still none", 2000), (snapshot.error, snapshot.failing_since_ms))
+
+    def test_a_source_is_overdue_by_what_its_look_takes_and_by_what_it_rests_too_long(self):
+        def slow(_now):
+            self.now_ms += 7000
+            overdue.append(source.seconds_overdue)
+
+        overdue = []
+        source = self.source(slow)
+        source.look()
+        self.assertEqual([7.0], overdue)
+        self.now_ms += 10
+        self.assertEqual(0.0, source.seconds_overdue)
+        self.now_ms += 2000
+        self.assertEqual(2.0, source.seconds_overdue)
+
+    def test_a_success_ends_a_failure(self):
+        self.fail_with(ValueError("a defect"))
+        self.answers.append(lambda: "figures")
+        source = self.source()
+        source.look()
+        self.assertEqual("ValueError: a defect", source.snapshot().error)
+        source.look()
+        self.assertEqual(("", None), (source.snapshot().error, source.snapshot().failing_since_ms))
+
+    def test_a_look_that_does_not_end_stops_only_its_own_panel(self):
+        began, release = threading.Event(), threading.Event()
+        self.addCleanup(release.set)
+
+        def hang(_now):
+            began.set()
+            release.wait(SECONDS)
+
+        stuck, other = self.source(hang), self.source(lambda _now: "figures")
+        for source in (stuck, other):
+            source.start()
+            self.addCleanup(source.stop)
+        self.assertTrue(began.wait(SECONDS))
+        self.now_ms += 4000
+        self.assertEqual("", stuck.snapshot().error)
+        self.now_ms += 4000
+        snapshot = stuck.snapshot()
+        self.assertEqual(("no answer for 8 s", 1000), (snapshot.error, snapshot.failing_since_ms))
+        self.assertEqual("", other.snapshot().error)

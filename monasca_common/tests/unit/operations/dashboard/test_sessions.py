@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+
+from oslotest import base
+
+from monasca_common.operations.dashboard import sessions
+from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Sessions, kept_sessions
+
+
+class SessionsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.now = 0.0
+        self.kept = kept_sessions()
+        self.sessions = Sessions(100, lambda: self.now, self.kept)
+
+    def test_a_session_is_found_by_its_cookie_until_its_time_is_over(self):
+        cookie = self.sessions.open(Account("ada"))
+        self.now = 99
+        self.assertEqual("ada", self.sessions.find(cookie).account.user)
+        self.now = 100
+        self.assertIsNone(self.sessions.find(cookie))
+
+    def test_it_ends_with_its_token(self):
+        cookie = self.sessions.open(Account("ada", "token", 30))
+        self.now = 31
+        self.assertIsNone(self.sessions.find(cookie))
+
+    def test_whoever_logs_out_is_out(self):
+        cookie, other = self.sessions.open(Account("ada")), self.sessions.open(Account("ada"))
+        self.sessions.close(cookie)
+        self.assertIsNone(self.sessions.find(cookie))
+        self.assertIsNotNone(self.sessions.find(other))
+
+    def test_the_oldest_ends_where_there_are_too_many(self):
+        first = self.sessions.open(Account("ada"))
+        cookies = [self.sessions.open(Account("ada")) for _ in range(sessions._MAX_SESSIONS)]
+        self.assertIsNone(self.sessions.find(first))
+        self.assertEqual(len(cookies), len({*cookies}))
+        self.assertIsNotNone(self.sessions.find(cookies[0]))
+
+    def test_a_session_outlives_its_worker_and_a_logout_too(self):
+        first, second = (self.sessions.open(Account(user, "token", 50.0)) for user in ("ada", "grace"))
+        self.sessions.close(second)
+
+        later = Sessions(100, lambda: self.now, self.kept)
+
+        self.assertEqual(self.sessions.find(first), later.find(first))
+        self.assertIsNone(later.find(second))
+
+    def test_a_value_that_a_crash_cut_short_is_no_session(self):
+        cookie = self.sessions.open(Account("ada"))
+        os.ftruncate(self.kept._file, 20)
+        self.assertIsNone(Sessions(100, lambda: self.now, self.kept).find(cookie))
+
+    def test_a_token_is_not_shown(self):
+        self.assertNotIn("secret", repr(Account("ada", "secret")))
+
+
+class LoginAttemptsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.now = 1000.0
+        self.attempts = LoginAttempts(3, lambda: self.now)
+
+    def test_one_more_than_may_fail_waits_until_the_first_is_forgotten(self):
+        self.assertEqual([0, 0, 0, 300], [self.attempts.reserve("ada", "10.0.0.1") for _ in range(4)])
+        self.now += 299
+        self.assertEqual(1, self.attempts.reserve("ada", "10.0.0.1"))
+        self.now += 1
+        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
+
+    def test_wrong_passwords_from_one_address_do_not_lock_a_user_out_elsewhere(self):
+        waits = [self.attempts.reserve("ada", "10.6.6.6") for _ in range(4)]
+        self.assertEqual([0, 0, 0, 300], waits)
+        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
+        self.assertEqual(0, self.attempts.reserve("grace", "10.6.6.6"))
+
+    def test_an_address_is_counted_whatever_user_it_names(self):
+        for number in range(30):
+            self.attempts.reserve(f"user {number}", "10.0.0.1")
+        self.assertEqual(300, self.attempts.reserve("d", "10.0.0.1"))
+        self.assertEqual(0, self.attempts.reserve("d", "10.0.0.2"))
+
+    def test_a_success_forgets_the_failures_of_the_user_at_the_address(self):
+        for _ in range(3):
+            self.attempts.reserve("ada", "10.0.0.1")
+        self.attempts.succeeded("ada", "10.0.0.1")
+        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
+
+    def test_a_success_is_no_failure_of_the_address_and_forgets_none(self):
+        for number in range(29):
+            self.attempts.reserve(f"user {number}", "10.0.0.1")
+        self.attempts.reserve("ada", "10.0.0.1")
+        self.attempts.succeeded("ada", "10.0.0.1")
+        self.assertEqual([0, 300], [self.attempts.reserve(user, "10.0.0.1") for user in ("mary", "joan")])
+
+    def test_many_names_do_not_fill_the_memory(self):
+        for number in range(sessions._MAX_KEYS + 10):
+            self.attempts.reserve(str(number), str(number))
+        self.assertEqual(sessions._MAX_KEYS, len(self.attempts._failed))

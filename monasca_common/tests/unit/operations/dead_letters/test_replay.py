@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sending dead letters back ends, whatever becomes of them, and each message comes back as it was."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import fixtures
+from oslotest import base
+
+from monasca_common.kafka import (
+    ConsumerError,
+    DeadLetters,
+    KafkaConsumer,
+    KafkaProducer,
+    MessagingError,
+    Poison,
+    Processor,
+    Record,
+    TopicPartition,
+    UndeliveredError,
+)
+from monasca_common.kafka import dead_letters as headers_of
+from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
+from monasca_common.kafka.producer import serving
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import Fail, VirtualClock
+from monasca_common.operations.dead_letters import DeadLetterReplay, Letter, replay
+from monasca_common.tests.unit.kafka.transactional_memory import (
+    TransactionalMemoryConsumer,
+    TransactionalMemoryProducer,
+)
+
+TOPIC, OTHER, LETTERS = "readings", "others", "readings.dlq"
+
+
+class ReplayCase(base.BaseTestCase):
+    clock = None
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        for topic in (TOPIC, OTHER, LETTERS):
+            self.kafka.broker.create_topic(topic, 1)
+        self.producer = self.kafka.producer()
+
+    def write(self, topic, *records):
+        self.producer.publish(topic, records).raise_for_undelivered()
+
+    def die(self, *values, topic=TOPIC, headers=()):
+        """Dead letters of messages with these values."""
+        self.write(topic, *(Record(value, headers=headers) for value in values))
+        with self.kafka.consumer(topic, f"dies-{topic}-{values}") as consumer:
+            letters = [dead_letter(each, Failure(ValueError("bad"), 1, 0), "readers") for each in consumer.poll()]
+            self.write(LETTERS, *letters[-len(values) :])
+
+    def replay(self, **arguments):
+        """(sent back, stayed) of one run; ``self.refused`` are the values of those that their topics did not take."""
+        with self.kafka.consumer(LETTERS, "replay") as consumer:
+            letters = list(DeadLetterReplay(consumer, **arguments).send(self.producer))
+        self.refused = [letter.message.value for letter in letters if letter.refusal]
+        return sum(letter.goes for letter in letters), sum(bool(letter.stays) for letter in letters)
+
+    def committed(self):
+        return self.kafka.broker.committed("replay").get(TopicPartition(LETTERS, 0))
+
+    def values(self, topic):
+        return [record.value for record in self.kafka.broker.records(topic)]
+
+
+class BoundTest(ReplayCase):
+    def test_letters_that_come_back_at_once_are_left_to_the_next_run(self):
+        def refuse(message):
+            raise Poison("still broken")
+
+        reader = self.kafka.consumer(TOPIC, "readers")
+        processor = Processor(
+            reader, refuse, per_message=True, producer=self.producer, dead_letters=DeadLetters(topic=LETTERS)
+        )
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(processor.run)
+            try:
+                self.write(TOPIC, b"one", b"two")
+                while len(self.kafka.broker.records(LETTERS)) < 2:
+                    self.assertFalse(running.done())
+
+                self.assertEqual((2, 0), self.replay())
+
+                while len(self.kafka.broker.records(LETTERS)) < 4:
+                    self.assertFalse(running.done())
+                self.assertEqual((2, 0), self.replay())
+                while len(self.kafka.broker.records(LETTERS)) < 6:
+                    self.assertFalse(running.done())
+                self.assertEqual((0, 2), self.replay(max_replays=2))
+            finally:
+                processor.stop()
+        self.assertEqual(6, len(self.kafka.broker.records(TOPIC)))
+
+    def test_a_limit_leaves_the_rest_to_the_next_run(self):
+        self.die(b"one", b"two", b"three")
+        self.assertEqual((2, 0), self.replay(limit=2))
+        self.assertEqual(2, self.committed())
+        self.assertEqual((1, 0), self.replay(limit=2))
+        self.assertEqual([b"one", b"two", b"three"] * 2, self.values(TOPIC))
+
+    def test_offsets_that_are_no_message_do_not_keep_it_waiting(self):
+        self.die(b"one")
+        self.kafka.broker.skip_offsets(LETTERS, 0, 3)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual((0, 0), self.replay())
+
+    def test_letters_that_retention_has_deleted_do_not_hold_up_the_others(self):
+        self.die(b"one")
+        self.assertEqual((1, 0), self.replay())
+        self.die(b"two", b"three")
+        self.kafka.broker.delete_records(LETTERS, 0, 2)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual((b"three", 3), (self.values(TOPIC)[-1], self.committed()))
+
+    def test_nothing_to_send_back_is_the_end(self):
+        self.assertEqual((0, 0), self.replay())
+
+    def test_looking_sends_and_commits_nothing(self):
+        self.die(b"one", b"two")
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            (letter,) = DeadLetterReplay(consumer, limit=1).letters()
+        self.assertEqual(
+            (TOPIC, f"{TOPIC}/0/0", "readers", 1, 0, ""),
+            (
+                letter.origin_topic,
+                letter.origin,
+                letter.group,
+                letter.attempts,
+                letter.replays,
+                letter.stays,
+            ),
+        )
+        self.assertEqual("ValueError: bad", letter.error)
+        self.assertIn(self.committed(), (None, 0))
+        self.assertEqual(2, len(self.values(TOPIC)))
+
+
+class ChoiceTest(ReplayCase):
+    def replay_of(self, *values, **arguments):
+        return self.replay(chosen=lambda letter: letter.message.value in values, **arguments)
+
+    def waiting(self):
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            return [letter.message.value for letter in DeadLetterReplay(consumer).letters()]
+
+    def setUp(self):
+        super().setUp()
+        self.die(b"one", b"two", b"three", b"four")
+
+    def test_those_chosen_go_back_and_the_others_wait(self):
+        self.assertEqual((2, 0), self.replay_of(b"one", b"three"))
+        self.assertEqual(1, self.committed())
+        self.assertEqual([b"two", b"four"], self.waiting())
+        self.assertEqual((1, 0), self.replay_of(b"four"))
+        self.assertEqual([b"two"], self.waiting())
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual([b"one", b"three", b"four", b"two"], self.values(TOPIC)[4:])
+        self.assertEqual(len(self.kafka.broker.records(LETTERS)), self.committed())
+
+    def test_those_that_went_back_are_not_counted_and_neither_are_notes_nor_offsets_without_a_message(self):
+        self.replay_of(b"two", b"four")
+        self.kafka.broker.skip_offsets(LETTERS, 0, 3)
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            replay = DeadLetterReplay(consumer)
+            self.assertEqual((2, 2), (replay.waiting(), len(list(replay.letters()))))
+        self.replay()
+        self.kafka.broker.skip_offsets(LETTERS, 0, 3)
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            self.assertEqual(0, DeadLetterReplay(consumer).waiting())
+
+    def test_a_choice_that_was_made_before_is_not_made_again(self):
+        self.assertEqual([(1, 0), (0, 0)], [self.replay_of(b"three") for _ in "ab"])
+
+    def test_the_limit_counts_those_chosen(self):
+        self.assertEqual((1, 0), self.replay_of(b"two", b"four", limit=1))
+        self.assertEqual([b"one", b"three", b"four"], self.waiting())
+
+    def test_each_group_has_notes_of_its_own(self):
+        self.replay_of(b"two")
+        with self.kafka.consumer(LETTERS, "another", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            self.assertEqual(4, len(list(DeadLetterReplay(consumer).letters())))
+
+    def test_what_somebody_else_wrote_under_the_key_of_a_note_is_ignored(self):
+        for value in (b"x", b"7", b"[[1]]", b"[[0, 1e999]]", b"[" * 100_000, None):
+            self.write(LETTERS, Record(value, key=b"dead-letter-note/replay/0/0"))
+        self.assertEqual((4, 0), self.replay())
+
+    def test_a_letter_whose_message_has_the_key_of_a_note_is_a_letter_and_hides_none(self):
+        self.write(OTHER, Record(b"[[0, 400]]", key=b"dead-letter-note/replay/0/0"))
+        with self.kafka.consumer(OTHER, "dies") as consumer:
+            self.write(
+                LETTERS, *(dead_letter(each, Failure(ValueError("bad"), 1, 0), "dies") for each in consumer.poll())
+            )
+        self.assertEqual((5, 0), self.replay())
+        self.assertEqual((8, 2), (len(self.values(TOPIC)), len(self.values(OTHER))))
+
+    def test_a_letter_that_was_not_delivered_is_in_no_note(self):
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=2)
+        self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
+        self.assertEqual([b"one", b"three", b"four"], self.waiting())
+
+    def test_what_was_delivered_behind_one_that_was_not_is_in_a_note(self):
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=1)
+        self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
+        self.assertEqual([b"one", b"two", b"three"], self.waiting())
+
+
+class RefusalTest(ReplayCase):
+    def setUp(self):
+        super().setUp()
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        self.die(b"three")
+
+    def test_a_letter_that_its_topic_refuses_waits_and_those_behind_it_go(self):
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
+        self.assertEqual((2, 0), self.replay())
+        self.assertEqual(([b"two"], 1), (self.refused, self.committed()))
+        self.assertEqual((0, 0), self.replay())
+        self.assertEqual([b"two"], self.refused)
+        self.kafka.broker.clear_faults()
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual(([b"one", b"three"] * 2, [b"two"] * 2), (self.values(TOPIC), self.values(OTHER)))
+
+    def test_where_there_is_no_such_topic_any_more_nothing_is_sent_and_the_others_go(self):
+        self.kafka.broker.delete_topic(OTHER)
+        with self.kafka.consumer(LETTERS, "replay") as consumer:
+            reasons = [letter.refusal for letter in DeadLetterReplay(consumer).letters()]
+        self.assertEqual(["", f"there is no topic {OTHER}", ""], reasons)
+        self.assertEqual((2, 0), self.replay())
+        self.assertEqual([b"two"], self.refused)
+        self.kafka.broker.create_topic(OTHER, 1)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual([b"two"], self.values(OTHER))
+
+    def test_what_names_no_topic_waits_too(self):
+        self.write(LETTERS, Record(b"x", headers=((headers_of.ORIGIN_TOPIC, b"a b"),)))
+        self.assertEqual((3, 0), self.replay())
+        self.assertEqual([b"x"], self.refused)
+
+    def test_one_that_is_refused_in_a_transaction_waits_however_late_listeners_are_called(self):
+        self.useFixture(fixtures.MonkeyPatch(f"{serving.__name__}.Serving._call_listeners", lambda _: None))
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
+        settings = self.kafka.producer_settings(transactional_id="one")
+        self.producer = KafkaProducer(
+            settings,
+            lambda batch_bytes, on_error: TransactionalMemoryProducer(
+                self.kafka.producer_settings(), batch_bytes=batch_bytes, on_error=on_error
+            ),
+        )
+        self.addCleanup(self.producer.close, 1.0)
+        reading = self.kafka.consumer_settings(LETTERS, "replay")
+        with KafkaConsumer(reading, TransactionalMemoryConsumer(reading)) as consumer:
+            letters = list(DeadLetterReplay(consumer).send(self.producer))
+
+        self.assertEqual([True, False, True], [letter.goes for letter in letters])
+        self.assertIn("not taken by its topic", letters[1].refusal)
+
+    def test_the_limit_counts_none_of_them(self):
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=1)
+        self.assertEqual((1, 0), self.replay(limit=1))
+        self.assertEqual(([b"one"], [b"two"] * 2), (self.refused, self.values(OTHER)))
+
+
+class RepeatTest(ReplayCase):
+    def test_a_message_of_several_letters_goes_back_once(self):
+        self.die(b"one")
+        (letter,) = self.kafka.broker.records(LETTERS)
+        again = tuple((name, value) for name, value in letter.headers if name != "message-id")
+        self.write(LETTERS, Record(letter.value, headers=again, message_id=b"of another group"))
+        self.assertEqual((1, 1), self.replay())
+        self.assertEqual([b"one", b"one"], self.values(TOPIC))
+        self.assertEqual((0, 0), self.replay())
+
+
+class RateTest(ReplayCase):
+    def test_so_many_a_second_and_no_more(self):
+        waits = []
+
+        class NoWait:
+            def wait(self, clock, seconds):
+                waits.append(seconds)
+
+        self.patch(replay, "Signal", NoWait)
+        self.die(*(b"%d" % number for number in range(10)))
+        self.assertEqual((10, 0), self.replay(rate=4))
+        self.assertEqual(3, len(waits))  # after four, eight and ten
+        for least, wait in zip((0.0, 1.0, 1.5), waits, strict=True):
+            self.assertTrue(least < wait <= least + 1.0, waits)
+
+
+class PatienceTest(ReplayCase):
+    def setUp(self):
+        self.clock = VirtualClock()
+        super().setUp()
+
+    def test_a_broker_that_hands_out_nothing_ends_it_with_what_is_missing(self):
+        self.die(b"one")
+        consumer = self.kafka.consumer(LETTERS, "replay")
+        original = consumer.poll
+
+        def poll(**arguments):
+            self.clock.advance(1.0)
+            return original(timeout=0.0)
+
+        consumer.poll = poll
+        replay = DeadLetterReplay(consumer, patience_seconds=5.0)
+        self.assertEqual(1, replay.waiting())
+        consumer.pause(consumer.assignment())
+        error = self.assertRaises(MessagingError, list, replay.send(self.producer))
+        self.assertIn(f"{LETTERS}/0 has more", str(error))
+
+
+class LetterTest(ReplayCase):
+    def test_a_message_sent_back_is_as_it_was_under_its_id_and_counts_how_often(self):
+        self.die(b"one", headers=(("room", b"hall"),))
+
+        self.assertEqual((1, 0), self.replay())
+
+        first, again = self.kafka.broker.records(TOPIC)
+        self.assertEqual(b"one", again.value)
+        headers = dict(again.headers)
+        own = {"dead-letter-replays": b"1", "dead-letter-first-origin": b"readings/0/0"}
+        self.assertEqual(dict(first.headers) | own, headers)
+
+    def test_one_that_dies_again_keeps_where_it_was_first_and_when_it_failed_first(self):
+        self.write(TOPIC, Record(b"one"))
+        with self.kafka.consumer(TOPIC, "readers") as consumer:
+            for failed_ms, offset in ((1000, 0), (2000, 1), (3000, 2)):
+                (message,) = consumer.poll()
+                self.assertEqual(offset, message.offset)
+                self.write(LETTERS, dead_letter(message, Failure(ValueError("bad"), 1, failed_ms), "readers"))
+                self.assertEqual((1, 0), self.replay())
+        letters = [Letter.of(each) for each in self.kafka.broker.records(LETTERS)]
+        self.assertEqual([f"{TOPIC}/0/{offset}" for offset in range(3)], [each.origin for each in letters])
+        self.assertEqual([f"{TOPIC}/0/0"] * 3, [each.first_origin for each in letters])
+        self.assertEqual([1000] * 3, [each.first_failure_ms for each in letters])
+        self.assertEqual([0, 1, 2], [each.replays for each in letters])
+        self.assertEqual(b"3", dict(self.kafka.broker.records(TOPIC)[-1].headers)["dead-letter-replays"])
+
+    def test_a_letter_that_names_no_id_of_its_message_keeps_its_own(self):
+        rejected = Record(b"one", headers=((headers_of.ORIGIN_TOPIC, TOPIC.encode()),), message_id=b"own")
+        self.write(LETTERS, rejected)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual([b"own"], [record.message_id for record in self.kafka.broker.records(TOPIC)])
+
+    def test_what_is_no_letter_or_was_cut_stays_and_those_behind_it_are_sent_back(self):
+        self.write(LETTERS, Record(b"somebody's"))
+        cut = ((headers_of.ORIGIN_TOPIC, TOPIC.encode()), (headers_of.VALUE_CUT_FROM, b"9"))
+        self.write(LETTERS, Record(b"cut", headers=cut))
+        self.die(b"one")
+        self.assertEqual((1, 2), self.replay())
+        self.assertEqual([b"one", b"one"], self.values(TOPIC))
+
+
+class ProgressTest(ReplayCase):
+    def test_what_was_sent_back_is_committed_and_not_sent_again(self):
+        self.die(b"one", b"two")
+
+        self.assertEqual((2, 0), self.replay())
+
+        self.assertEqual(2, self.committed())
+        self.assertEqual((0, 0), self.replay())
+
+    def test_a_refused_commit_ends_the_run_with_an_error_and_the_next_run_sends_again(self):
+        self.die(b"one", b"two")
+        self.kafka.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"), nth=2)  # the first one stores the start
+
+        refused = self.assertRaises(ConsumerError, self.replay)
+
+        self.assertIn(f"{LETTERS}/0", str(refused))
+        self.assertIn("the next run sends", str(refused))
+        self.assertEqual("GROUP_AUTHORIZATION_FAILED", refused.__cause__.name)
+        self.assertEqual((2, 0), self.replay())
+        self.assertEqual([b"one", b"two"] * 3, self.values(TOPIC))
+
+    def test_letters_go_back_to_several_topics_in_the_order_they_have(self):
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        self.die(b"three")
+        self.assertEqual((3, 0), self.replay())
+        self.assertEqual([b"one", b"three"], self.values(TOPIC)[-2:])
+        self.assertEqual([b"two", b"two"], self.values(OTHER))
+
+    def test_what_brokers_do_not_take_now_is_not_committed_and_what_was_before_it_is(self):
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=OTHER, count=None)
+
+        self.assertRaises(UndeliveredError, self.replay)
+
+        self.assertEqual(1, self.committed())
+        self.kafka.broker.clear_faults()
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual(2, self.committed())
+
+    def test_who_stops_listening_leaves_the_rest(self):
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        with self.kafka.consumer(LETTERS, "replay") as consumer:
+            letters = DeadLetterReplay(consumer).send(self.producer)
+            next(letters)
+            letters.close()
+        self.assertEqual(1, self.committed())

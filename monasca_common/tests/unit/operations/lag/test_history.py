@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history of lag in its topic: what is written is read back, and only what changed is written."""
+
+import json
+from dataclasses import replace
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.lag.history import (
+    LagHistory,
+    end_at,
+    following,
+    history_of,
+    kept_looks,
+    records,
+    to_keep,
+)
+from monasca_common.operations.lag.verdict import Commit, LagStatus, LagWindow, LogLook, PartitionState
+
+NOW = 1_000_000_000_000
+WINDOW = LagWindow(commits=4, seconds=60.0)
+TP = TopicPartition("metrics", 0)
+OTHER = TopicPartition("metrics", 1)
+UNREAD = PartitionState(0, 50, (Commit(NOW - 9000, 20, 30),), NOW - 5000, 3_600_000)
+IDLE = PartitionState(0, 50, (Commit(NOW - 9000, 50, 50),))
+
+
+def pairs(made):
+    return [(record.key, record.value) for record in made]
+
+
+class TestTopic(base.BaseTestCase):
+    def test_what_is_written_is_read_back(self):
+        after = following({"g": {TP: UNREAD, OTHER: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
+        self.assertEqual(after, history_of(pairs(records(LagHistory(), after))))
+
+    def test_other_programs_can_read_it(self):
+        after = following({"g": {TP: UNREAD}}, NOW, WINDOW)
+        (key, value), (survey, surveyed) = pairs(records(LagHistory(), after))
+        self.assertEqual({"group": "g", "topic": "metrics", "partition": 0}, json.loads(key))
+        self.assertEqual({"survey": "lag"}, json.loads(survey))
+        self.assertEqual({"version": 1, "time_ms": NOW}, json.loads(surveyed))
+        self.assertEqual(
+            {
+                "version": 1,
+                "time_ms": NOW,
+                "lag": {
+                    "status": "OK",
+                    "messages": 30,
+                    "seconds": 5.0,
+                    "deleted": 0,
+                    "headroom_seconds": 3595.0,
+                    "completeness": 0.25,
+                    "truncated": 0,
+                    "lost_in_seconds": 3595.0,
+                    "expires_soon": False,
+                    "hidden": 0,
+                },
+                "commits": [[NOW - 9000, 20, 30]],
+                "looks": [[NOW, 0, 50, 20, True, 20, False]],
+            },
+            json.loads(value),
+        )
+
+    def test_a_partition_at_which_nothing_happens_is_not_written_again(self):
+        first = following({"g": {TP: IDLE, OTHER: UNREAD}}, NOW, WINDOW)
+        looks = {each: first.groups["g"][each].looks for each in (TP, OTHER)}
+        states = {TP: replace(IDLE, looks=looks[TP]), OTHER: replace(UNREAD, looks=looks[OTHER])}
+        second = to_keep(first, following({"g": states}, NOW + 1000, WINDOW))
+        written = [json.loads(record.key) for record in records(first, second)]
+        self.assertEqual([{"group": "g", "topic": "metrics", "partition": 1}, {"survey": "lag"}], written)
+        read = history_of([*pairs(records(LagHistory(), first)), *pairs(records(first, second))])
+        self.assertEqual([NOW, NOW + 1000], [look.time_ms for look in read.looks("g", TP)])
+
+    def test_a_group_that_is_gone_leaves_the_topic(self):
+        before = following({"g": {TP: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
+        after = following({"h": {TP: IDLE}}, NOW, WINDOW)
+        made = pairs(records(before, after))
+        self.assertIn((b'{"group":"g","topic":"metrics","partition":0}', None), made)
+        self.assertEqual(after, history_of([*pairs(records(LagHistory(), before)), *made]))
+
+    def test_what_another_version_has_written_is_left_out(self):
+        strange = [(None, b"x"), (b"x", b"{}"), (b'{"group":"g","topic":"t","partition":0}', b'{"version":2}')]
+        status = b'{"version":1,"time_ms":1,"lag":{"status":"NEW","messages":0,"seconds":0,"deleted":0,'
+        status += b'"headroom_seconds":null,"completeness":1}}'
+        self.assertEqual(LagHistory(), history_of([*strange, (strange[2][0], status)]))
+
+    def test_who_was_never_seen_has_no_looks(self):
+        self.assertEqual((), LagHistory(NOW).looks("g", TP))
+
+
+class TestLooks(base.BaseTestCase):
+    def looks(self, *changes):
+        """One a second; each change is (first, end, position, is_unread)."""
+        return tuple(LogLook(NOW + 1000 * number, *change, read_to=0) for number, change in enumerate(changes))
+
+    def test_looks_of_a_window_are_kept_and_no_more(self):
+        looks = tuple(LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0) for number in range(600))
+        kept = kept_looks(looks, WINDOW)
+        self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
+
+    def test_looks_that_come_fast_are_kept_as_those_that_come_slowly(self):
+        kept = ()
+        for number in range(600):
+            kept = kept_looks((*kept, LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0)), WINDOW)
+
+        self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
+
+    def test_the_last_look_with_nothing_unread_stays_however_old_it_is(self):
+        looks = self.looks((0, 5, 5, False), *[(0, 9, 5, True)] * 600)
+        self.assertEqual(looks[0], kept_looks(looks, WINDOW)[0])
+
+    def test_moves_of_the_start_stay_with_what_was_before_them(self):
+        looks = self.looks(*[(0, 900, 5, True)] * 50, *[(20, 900, 5, True)] * 600)
+        self.assertEqual([0, 20], sorted({look.first for look in kept_looks(looks, WINDOW)}))
+        self.assertEqual([looks[49], looks[50]], list(kept_looks(looks, WINDOW)[:2]))
+
+    def test_the_first_look_stays_until_the_group_commits(self):
+        never = self.looks(*[(0, 10, None, True)] * 600)
+        self.assertEqual(never[0], kept_looks(never, WINDOW)[0])
+        committed = (*never, LogLook(NOW + 600_000, 0, 10, 10, is_unread=True, read_to=0))
+        self.assertNotEqual(never[0], kept_looks(committed, WINDOW)[0])
+
+    def test_an_end_between_two_looks_lies_between_theirs(self):
+        looks = self.looks((0, 100, 0, True), (0, 200, 0, True))
+        self.assertEqual([100, 150, 200], [end_at(looks, NOW + ms, WINDOW) for ms in (0, 500, 1000)])
+        self.assertEqual([None, None], [end_at(looks, NOW + ms, WINDOW) for ms in (-1, 1001)])
+
+    def test_an_end_between_looks_that_are_far_apart_is_known_where_the_log_did_not_grow(self):
+        for end, expected in ((200, None), (100, 100)):
+            looks = (
+                LogLook(NOW, 0, 100, 0, is_unread=True, read_to=0),
+                LogLook(NOW + 60_001, 0, end, 0, is_unread=True, read_to=0),
+            )
+            self.assertEqual(expected, end_at(looks, NOW + 30_000, WINDOW))
+
+
+class TestVerdict(base.BaseTestCase):
+    def test_it_is_that_of_the_last_look(self):
+        state = replace(UNREAD, unread_since_ms=NOW - 90_000, commits=(Commit(NOW - 90_000, 20, 30),))
+        known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
+        self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))
+
+    def test_what_expired_unread_is_told_until_the_group_has_passed_it(self):
+        """All that was unread is deleted, and then messages come again."""
+        known = following({"g": {TP: replace(UNREAD, first=0, end=50)}}, NOW, WINDOW).of("g", TP)
+        found = []
+        for number, (first, end, offset, unread) in enumerate(
+            [(50, 50, 20, None), (50, 50, 20, None), (50, 90, 20, NOW), (60, 90, 20, NOW), (60, 90, 70, NOW)], 1
+        ):
+            commits = (Commit(NOW - 9000, offset, offset),)
+            state = PartitionState(first, end, commits, unread, 3_600_000, looks=known.looks)
+            known = following({"g": {TP: state}}, NOW + 100_000 * number, WINDOW).of("g", TP)
+            found.append(known.lag.deleted)
+        self.assertEqual([30, 30, 30, 40, 0], found)
+
+    def test_an_idle_log_that_ends_with_a_marker_and_expired_before_the_first_look_lost_nothing(self):
+        looks, found = (), []
+        for number in range(4):
+            state = PartitionState(101, 101, (Commit(NOW - 9000, 100, 101),), None, 3_600_000, looks=looks)
+            known = following({"g": {TP: state}}, NOW + 100_000 * number, WINDOW).of("g", TP)
+            looks = known.looks
+            found.append(known.lag.deleted)
+        self.assertEqual([0, 0, 0], found[1:])
+
+    def test_markers_stay_read_when_the_look_that_found_them_is_not_kept(self):
+        known = following({"g": {TP: replace(IDLE, commits=(Commit(NOW - 9000, 48, 48),))}}, NOW, WINDOW).of("g", TP)
+        for number in range(1, 40):
+            state = PartitionState(0, 60, (Commit(NOW - 9000, 48, 48),), NOW, looks=known.looks)
+            known = following({"g": {TP: state}}, NOW + 20_000 * number, WINDOW).of("g", TP)
+        expired = PartitionState(50, 60, state.commits, NOW, looks=known.looks[-1:])
+        self.assertEqual(0, following({"g": {TP: expired}}, NOW + 900_000, WINDOW).of("g", TP).lag.deleted)
+
+    def test_a_partition_that_is_added_is_judged_by_what_comes_after_it_was_first_seen(self):
+        """The group has commits of the other partition, and nobody reads the new one."""
+        added, looks = PartitionState(0, 5, (), NOW - 1000), ()
+        found = []
+        for seconds, end, unread in ((0, 5, NOW - 1000), (30, 9, NOW + 10_000), (80, 12, NOW + 10_000)):
+            states = {TP: IDLE, OTHER: replace(added, end=end, unread_since_ms=unread, looks=looks)}
+            known = following({"g": states}, NOW + 1000 * seconds, WINDOW).of("g", OTHER)
+            looks = known.looks
+            found.append((known.lag.status, known.lag.messages))
+        self.assertEqual([(LagStatus.OK, 0), (LagStatus.OK, 4), (LagStatus.STOP, 7)], found)
+
+    def test_a_group_that_never_committed_is_judged_by_what_comes_after_it_was_first_seen(self):
+        new = replace(UNREAD, commits=(), unread_since_ms=NOW - 90_000)
+        first = following({"g": {TP: new}}, NOW, WINDOW)
+        known = first.of("g", TP)
+        self.assertEqual((LagStatus.OK, 0, 0.0), (known.lag.status, known.lag.messages, known.lag.completeness))
+        later = replace(new, end=60, unread_since_ms=NOW + 1000, looks=known.looks)
+        found = following({"g": {TP: later}}, NOW + 70_000, WINDOW).of("g", TP).lag
+        self.assertEqual((LagStatus.STOP, 10), (found.status, found.messages))

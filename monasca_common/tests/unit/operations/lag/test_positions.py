@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.lag.history import PartitionHistory
+from monasca_common.operations.lag.positions import DatabasePositions, no_database, which_counts
+from monasca_common.operations.lag.verdict import Commit, LagStatus, LagVerdict
+
+_TP, _OTHER = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
+
+
+def _judged(offset, *, status=LagStatus.OK, expires_soon=False):
+    lag = LagVerdict(status, 5, 1.0, 0, None, 1.0, expires_soon=expires_soon)
+    return {_TP: PartitionHistory(9, lag, () if offset is None else (Commit(5, offset, 20),))}
+
+
+def _stored(offset, partition=_TP):
+    return DatabasePositions({"g": {partition: offset}})
+
+
+class TestWhichCounts(base.BaseTestCase):
+    def test_it_is_said_where_the_verdict_is_bad_or_the_copy_is_ahead(self):
+        """Kafka's copy is at 10."""
+        cases = {
+            "well, and the database is a little further": (_judged(10), _stored(12), False),
+            "well, and the copy is ahead": (_judged(10), _stored(8), True),
+            "stopped, and the database is further": (_judged(10, status=LagStatus.STOP), _stored(12), True),
+            "slow, and the database is further": (_judged(10, status=LagStatus.WARNING), _stored(12), True),
+            "it is to lose messages, and the database is further": (_judged(10, expires_soon=True), _stored(12), True),
+            "stopped, and both are the same": (_judged(10, status=LagStatus.STOP), _stored(10), False),
+            "stopped, and nothing is copied yet": (_judged(None, status=LagStatus.STOP), _stored(3), True),
+            "stopped, and no database has the group": (_judged(10, status=LagStatus.STOP), no_database(), False),
+            "of a topic that is not looked at": (
+                _judged(10, status=LagStatus.STOP),
+                _stored(12, TopicPartition("logs", 0)),
+                False,
+            ),
+        }
+        for name, (judged, stored, expected) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(expected, bool(which_counts({"g": judged}, stored)))
+
+    def test_both_positions_and_the_reason_are_said(self):
+        why, where = which_counts({"g": _judged(10, status=LagStatus.STOP)}, _stored(12))
+        self.assertIn("the verdict on g is by its copy in Kafka. The database counts, because", why)
+        self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
+
+    def test_where_the_position_is_and_whether_it_differs_are_facts(self):
+        cases = (
+            (no_database(), ("kafka", False)),
+            (_stored(10), ("database", False)),
+            (_stored(12), ("database", True)),
+            (_stored(12, _OTHER), ("database", True)),
+            (_stored(12, TopicPartition("logs", 0)), ("database", False)),
+            (DatabasePositions(trouble="no answer"), ("unknown", None)),
+        )
+        for stored, expected in cases:
+            self.assertEqual(expected, (stored.place("g"), stored.differ("g", _judged(10))))
+
+    def test_a_partition_differs_by_its_own_position_and_a_group_by_any(self):
+        nothing_copied = _judged(None, status=LagStatus.STOP)
+        self.assertTrue(_stored(3).differ("g", nothing_copied))
+        self.assertTrue(_stored(3).differ("g", nothing_copied, _TP))
+        self.assertFalse(_stored(3, _OTHER).differ("g", _judged(10), _TP))
+
+    def test_what_is_said_to_differ_differs(self):
+        for judged in (_judged(10, status=LagStatus.STOP), _judged(None, status=LagStatus.STOP)):
+            for stored in (no_database(), _stored(10), _stored(12), _stored(12, _OTHER)):
+                said = which_counts({"g": judged}, stored)
+                self.assertEqual(stored.differ("g", judged), bool(said), said)
+
+    def test_that_it_is_not_known_is_said_once_for_all_groups(self):
+        groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
+        (line,) = which_counts(groups, DatabasePositions(trouble="no answer"))
+        self.assertEqual(
+            "judged by Kafka's offsets; whether a database has others, which would count, is not known: no answer", line
+        )

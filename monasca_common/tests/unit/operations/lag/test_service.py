@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of lag: one survey after the other, what it keeps, and what it tells."""
+
+from dataclasses import replace
+from unittest import mock
+
+import fixtures
+from oslotest import base
+from prometheus_client import generate_latest
+
+from monasca_common.kafka.errors import ConfigurationError, RetriableError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.operations.lag import service as lag_service
+from monasca_common.operations.lag.history import LagHistory, history_of
+from monasca_common.operations.lag.positions import DatabasePositions, no_database
+from monasca_common.operations.lag.service import LagService, start_line
+from monasca_common.operations.lag.verdict import Commit, LagStatus, PartitionState
+from monasca_common.operations.settings import LagSettings, lag_settings
+from monasca_common.runtime.settings import StatusSettings
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+TP = TopicPartition("metrics", 0)
+CONNECTION = ConnectionSettings("kafka:9092")
+
+
+class FakeSurvey:
+    """``states``: {group: {partition: state}}; ``failure``: what `look` raises."""
+
+    def __init__(self):
+        self.states, self.failure, self.histories = {}, None, []
+
+    def groups(self):
+        return sorted(self.states)
+
+    def look(self, groups, now_ms, *, history):
+        self.histories.append(history)
+        if self.failure is not None:
+            raise self.failure
+        return {group: self.states[group] for group in groups}
+
+
+class LagServiceTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic("monasca-lag", 1)
+        self.clock = VirtualClock()
+        self.producer = self.kafka.producer()
+        self.surveyed = FakeSurvey()
+        self.useFixture(fixtures.MonkeyPatch(f"{lag_service.__name__}.LagSurvey", lambda *_, **__: self.surveyed))
+        self.useFixture(fixtures.MonkeyPatch(f"{lag_service.__name__}.read_history", lambda *_, **__: self.kept()))
+
+    def kept(self):
+        messages = self.kafka.broker.records("monasca-lag")
+        return history_of((message.key, message.value) for message in messages)
+
+    def service(self, *, read_positions=no_database, **settings):
+        made = LagSettings(CONNECTION, ProducerSettings(CONNECTION), **settings)
+        return LagService(made, None, clock=self.clock, read_positions=read_positions)
+
+    def stopped(self):
+        """A group that has committed nothing for two minutes."""
+        now_ms = self.clock.time_ms()
+        return {TP: PartitionState(0, 9, (Commit(now_ms - 120_000, 5, 9),), now_ms - 120_000)}
+
+    def test_what_is_found_is_in_the_metrics_and_in_the_topic(self):
+        self.surveyed.states = {"g": self.stopped()}
+        service = self.service()
+        service.survey(self.producer)
+        text = generate_latest(service.metrics.registry).decode()
+        self.assertIn('monasca_lag_messages{group="g",partition="0",topic="metrics"} 4.0', text)
+        self.assertIn('monasca_lag_group_status{group="g",status="STOP"} 1.0', text)
+        self.assertEqual(LagStatus.STOP, self.kept().of("g", TP).lag.status)
+
+    def test_the_log_says_which_position_counts_where_a_group_is_not_well(self):
+        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
+        self.surveyed.states = {"g": self.stopped(), "h": self.stopped()}
+        service = self.service(read_positions=lambda: DatabasePositions({"g": {TP: 8}}))
+        for _ in range(2):
+            service.survey(self.producer)
+        self.assertEqual(1, log.output.count("The database counts, because"), log.output)
+        self.assertIn("the verdict on g is by its copy in Kafka", log.output)
+        self.assertIn("metrics/0: 8 in the database, 5 in Kafka", log.output)
+
+    def test_the_log_says_that_it_is_not_known_which_position_counts(self):
+        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
+        self.surveyed.states = {"g": self.stopped()}
+        self.service(read_positions=lambda: DatabasePositions(trouble="no database answers")).survey(self.producer)
+        self.assertIn("others, which would count, is not known: no database answers", log.output)
+
+    def test_a_database_is_asked_once_however_many_groups_have_changed(self):
+        read = mock.Mock(return_value=DatabasePositions())
+        self.surveyed.states = {f"g{number}": self.stopped() for number in range(5)}
+        service = self.service(read_positions=read)
+        for _ in range(2):
+            service.survey(self.producer)
+        self.assertEqual(1, read.call_count)
+
+    def test_the_log_says_that_a_group_which_is_well_begins_to_lose_messages(self):
+        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
+        now_ms = self.clock.time_ms()
+        well = PartitionState(0, 9, (Commit(now_ms - 1000, 5, 9),), now_ms - 1000)
+        service = self.service()
+        for first in (0, 7, 8):
+            self.surveyed.states = {"g": {TP: replace(well, first=first)}}
+            service.survey(self.producer)
+        self.assertEqual(1, log.output.count("group g is OK"))
+        self.assertIn("2 unread, 2 deleted unread", log.output)
+
+    def test_a_restart_begins_with_what_the_topic_has(self):
+        self.surveyed.states = {"g": self.stopped()}
+        found = self.service().survey(self.producer)
+        self.service().survey(self.producer)
+        self.assertEqual([LagHistory(), found], self.surveyed.histories)
+
+    def test_only_groups_that_a_pattern_names_are_looked_at(self):
+        self.surveyed.states = {"spark-a": {}, "spark-b": {}, "other": {}}
+        found = self.service(groups=("spark-*",)).survey(self.producer)
+        self.assertEqual({"spark-a", "spark-b"}, set(found.groups))
+
+    def test_a_survey_that_fails_is_told_and_the_next_one_makes_it_good(self):
+        service = self.service()
+        self.surveyed.failure = RetriableError("no answer")
+        self.run_once(service)
+        self.assertEqual((False, ["no answer"]), (service.health.ready()[0], service.health.ready()[1]["reasons"]))
+        self.assertIn('surveys_total{outcome="failed"} 1.0', generate_latest(service.metrics.registry).decode())
+        self.surveyed.failure = None
+        service.survey(self.kafka.producer())
+        self.assertTrue(service.health.ready()[0])
+
+    def run_once(self, service):
+        service._open_kept = lambda _: self.producer
+        service._stopping = mock.Mock(is_set=mock.Mock(side_effect=[False, True]))
+        service.run()
+
+    def test_it_lives_while_it_turns_and_is_ready_while_its_surveys_are_fresh(self):
+        service = self.service(status=StatusSettings(live_seconds=100.0))
+        service.survey(self.producer)
+        self.clock.advance(99)
+        self.assertEqual((True, False), (service.health.live()[0], service.health.ready()[0]))
+        self.assertIn("99 s ago", service.health.health()[1]["reasons"][0])
+        self.clock.advance(2)
+        self.assertFalse(service.health.live()[0])
+
+    def test_without_its_topic_it_says_how_that_is_made(self):
+        self.useFixture(fixtures.MonkeyPatch(f"{lag_service.__name__}.read_history", lambda *_, **__: None))
+        error = self.assertRaises(ConfigurationError, self.service().survey, self.producer)
+        self.assertIn("monasca-common init", str(error))
+
+    def test_the_worst_partitions_have_metrics_and_all_count_in_those_of_the_group(self):
+        quiet = {TopicPartition("metrics", number): PartitionState(0, 9, (), None) for number in (1, 2)}
+        self.surveyed.states = {"g": {**quiet, **self.stopped()}}
+        service = self.service(max_partitions=1)
+        service.survey(self.producer)
+        lines = generate_latest(service.metrics.registry).decode().splitlines()
+        told = [line for line in lines if line.startswith("monasca_lag_messages{")]
+        self.assertEqual(['monasca_lag_messages{group="g",partition="0",topic="metrics"} 4.0'], told)
+        self.assertIn("monasca_lag_left_out_partitions 2.0", lines)
+
+
+class OptionsTest(ConfigurationTestCase):
+    def test_the_line_at_the_start_says_what_is_watched_where_and_no_secret(self):
+        conf = self.with_kafka(lag="groups = a*,b\nstatus_port = 8075\ninterval_seconds = 5")
+        settings = lag_settings(conf)
+        line = start_line(settings)
+        for part in ("a*, b", "monasca-lag", "127.0.0.1:8075"):
+            self.assertIn(part, line)
+        self.assertEqual((True, False), (settings.watches("alpha"), settings.watches("beta")))

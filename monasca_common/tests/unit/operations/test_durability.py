@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.durability import (
+    Severity,
+    TopicDurability,
+    durability_findings,
+    group_retention_findings,
+    retention_findings,
+)
+from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
+
+_ALL = (1, 2, 3)
+_SOUND = TopicDurability("metrics", (1, 2), (_ALL, _ALL), (_ALL, _ALL), min_in_sync=2, unclean_election=False)
+_PAIR = replace(_SOUND, replicas=((1, 2), (2, 1)), in_sync=((1, 2), (2, 1)))
+
+# A topic, and the rules that it breaks with the partitions concerned.
+_CASES = {
+    "three copies, two of which must have each message": (_SOUND, []),
+    "one copy": (replace(_SOUND, replicas=((1,), (2,)), in_sync=((1,), (2,)), min_in_sync=1), [("one_copy", ())]),
+    "a leader may acknowledge alone": (replace(_SOUND, min_in_sync=1), [("leader_alone", ())]),
+    "a replica that is behind may lead": (replace(_SOUND, unclean_election=True), [("unclean_election", ())]),
+    "two copies, both of which must have each message": (_PAIR, [("no_spare_copy", ())]),
+    "the classic loss": (
+        replace(_PAIR, min_in_sync=1, unclean_election=True),
+        [("leader_alone", ()), ("unclean_election", ())],
+    ),
+    "more must have it than there are": (
+        replace(_PAIR, min_in_sync=3),
+        [("never_writable", ())],
+    ),
+    "a replica is behind": (replace(_SOUND, in_sync=(_ALL, (2, 3))), [("under_replicated", (1,))]),
+    "too few are in sync": (replace(_SOUND, in_sync=((1,), _ALL)), [("writes_refused", (0,))]),
+    "nobody leads": (replace(_SOUND, leaders=(1, None), in_sync=(_ALL, (2,))), [("offline", (1,))]),
+}
+
+
+class TestDurabilityFindings(base.BaseTestCase):
+    def test_each_fault_is_found_under_its_own_name(self):
+        for name, (topic, expected) in _CASES.items():
+            with self.subTest(name):
+                found = [(each.rule, each.partitions) for each in durability_findings(topic)]
+                self.assertEqual(expected, found)
+
+    def test_errors_come_first(self):
+        found = durability_findings(replace(_PAIR, leaders=(1, None), in_sync=((1, 2), (2,))))
+        self.assertEqual(["offline", "no_spare_copy"], [each.rule for each in found])
+        self.assertEqual([Severity.ERROR, Severity.WARNING], [each.severity for each in found])
+
+    def test_a_finding_says_what_to_change(self):
+        texts = [each.text for topic, _ in _CASES.values() for each in durability_findings(topic)]
+        for text in texts:
+            self.assertTrue(any(word in text for word in ("raise", "lower", "add a copy", "set it", "start", "until")))
+
+
+class TestRetentionFindings(base.BaseTestCase):
+    def found(self, *, deleted=0, headroom_seconds=None, truncated=0, expires_soon=False):
+        lag = LagVerdict(LagStatus.OK, 5, 10.0, deleted, headroom_seconds, 1.0, truncated, 2000.0, expires_soon)
+        return list(retention_findings(_SOUND.name, "slow", lag))
+
+    def rules(self, **facts):
+        return [each.rule for each in self.found(**facts)]
+
+    def test_messages_that_were_removed_unread_are_an_error(self):
+        self.assertEqual(["deleted_unread"], self.rules(deleted=3, headroom_seconds=0.0, expires_soon=True))
+
+    def test_what_expires_soon_at_the_speed_of_its_reader_is_an_error(self):
+        self.assertEqual([], self.rules(headroom_seconds=1.0))
+        (finding,) = self.found(headroom_seconds=1000.0, expires_soon=True)
+        self.assertEqual(("retention_near", Severity.ERROR), (finding.rule, finding.severity))
+        self.assertIn("in 2,000 s", finding.text)
+
+    def test_a_group_that_has_read_everything_or_a_topic_that_keeps_everything_is_sound(self):
+        self.assertEqual([], self.rules())
+        self.assertEqual([], self.rules(headroom_seconds=1000.0))
+
+    def test_offsets_that_the_log_no_longer_has_are_an_error(self):
+        self.assertEqual(["truncated"], self.rules(truncated=4))
+
+    def test_what_is_a_finding_is_an_error_of_lag_and_the_other_way_round(self):
+        for facts in ({}, {"headroom_seconds": 1.0}, {"deleted": 1}, {"truncated": 1}, {"expires_soon": True}):
+            lag = LagVerdict(
+                LagStatus.OK, 5, 10.0, **{"deleted": 0, "headroom_seconds": None, "completeness": 1.0, **facts}
+            )
+            found = retention_findings(_SOUND.name, "slow", lag)
+            self.assertEqual(lag.is_error, any(each.severity is Severity.ERROR for each in found), facts)
+
+    def test_a_group_has_a_finding_for_each_topic_that_it_is_late_in(self):
+        well = LagVerdict(LagStatus.OK, 5, 10.0, 0, None, 1.0)
+        partitions = {
+            TopicPartition("metrics", 0): replace(well, deleted=1),
+            TopicPartition("metrics", 1): replace(well, deleted=2),
+            TopicPartition("log", 0): replace(well, truncated=4),
+            TopicPartition("events", 0): well,
+        }
+        found = list(group_retention_findings("slow", partitions))
+        self.assertEqual(
+            [("log", "truncated"), ("metrics", "deleted_unread")], [(each.topic, each.rule) for each in found]
+        )
+        self.assertIn("3 messages were removed", found[1].text)

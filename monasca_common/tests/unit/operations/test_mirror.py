@@ -1,0 +1,575 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mirror is configured with, what it remembers, and how copies are compared; without a broker."""
+
+import bisect
+import random
+import threading
+from unittest import mock
+
+import fixtures
+from oslo_config import cfg
+from oslotest import base
+from prometheus_client import generate_latest
+
+from monasca_common.audit.reconciliation import AuditRules, balances
+from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.errors import ConfigurationError, OffsetOutOfRange
+from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.operations.mirror import comparison, mirror, verification
+from monasca_common.operations.mirror.comparison import ComparedRange, compare_latest, compare_logs
+from monasca_common.operations.mirror.copy_counts import copy_counts, uncounted
+from monasca_common.operations.mirror.mirror import Mirror, copy_of
+from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
+from monasca_common.operations.mirror.settings import MirrorSettings, mirror_settings
+from monasca_common.operations.mirror.status import MirrorStatus
+from monasca_common.operations.mirror.topics import MirroredTopic, MirrorPlan, plan_topics
+from monasca_common.operations.mirror.verification import MirrorVerification, SampleSize
+
+TP = TopicPartition("metrics", 0)
+_CONFIG = {"message.timestamp.type": "CreateTime", "max.message.bytes": "1000", "cleanup.policy": "delete"}
+
+
+def message(number, *, offset=None, value=None, headers=None, timestamp_ms=None):
+    return Message(
+        "metrics",
+        0,
+        number if offset is None else offset,
+        1_000 + number if timestamp_ms is None else timestamp_ms,
+        b"key",
+        b"%d" % number if value is None else value,
+        (("message-id", b"id %d" % number),) if headers is None else headers,
+    )
+
+
+def settings(*topics, **options):
+    return MirrorSettings(ConnectionSettings("a:1"), ConnectionSettings("b:1"), topics, **options)
+
+
+class SettingsTest(base.BaseTestCase):
+    def read(self, text):
+        conf = cfg.ConfigOpts()
+        conf(["--config-file", self.create_tempfiles([("mirror", text)], ".conf")[0]])
+        return mirror_settings(conf)
+
+    def test_what_is_unset_of_a_connection_is_that_of_kafka(self):
+        read = self.read(
+            "[kafka]\nbootstrap_servers = a:1\nclient_id = me\n"
+            "[mirror_target]\nbootstrap_servers = b:1\n[mirror]\ntopics = metrics, logs-*\n"
+        )
+        self.assertEqual(("a:1", "b:1", "me"), (*(c.bootstrap_servers for c in (read.source, read.target)), "me"))
+        self.assertEqual(("metrics", "logs-*"), read.topics)
+
+    def test_what_cannot_work_is_refused_with_the_option_and_the_remedy(self):
+        servers = "[kafka]\nbootstrap_servers = a:1\n"
+        target = "[mirror_target]\nbootstrap_servers = b:1\n"
+        for text, part in (
+            (servers + target, "topics in group [mirror] is not set"),
+            (servers + "[mirror]\ntopics = a\n", "are the same: name two clusters"),
+            (servers + target + "[mirror]\ntopics = a b\n", "has 'a b'"),
+            (servers + target + "[mirror]\ntopics = a\nname = a/b\n", "name in group [mirror] is 'a/b'"),
+            (servers + target + "[mirror]\ntopics = a\nbatch_size = 0\n", "batch_size in group [mirror]"),
+            (servers + target + "group_id = x\n[mirror]\ntopics = a\n", "group_id"),
+        ):
+            self.assertIn(part, str(self.assertRaises(ConfigurationError, self.read, text)))
+
+    def test_patterns_choose_topics_and_never_those_of_kafka(self):
+        chosen = settings("metrics", "log?-*")
+        names = ("metrics", "metrics2", "logs-1", "log-1", "__consumer_offsets")
+        self.assertEqual(["metrics", "logs-1"], [name for name in names if chosen.matches(name)])
+        self.assertEqual(("metrics",), chosen.named)
+        self.assertFalse(settings("*").matches("__consumer_offsets"))
+
+
+class PlanTest(base.BaseTestCase):
+    def admin(self, **topics):
+        """``topics``: partitions by name."""
+        counts = dict(topics)
+        admin = mock.Mock(partition_counts=lambda: counts)
+        admin.topic_configs = lambda names: {name: dict(_CONFIG) for name in names}
+        admin.topic_ids = lambda names, _: {name: f"id of {name}" for name in names if name in counts}
+        admin.create_topics = mock.Mock(side_effect=lambda partitions, **_: counts.update(partitions))
+        return admin
+
+    def plan(self, chosen, source, target):
+        return plan_topics(chosen, source, target, threading.Event())
+
+    def test_a_missing_topic_is_created_with_as_many_partitions(self):
+        source, target = self.admin(metrics=3, other=1), self.admin()
+        plan = self.plan(settings("met*", replication_factor=2), source, target)
+        (topic,) = plan.topics
+        self.assertEqual(("metrics", 3), (topic.name, topic.partitions))
+        (call,) = target.create_topics.call_args_list
+        self.assertEqual((({"metrics": 3},), 2), (call.args, call.kwargs["replication_factor"]))
+        self.assertEqual("CreateTime", call.kwargs["configs"]["metrics"]["message.timestamp.type"])
+
+    def test_many_missing_topics_are_created_in_bulks(self):
+        source, target = self.admin(**{f"t{number:03}": 1 for number in range(600)}), self.admin()
+        plan = self.plan(settings("t*"), source, target)
+        bulks = [call.args[0] for call in target.create_topics.call_args_list]
+        self.assertEqual([250, 250, 100], [len(bulk) for bulk in bulks])
+        self.assertEqual(600, len(plan.topics))
+
+    def test_topics_of_many_partitions_are_fewer_in_a_bulk_because_a_controller_refuses_large_ones(self):
+        source, target = self.admin(a=2_000, b=3_000, c=9_000, d=1), self.admin()
+        self.plan(settings("*"), source, target)
+        bulks = [call.args[0] for call in target.create_topics.call_args_list]
+        self.assertEqual([{"a": 2_000, "b": 3_000}, {"c": 9_000}, {"d": 1}], bulks)
+
+    def test_a_stop_is_heard_between_two_bulks(self):
+        source, target = self.admin(**{f"t{number:03}": 1 for number in range(600)}), self.admin()
+        stopping = threading.Event()
+        target.create_topics.side_effect = lambda *_, **__: stopping.set()
+        plan = plan_topics(settings("t*"), source, target, stopping)
+        self.assertEqual((1, ()), (target.create_topics.call_count, plan.topics))
+
+    def test_one_topic_that_is_refused_leaves_the_others(self):
+        plan = self.plan(settings("*", "gone"), self.admin(a=2, b=2), self.admin(a=1, b=3))
+        self.assertEqual(["b"], [topic.name for topic in plan.topics])
+        self.assertEqual({"a", "gone"}, set(plan.refused))
+        self.assertIn("add partitions", plan.refused["a"])
+
+    def test_a_target_that_would_change_or_refuse_messages_is_refused(self):
+        for change, part in (
+            ({"message.timestamp.type": "LogAppendTime"}, "CreateTime"),
+            ({"max.message.bytes": "9"}, "9"),
+        ):
+            target = self.admin(a=1)
+            target.topic_configs = lambda names, change=change: dict.fromkeys(names, _CONFIG | change)
+            plan = self.plan(settings("a"), self.admin(a=1), target)
+            self.assertIn(part, plan.refused["a"])
+
+
+class BeginTest(base.BaseTestCase):
+    """What a round does before it opens a client."""
+
+    def test_a_stop_that_comes_while_topics_are_created_opens_no_client(self):
+        def stopped(*_):
+            stopping.set()
+            return MirrorPlan((), {})
+
+        made, stopping = Mirror(settings("a"), MirrorStatus(SystemClock()), SystemClock()), threading.Event()
+        prepared = mock.Mock()
+        for name, stand_in in (("check_clusters", mock.Mock()), ("plan_topics", stopped)):
+            self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.{name}", stand_in))
+        self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.positions.prepare", prepared))
+        made._round(stopping)
+        self.assertEqual(0, prepared.call_count)
+
+    def test_of_many_topics_few_are_named_with_their_number(self):
+        for count, told in ((2, "t0, t1"), (1000, "1000 topics: t0, t1, t2, t3, t4, ...")):
+            topics = tuple(MirroredTopic(f"t{number}", 1, "s", "t", 1_000) for number in range(count))
+            self.assertEqual(told, mirror._few_names(MirrorPlan(topics, {})))
+
+
+class PositionsTest(base.BaseTestCase):
+    def records(self, *records):
+        return [
+            Message(POSITIONS_TOPIC, 0, offset, 1, record.key, record.value, ())
+            for offset, record in enumerate(records)
+        ]
+
+    def test_the_last_of_each_partition_and_mirror_counts_and_others_are_passed_over(self):
+        one, other = (MirrorPosition(name, TP, 3, 7, "s", "t") for name in ("one", "other"))
+        later = MirrorPosition("one", TP, 3, 9, "s", "t")
+        foreign = Record(b"[]", key=b"{}")
+        found = positions_in(self.records(one.record(), other.record(), foreign, later.record(), other.withdrawn()))
+        self.assertEqual({("one", TP): later}, found)
+
+
+class CopyTest(base.BaseTestCase):
+    def test_a_copy_has_everything_of_its_message_and_its_id_stays_a_header(self):
+        original = message(5, headers=(("a", None), ("message-id", b"x"), ("b", b"")))
+        record = copy_of(original)
+        self.assertEqual((b"5", b"key", original.headers, 1_005, 0, None), _facts(record))
+
+    def test_a_time_that_no_producer_writes_is_left_to_the_client(self):
+        self.assertEqual([None, None], [copy_of(message(1, timestamp_ms=time)).timestamp_ms for time in (0, -1)])
+
+
+class SkipTest(base.BaseTestCase):
+    def test_what_comes_with_the_news_of_a_gap_is_copied_as_well(self):
+        other = mock.Mock(topic_partition=TopicPartition("metrics", 1))
+        polled = Batch((other,), (OffsetOutOfRange(TP, 2),))
+        consumer = mock.Mock(poll=lambda *_: polled)
+        status = mock.Mock()
+        with mock.patch.object(mirror, "open_admin", lambda _: mock.Mock(first_offsets=lambda _: {TP: 4})):
+            skipping = Mirror(settings("metrics", skip_deleted=True), status, VirtualClock())
+        batch = skipping._poll(consumer, {TP: MirrorPosition("m", TP, 0, 2, "s", "t")})
+        self.assertEqual((other,), batch.partitions)
+        consumer.seek.assert_called_once_with(TP, 4)
+        status.skipped.assert_called_once_with("metrics", 2)
+
+
+class PaceTest(base.BaseTestCase):
+    def test_bytes_take_as_long_as_the_rate_says_and_the_loop_turns_meanwhile(self):
+        clock = VirtualClock()
+        status = mock.Mock()
+        stopping = mock.Mock(wait=lambda seconds: clock.advance(seconds))
+        with mock.patch.object(mirror, "open_admin"):
+            paced = Mirror(settings("a", max_bytes_per_second=1000), status, clock)
+            free = Mirror(settings("a"), status, clock)
+        began = clock.monotonic()
+        clock.advance(0.5)
+        free._pace(5000, began, stopping)
+        self.assertEqual(0.5, clock.monotonic() - began)
+        paced._pace(5000, began, stopping)
+        self.assertEqual((5.0, 5), (clock.monotonic() - began, status.paced.call_count))
+
+
+class VerbatimTest(base.BaseTestCase):
+    # Rule 64
+    def test_headers_are_written_as_they_are_and_messages_with_one_id_are_not_one(self):
+        kafka = self.useFixture(MemoryKafka())
+        kafka.broker.create_topic("copies")
+        producer = kafka.producer(verbatim=True)
+        headers = (("a", b"1"), ("message-id", b"x"), ("message-id", b"y"), ("a", None))
+        for _ in range(2):
+            producer.send("copies", Record(b"v", headers=headers))
+        producer.send("copies", b"bare")
+        producer.flush(10.0).raise_for_undelivered()
+        producer.publish("copies", [b"bare", Record(b"v")], timeout=10.0).raise_for_undelivered()
+        found = [tuple(each.headers) for each in kafka.broker.records("copies")]
+        self.assertEqual([headers, headers, (), (), ()], found)
+
+
+class ComparisonTest(base.BaseTestCase):
+    def compare(self, source, target, *, copied=1_000_000, **lost):
+        return compare_logs(ComparedRange(TP, 0, 10**6, 0, 10**6, copied, **lost), source, target)
+
+    def test_equal_logs_with_other_offsets_are_equal(self):
+        found = self.compare(map(message, range(50)), (message(n, offset=2 * n) for n in range(50)))
+        self.assertEqual((50, 50, 50, []), (found.source, found.target, found.equal, found.differences))
+
+    def test_each_part_of_a_message_counts(self):
+        changes = {"value": b"x", "timestamp_ms": 7, "headers": (("message-id", b"id 1"), ("more", None))}
+        for name, change in changes.items():
+            (found,) = self.compare([message(1)], [message(1, offset=4, **{name: change})]).differences
+            self.assertEqual(("altered", 1, 4, b"id 1", (name,)), _difference(found))
+
+    def test_an_empty_header_or_value_is_not_a_missing_one(self):
+        for one, other in ((b"", None), ((("a", b""),), (("a", None),))):
+            kind = "headers" if isinstance(one, tuple) else "value"
+            pair = (Message("metrics", 0, 0, 1, None, b"", ()) for _ in range(2))
+            pair = [_with(each, kind, change) for each, change in zip(pair, (one, other), strict=True)]
+            self.assertEqual(["missing", "extra"], [d.kind for d in self.compare(pair[:1], pair[1:]).differences])
+
+    def test_random_losses_doubles_and_alterations_are_found_exactly(self):
+        for seed in range(30):
+            chance = random.Random(seed)
+            lost, doubled, altered = (set(part) for part in _three(chance.sample(range(200), 12)))
+            copies = []
+            for n in range(200):
+                if n not in lost:
+                    copies.append(message(n, value=b"?" if n in altered else None))
+                copies += [message(n)] if n in doubled else []
+            target = [_with(each, "offset", offset) for offset, each in enumerate(copies)]
+            found = self.compare(map(message, range(200)), target)
+            ids = {kind: {d.message_id for d in found.differences if d.kind == kind} for kind in _KINDS}
+            wanted = zip(_KINDS, (lost, doubled, altered), strict=True)
+            self.assertEqual({kind: {b"id %d" % n for n in numbers} for kind, numbers in wanted}, ids)
+            self.assertEqual(12, len(found.differences))
+
+    def test_what_is_not_copied_yet_is_behind_and_may_be_there_already(self):
+        found = self.compare(map(message, range(10)), map(message, range(7)), copied=5)
+        self.assertEqual((7, 3, []), (found.equal, found.behind, found.differences))
+
+    def test_what_a_cluster_deleted_is_expired_and_what_is_lost_behind_it_is_not(self):
+        left = [message(n) for n in range(4, 10)]
+        found = self.compare(left, map(message, range(10)), source_lost_its_beginning=True)
+        self.assertEqual((4, []), (found.expired, found.differences))
+        found = self.compare(map(message, range(10)), [*left[:2], *left[3:]], target_lost_its_beginning=True)
+        self.assertEqual((4, [6]), (found.expired, [each.source_offset for each in found.differences]))
+
+    def test_too_much_without_a_counterpart_is_not_compared(self):
+        with mock.patch.object(comparison, "_MOST_UNMATCHED", 5):
+            found = self.compare(map(message, range(20)), [])
+        self.assertIn("more than 5 messages", found.not_compared)
+
+
+def keyed(offset, key, value, *, timestamp_ms=1_000):
+    headers = (("message-id", b"%s at %d" % (key, offset)),)
+    return Message("metrics", 0, offset, timestamp_ms, key, value, headers)
+
+
+class LatestTest(base.BaseTestCase):
+    """Of compacted topics."""
+
+    def compare(self, source, target, *, copied=1_000_000, since_ms=None, rewritten=(), **lost):
+        compared = ComparedRange(TP, 0, 10**6, 0, 10**6, copied, **lost)
+        return compare_latest(compared, source, target, since_ms=since_ms, rewritten=lambda _: rewritten)
+
+    def facts(self, found):
+        return found.equal, found.behind, [(each.kind, each.source_offset) for each in found.differences]
+
+    def copied(self, *messages):
+        """As a mirror writes it: the same but for the offset."""
+        return [_with(each, "offset", 10 * each.offset) for each in messages]
+
+    # Rule 66
+    def test_whatever_either_cluster_has_compacted_logs_with_the_same_last_messages_are_the_same(self):
+        log = [keyed(n, b"%d" % (n % 7), None if n % 5 == 3 else b"%d" % n) for n in range(40)]
+        lasts = {each.key: each for each in log}
+        for seed in range(20):
+            chance = random.Random(seed)
+
+            def compacted(chance=chance):
+                """What has a later one goes at times; and so does a tombstone that has none before it."""
+                kept = [each for each in log if chance.random() < 0.3 and lasts[each.key] is not each]
+                held = {each.key for each in kept}
+                ends = [e for e in lasts.values() if e.value is not None or e.key in held or chance.random() < 0.5]
+                return sorted([*kept, *ends], key=lambda each: each.offset)
+
+            source, target = compacted(), compacted()
+            found = self.compare(source, self.copied(*target))
+            self.assertEqual([], found.differences)
+            self.assertEqual(sum(each.value is not None for each in lasts.values()), found.equal)
+
+    def test_a_last_message_that_is_missing_altered_or_not_deleted_is_named(self):
+        a, b, c = keyed(0, b"a", b"1"), keyed(1, b"b", b"1"), keyed(2, b"c", b"1")
+        source = [a, b, c, keyed(3, b"c", None), keyed(4, b"b", b"2"), keyed(5, b"d", b"1")]
+        target = self.copied(a, b, c)
+        found = self.compare(source, target)
+        named = {(each.kind, each.source_offset, each.target_offset, each.fields) for each in found.differences}
+        altered = ("altered", 4, 10, ("value", "headers"))
+        self.assertEqual({altered, ("extra", None, 20, ()), ("missing", 5, None, ())}, named)
+
+    def test_a_key_whose_last_message_is_not_copied_yet_is_behind(self):
+        source = [keyed(4, b"a", b"2"), keyed(5, b"b", None), keyed(6, b"c", b"1")]
+        target = self.copied(keyed(0, b"a", b"1"), keyed(1, b"b", b"1"), keyed(2, b"d", b"1"))
+        found = self.compare(source, target, copied=4, rewritten=[b"d"])
+        self.assertEqual((0, 4, []), self.facts(found))
+
+    def test_older_keys_are_left_out_and_what_retention_took_is_expired(self):
+        old, new = keyed(0, b"a", b"1", timestamp_ms=5), keyed(1, b"b", b"1", timestamp_ms=9)
+        self.assertEqual((1, 0, []), self.facts(self.compare([old, new], self.copied(new), since_ms=9)))
+        found = self.compare([new], self.copied(old, new), source_lost_its_beginning=True)
+        self.assertEqual((1, (1, 0, [])), (found.expired, self.facts(found)))
+
+    def test_too_many_keys_are_not_compared(self):
+        with mock.patch.object(comparison, "_MOST_KEYS", 2):
+            found = self.compare([keyed(n, b"%d" % n, b"") for n in range(3)], [])
+        self.assertIn("more than 2 keys", found.not_compared)
+
+
+class SampleTest(base.BaseTestCase):
+    """Logs in memory: ``self.logs`` by the servers of each cluster, with gaps between the offsets of the target."""
+
+    def verification(self, source, target):
+        self.logs = {"a:1": source, "b:1": target}
+        self.useFixture(fixtures.MonkeyPatch(f"{verification.__name__}.LogReader", self.reader))
+        return MirrorVerification(settings("metrics"), *(self.admin(log) for log in (source, target)))
+
+    def reader(self, connection, **_):
+        log = self.logs[connection.bootstrap_servers]
+
+        def messages(starts, ends):
+            return (each for each in log if starts[TP] <= each.offset < ends[TP])
+
+        def at(offsets, ends):
+            there = [each.offset for each in log]
+            places = {bisect.bisect_left(there, wanted) for wanted in offsets[TP]}
+            return (log[place] for place in sorted(places) if place < len(log) and there[place] < ends[TP])
+
+        return mock.Mock(messages=messages, at=at)
+
+    def admin(self, log):
+        def offsets_for_times(times):
+            """In each gap is the marker of a transaction, which has the time of the copy."""
+            there = {each.offset: each.timestamp_ms for each in log}
+            span = range(log[0].offset, log[-1].offset + 1) if log else ()
+            return {TP: next((offset for offset in span if there.get(offset, 10**12) >= times[TP]), None)}
+
+        first = log[0].offset if log else 0
+        return mock.Mock(offsets_for_times=offsets_for_times, first_offsets=lambda _: {TP: first})
+
+    def sampled(self, source, target, size, seed, **since):
+        target = [_with(each, "offset", 2 * n) for n, each in enumerate(target)]
+        compared = ComparedRange(TP, 0, len(source), 0, 2 * len(target), len(source))
+        return self.verification(source, target).sample(compared, size, random.Random(seed), **since)
+
+    def test_what_retention_deletes_before_a_partition_is_looked_at_is_no_difference(self):
+        source = [message(n) for n in range(1_000)]
+        target = [_with(each, "offset", 2 * n) for n, each in enumerate(source)]
+        compared = ComparedRange(TP, 0, 1_000, 0, 2_000, 1_000)
+        for left, copies in ((source[300:], target), (source, target[300:])):
+            verifying = self.verification(left, copies)
+            found = verifying.compare(compared)
+            self.assertEqual((300, 700, []), (found.expired, found.equal, found.differences))
+            for seed in range(20):
+                found = verifying.sample(compared, SampleSize(share=0.5), random.Random(seed))
+                self.assertEqual(([], ""), (found.differences, found.not_compared))
+            self.assertEqual([], verifying.sample(compared, SampleSize(messages=1_000), random.Random(1)).differences)
+
+    def test_a_sample_since_a_time_that_is_all_there_is_has_nothing_older(self):
+        source = [message(0, timestamp_ms=5_000), *(message(n) for n in range(1, 3)), message(3, timestamp_ms=6_000)]
+        target = [_with(each, "offset", n) for n, each in enumerate(source[1:])]
+        compared = ComparedRange(TP, 1, 4, 2, 3, 4)  # the mirror began at the second message
+        found = self.verification(source, target).sample(compared, SampleSize(messages=9), random.Random(1), 2_000)
+        self.assertEqual((1, []), (found.equal, found.differences))
+
+    # Rule 65
+    def test_whatever_order_times_have_and_whatever_is_there_twice_a_whole_copy_is_the_same(self):
+        equal = 0
+        for seed in range(30):
+            chance = random.Random(seed)
+            times = [1_000 + n // 4 + chance.choice((0, 0, 0, -40, 40)) for n in range(2_000)]
+            source = [message(n % 1_500, offset=n, timestamp_ms=at) for n, at in enumerate(times)]
+            found = self.sampled(source, source, SampleSize(messages=200), seed)
+            self.assertEqual(([], "", 0), (found.differences, found.not_compared, found.behind))
+            self.assertGreater(found.unseen, 1_000)
+            equal += found.equal
+        self.assertGreater(equal, 30 * 50)
+
+    # Rule 65
+    def test_what_is_wrong_in_the_sample_is_named_and_nothing_else(self):
+        source = [message(n) for n in range(1_000)]
+        named = set()
+        for seed in range(20):
+            chance = random.Random(seed)
+            lost, doubled, altered = (set(part) for part in _three(chance.sample(range(1_000), 12)))
+            target = []
+            for each in source:
+                if each.offset not in lost:
+                    target.append(_with(each, "value", b"?") if each.offset in altered else each)
+                target += [each] if each.offset in doubled else []
+            found = self.sampled(source, target, SampleSize(share=0.5), seed)
+            self.assertEqual(1_000, found.source + found.unseen)
+            for difference in found.differences:
+                number = int(difference.message_id.split()[1])
+                self.assertIn(number, {"missing": lost, "extra": doubled, "altered": altered}[difference.kind])
+            named.update(difference.kind for difference in found.differences)
+            self.assertLessEqual(len(found.differences), 12)
+        self.assertEqual(set(_KINDS), named)
+
+    def test_a_sample_of_more_than_there_is_compares_all(self):
+        source = [message(n) for n in range(30)]
+        found = self.sampled(source, source[:-1], SampleSize(messages=30), 1)
+        self.assertEqual((0, ["missing"]), (found.unseen, [each.kind for each in found.differences]))
+
+    def test_where_times_lead_nowhere_nothing_was_compared(self):
+        source = [message(n, timestamp_ms=10**6 - n) for n in range(1_000)]
+        with mock.patch.object(verification, "_MOST_PER_MESSAGE", 0):
+            found = self.sampled(source, source, SampleSize(messages=100), 1)
+        self.assertIn("its timestamps are in no order", found.not_compared)
+
+
+class CopyCountsTest(base.BaseTestCase):
+    """A bucket of 60 s that is over, and one that is not."""
+
+    RULES = AuditRules(bucket_seconds=60, grace_seconds=0)
+
+    def report(self, tier, *counts, handled=(), application="m"):
+        name = f"{tier} {counts} {handled}"
+        return AuditReport(name, tier, application, "h", "i", 60_000, 60, tuple(counts), tuple(handled))
+
+    def logged(self, tier, runs, *, repeated=(), bucket_ms=0):
+        return self.report(
+            tier, AuditCount("metrics", bucket_ms, offsets={0: runs}, duplicates={0: repeated} if repeated else {})
+        )
+
+    def counts(self, *reports, now_ms=90_000):
+        found = copy_counts(balances(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
+        return {(each.tier, each.bucket_ms): (each.source, each.target, each.missing, each.extra) for each in found}
+
+    def test_what_is_missing_or_doubled_is_counted_and_what_is_twice_in_both_is_not(self):
+        whole, more = ((0, 100),), ((0, 103),)
+        source = self.logged("broker", whole, repeated=((5, 7),))
+        for copied, repeated, found in (
+            (whole, ((9, 11),), (100, 100, 0, 0)),
+            (((0, 97),), ((5, 7),), (100, 97, 3, 0)),
+            (more, ((5, 10),), (100, 103, 0, 3)),
+            (((0, 99),), ((5, 6),), (100, 99, 1, 0)),
+        ):
+            counted = self.counts(source, self.logged("mirror", copied, repeated=repeated))
+            self.assertEqual({("mirror", 0): found}, counted)
+
+    def test_what_the_mirror_passed_over_is_missing_by_offset(self):
+        handled = [HandledRange("metrics", 0, 0, 40, 1, position=0), HandledRange("metrics", 0, 44, 100)]
+        found = self.counts(self.logged("broker", ((0, 100),)), self.report("mirrored", handled=handled))
+        self.assertEqual({("mirrored", 0): (100, 96, 4, 0)}, found)
+
+    def test_before_the_grace_period_is_over_nothing_is_known_to_differ(self):
+        reports = self.logged("broker", ((0, 100),)), self.logged("mirror", ((0, 90),))
+        for now_ms, differs in ((59_999, False), (60_000, True)):
+            found = copy_counts(balances(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
+            self.assertEqual([differs], [each.differs for each in found])
+
+    def test_a_topic_of_which_a_counter_has_seen_two_logs_is_not_compared(self):
+        first, second = (
+            self.report("mirror", AuditCount("metrics", 0, offsets={0: runs}, log=log))
+            for runs, log in ((((0, 100),), "first"), (((0, 50), (51, 101)), "second"))
+        )
+        self.assertEqual({}, self.counts(self.logged("broker", ((0, 100),)), first, second))
+
+    def test_a_topic_that_is_counted_in_one_cluster_alone_is_not_compared(self):
+        found = copy_counts(balances([self.logged("broker", ((0, 9),))], 90_000, self.RULES), "m", 90_000, self.RULES)
+        self.assertEqual(["metrics"], uncounted(found, ["metrics"]))
+
+
+class StatusTest(base.BaseTestCase):
+    def test_what_was_copied_what_is_left_and_what_hinders_it(self):
+        status = MirrorStatus(SystemClock())
+        self.assertEqual((False, "it has not begun"), (status.health()[0], status.trouble))
+        status.trouble, status.lag = "", lambda: {"metrics": 5}
+        status.committed("metrics", 3, 300, 1)
+        status.refused = {"logs": "why"}
+        text = generate_latest(status.registry).decode()
+        for line in ('messages_total{topic="metrics"} 3.0', 'lag{topic="metrics"} 5.0', "copying 1.0"):
+            self.assertIn(f"monasca_mirror_{line}", text)
+        self.assertEqual((False, {"logs": "why"}), (status.health()[0], status.health()[1]["refused"]))
+
+    def test_messages_that_wait_while_none_is_copied_are_a_stall(self):
+        clock = VirtualClock()
+        status = MirrorStatus(clock)
+        status.trouble, status.lag = "", lambda: {"metrics": 5, "logs": 0}
+        ready = status.probed(600.0).ready
+        clock.advance(1000.0)
+        status.begins(["metrics", "logs"])
+        self.assertEqual((True, []), _found(ready))
+        clock.advance(61.0)
+        self.assertEqual((False, ["STALL: 5 messages wait, and none is copied for 61 s"]), _found(ready))
+        for moved in (lambda: status.committed("metrics", 1, 1, 1), status.paced):
+            moved()
+            self.assertEqual((True, []), _found(ready))
+            clock.advance(61.0)
+            self.assertFalse(ready()[0])
+        status.lag = dict
+        self.assertEqual((True, []), _found(ready))
+
+    def test_a_transaction_that_hangs_is_a_loop_that_does_not_turn(self):
+        clock = VirtualClock()
+        status = MirrorStatus(clock)
+        live = status.probed(600.0).live
+        clock.advance(601.0)
+        self.assertEqual((False, {"mirror": 601.0}), (live()[0], live()[1]["seconds_since_turn"]))
+        status.turn.turned()
+        self.assertTrue(live()[0])
+
+
+_KINDS = ("missing", "extra", "altered")
+
+
+def _found(ready):
+    is_ready, body = ready()
+    return is_ready, body["reasons"]
+
+
+def _three(numbers):
+    return numbers[:4], numbers[4:8], numbers[8:]
+
+
+def _with(made, name, value):
+    fields = {field: getattr(made, field) for field in made.__slots__} | {name: value}
+    return Message(**fields)
+
+
+def _facts(record):
+    return record.value, record.key, record.headers, record.timestamp_ms, record.partition, record.message_id
+
+
+def _difference(found):
+    return found.kind, found.source_offset, found.target_offset, found.message_id, found.fields

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How what failed starts again: how long it waits, and what ends that."""
+
+from oslotest import base
+
+from monasca_common.kafka import DeadLetterLimit, TransportError
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.runtime.restarts import HEALTHY_SECONDS, restart_delay_seconds, run_with_restarts
+
+
+class Stopping:
+    """An event that is set once so many waits are over; ``waits``: how long each was to take."""
+
+    def __init__(self, waits):
+        self._most = waits
+        self.waits = []
+
+    def is_set(self):
+        return len(self.waits) >= self._most
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        return self.is_set()
+
+
+class RestartsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.told = []
+
+    def run_it(self, *lives, error=TransportError):
+        """The waits between lives of so many seconds, each ended by a failure."""
+        stopping, left = Stopping(len(lives)), list(lives)
+
+        def serve():
+            self.clock.advance(left.pop(0))
+            raise error("no broker")
+
+        run_with_restarts(
+            serve,
+            "a topic",
+            stopping,
+            self.clock,
+            expected=(TransportError,),
+            failed=lambda error: self.told.append(str(error)),
+            restarted=lambda: self.told.append("again"),
+        )
+        return stopping.waits
+
+    def test_each_failure_in_a_row_waits_longer(self):
+        waits = self.run_it(0, 0, 0)
+        self.assertEqual([restart_delay_seconds(number) for number in (1, 2, 3)], waits)
+        self.assertEqual(sorted(set(waits)), waits)
+
+    def test_after_a_healthy_life_the_wait_is_the_first_one_again(self):
+        waits = self.run_it(0, 0, HEALTHY_SECONDS + 1)
+        self.assertEqual(waits[0], waits[2])
+
+    def test_a_failure_is_told_before_the_wait_and_a_restart_after_it_unless_it_is_stopped(self):
+        self.run_it(0, 0)
+        self.assertEqual(["no broker", "again", "no broker"], self.told)
+
+    def test_a_limit_of_dead_letters_waits_for_the_stop(self):
+        self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
