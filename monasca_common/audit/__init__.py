@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Did every message that was sent arrive at every tier? Tiers report what they had, and the reports are balanced."""
+"""Did every message that was sent arrive at every tier? Tiers report what they had, and the reports are reconciled."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last balance has found, for Prometheus, and as metrics of Monasca over which alarms can be defined."""
+"""What the last reconciliation found, for Prometheus, and as metrics of Monasca over which alarms can be defined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from monasca_common.audit.counter_status import CounterStatus
-from monasca_common.audit.reconciliation import AuditVerdict, Balance
+from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
 from monasca_common.models import json_text
 from monasca_common.models.metric import envelope
 
@@ -40,7 +40,7 @@ class TierTotal:
         return self.topic, self.tier, self.application or self.tier
 
 
-def tier_totals(found: Iterable[Balance]) -> list[TierTotal]:
+def tier_totals(found: Iterable[Reconciliation]) -> list[TierTotal]:
     sums: dict[tuple[str, str, str], list[int]] = {}
     for each in found:
         if each.verdict is AuditVerdict.RECREATED:
@@ -84,7 +84,7 @@ class AuditMetrics:
         for outcome in ("complete", "failed"):
             self._balances.labels(outcome)
 
-    def balanced(self, totals: Iterable[TierTotal], foreign: int) -> None:
+    def reconciled(self, totals: Iterable[TierTotal], foreign: int) -> None:
         for gauge in (self._missing, self._completeness, self._duplicates):
             gauge.clear()
         for each in totals:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Balances the reports of all tiers: what is complete, lost, late or doubled, for each topic, bucket and tier.
+"""Reconcile the reports of all tiers: what is complete, lost, late or doubled, for each topic, bucket and tier.
 
 Nothing here depends on the order of reports, nor on how often one comes. The tiers of a topic stand in a row:
 
@@ -73,7 +73,7 @@ class AuditRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class Reconciliation:
     """One topic in one bucket at one tier; ``application``: which reader or producer of that tier, ``""`` for the log.
 
     ``expected``: what the tier before has of it. ``messages``: what this one has. ``lost`` and ``late``: what it lacks.
@@ -103,12 +103,12 @@ class Balance:
         return 1.0 if not self.expected else 1.0 - (self.lost + self.late) / self.expected
 
 
-def balances(reports: Iterable[AuditReport], now_ms: int, rules: AuditRules) -> list[Balance]:
-    """The balance of these reports at one moment: a pure function."""
-    book = AuditBook(rules)
+def reconciliations(reports: Iterable[AuditReport], now_ms: int, rules: AuditRules) -> list[Reconciliation]:
+    """The reconciliation of these reports at one moment: a pure function."""
+    totals = AuditTotals(rules)
     for report in reports:
-        book.add(report)
-    return book.balances(now_ms)
+        totals.add(report)
+    return totals.reconciliations(now_ms)
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class _TierBooks:
+class _TierCounts:
     """One tier of one topic; of readers and sources one application of it."""
 
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
@@ -209,14 +209,14 @@ class _TierBooks:
         return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest came last, mostly
 
 
-class AuditBook:
+class AuditTotals:
     """What has been reported so far. It is as large as its buckets: `forget` the old ones."""
 
     def __init__(self, rules: AuditRules) -> None:
         self._rules = rules
-        self._topics: dict[str, dict[tuple[str, str], _TierBooks]] = defaultdict(lambda: defaultdict(_TierBooks))
+        self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
         self._seen: dict[str, int] = {}  # id: when it was sent, or its newest bucket, whichever is later
-        self.foreign = 0  # reports with buckets of another length, which cannot be balanced with ours
+        self.foreign = 0  # reports with buckets of another length, which cannot be reconciled with ours
         self.early = 0  # messages whose time has not come, by more than a day
         self.outdated = False  # it still has what was read in a log that is gone: begin another one
 
@@ -234,20 +234,20 @@ class AuditBook:
             if count.bucket_ms > latest_ms:
                 self.early += count.messages
                 continue
-            books = self._topics[count.topic][report.tier, application]
-            books.note(report)
+            counts = self._topics[count.topic][report.tier, application]
+            counts.note(report)
             if count.messages or count.offsets or count.duplicates:  # else it says no more than when a counter began
-                books.buckets[count.bucket_ms].add(count)
+                counts.buckets[count.bucket_ms].add(count)
             if count.log:
-                books.logs[count.log] = max(report.sent_ms, books.logs.get(count.log, 0))
+                counts.logs[count.log] = max(report.sent_ms, counts.logs.get(count.log, 0))
         for handled in report.handled:
-            books = self._topics[handled.topic][report.tier, application]
-            books.note(report)
+            counts = self._topics[handled.topic][report.tier, application]
+            counts.note(report)
             first_ms = handled.first_ms
             bucket_ms = None
             if first_ms is not None and first_ms <= latest_ms:
                 bucket_ms = bucket_of(first_ms, self._rules.bucket_seconds)
-            books.has_handled(handled, bucket_ms)
+            counts.has_handled(handled, bucket_ms)
 
     def forget(self, before_ms: int) -> None:
         """Drop buckets that began before, ids of reports that were sent before and have no bucket that is kept, and
@@ -260,103 +260,107 @@ class AuditBook:
                 len(each.logs) > 1 and min(each.logs.values()) < long_ago_ms for each in tiers.values()
             )
             dropped_ms = max((each for each in (log.buckets if log else ()) if each < before_ms), default=0)
-            for books in tiers.values():
-                for bucket_ms in [each for each in books.buckets if each < before_ms]:
-                    del books.buckets[bucket_ms]
-            for key in [key for key, books in tiers.items() if reads(key[0]) and books.last_sent_ms < dropped_ms]:
+            for counts in tiers.values():
+                for bucket_ms in [each for each in counts.buckets if each < before_ms]:
+                    del counts.buckets[bucket_ms]
+            for key in [key for key, counts in tiers.items() if reads(key[0]) and counts.last_sent_ms < dropped_ms]:
                 del tiers[key]
-            if not any(books.buckets for books in tiers.values()):
+            if not any(counts.buckets for counts in tiers.values()):
                 self._rest(topic)
         self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
 
     def _rest(self, topic: str) -> None:
         """There was nothing in it for a while: only where its readers are is kept, and when a counter began."""
         kept = {
-            key: books for key, books in self._topics.pop(topic).items() if reads(key[0]) or books.since_ms is not None
+            key: counts
+            for key, counts in self._topics.pop(topic).items()
+            if reads(key[0]) or counts.since_ms is not None
         }
-        for books in kept.values():
-            books.rest()
+        for counts in kept.values():
+            counts.rest()
         if kept:
             self._topics[topic].update(kept)
 
-    def balances(self, now_ms: int) -> list[Balance]:
+    def reconciliations(self, now_ms: int) -> list[Reconciliation]:
         """In the order of topics, buckets and tiers."""
-        found: list[Balance] = []
+        found: list[Reconciliation] = []
         for topic in sorted(self._topics):
-            balancing = _Balancing(topic, self._topics[topic], now_ms, self._rules)
-            for bucket_ms in balancing.buckets():
-                found += balancing.balances(bucket_ms)
+            reconciler = _TopicReconciler(topic, self._topics[topic], now_ms, self._rules)
+            for bucket_ms in reconciler.buckets():
+                found += reconciler.reconciliations(bucket_ms)
         return found
 
 
-class _Balancing:
-    """Balances one topic at one moment."""
+class _TopicReconciler:
+    """Reconciles one topic at one moment."""
 
-    def __init__(self, topic: str, tiers: Mapping[tuple[str, str], _TierBooks], now_ms: int, rules: AuditRules) -> None:
+    def __init__(
+        self, topic: str, tiers: Mapping[tuple[str, str], _TierCounts], now_ms: int, rules: AuditRules
+    ) -> None:
         self._topic = topic
         self._now_ms = now_ms
         self._rules = rules
         self._tiers = tiers
-        self._sources = {key: books for key, books in tiers.items() if key[0] in SOURCES}
+        self._sources = {key: counts for key, counts in tiers.items() if key[0] in SOURCES}
         self._log = tiers.get((LOG, ""))
-        self._copies = {key: books for key, books in tiers.items() if key[0] in COPIES}
-        silent = {each[1:]: _TierBooks(first_sent_ms=0) for each in rules.readers if each.topic == topic}
-        known = {key: books for key, books in tiers.items() if reads(key[0])}
+        self._copies = {key: counts for key, counts in tiers.items() if key[0] in COPIES}
+        silent = {each[1:]: _TierCounts(first_sent_ms=0) for each in rules.readers if each.topic == topic}
+        known = {key: counts for key, counts in tiers.items() if reads(key[0])}
         self._readers = dict(sorted((silent | known).items()))
-        self._is_recreated = any(len(books.logs) > 1 for books in tiers.values())
-        self._covered = {key: books.covered() for key, books in self._readers.items()}
+        self._is_recreated = any(len(counts.logs) > 1 for counts in tiers.values())
+        self._covered = {key: counts.covered() for key, counts in self._readers.items()}
 
     def buckets(self) -> list[int]:
         """Those of sources and logs. What only a reader has is older than all that is known of them."""
         known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
-        return sorted({bucket_ms for books in known for bucket_ms in books.buckets})
+        return sorted({bucket_ms for counts in known for bucket_ms in counts.buckets})
 
-    def balances(self, bucket_ms: int) -> Iterator[Balance]:
+    def reconciliations(self, bucket_ms: int) -> Iterator[Reconciliation]:
         acknowledged = 0
-        for key, books in sorted(self._sources.items()):
-            bucket = books.buckets.get(bucket_ms)
+        for key, counts in sorted(self._sources.items()):
+            bucket = counts.buckets.get(bucket_ms)
             if bucket is not None:
                 acknowledged += bucket.messages
-                yield self._balance(key, bucket_ms, bucket, bucket.messages, bucket.messages)
+                yield self._reconciliation(key, bucket_ms, bucket, bucket.messages, bucket.messages)
         if self._log is None:
             if acknowledged:
-                yield self._balance((LOG, ""), bucket_ms, _Bucket(), acknowledged, 0, late=acknowledged)
+                yield self._reconciliation((LOG, ""), bucket_ms, _Bucket(), acknowledged, 0, late=acknowledged)
             return
         bucket = self._log.buckets.get(bucket_ms, _Bucket())
         if self._log.misses(bucket_ms):
             return
         expected = acknowledged if self._sources else bucket.records
         yield self._counted((LOG, ""), self._log, bucket_ms, expected)
-        for key, books in self._readers.items():
-            yield self._read(key, books, bucket_ms, bucket)
-        for key, books in sorted(self._copies.items()):
-            if not books.misses(bucket_ms):
-                yield self._counted(key, books, bucket_ms, bucket.records - bucket.repeated, by_id=True)
+        for key, counts in self._readers.items():
+            yield self._read(key, counts, bucket_ms, bucket)
+        for key, counts in sorted(self._copies.items()):
+            if not counts.misses(bucket_ms):
+                yield self._counted(key, counts, bucket_ms, bucket.records - bucket.repeated, by_id=True)
 
     def _counted(
-        self, key: tuple[str, str], books: _TierBooks, bucket_ms: int, expected: int, *, by_id: bool = False
-    ) -> Balance:
-        """A log, balanced by the number of its records, or of different message ids."""
-        bucket = books.buckets.get(bucket_ms, _Bucket())
+        self, key: tuple[str, str], counts: _TierCounts, bucket_ms: int, expected: int, *, by_id: bool = False
+    ) -> Reconciliation:
+        """A log, reconciled by the number of its records, or of different message ids."""
+        bucket = counts.buckets.get(bucket_ms, _Bucket())
         records, repeated = bucket.records, bucket.repeated
         missing = max(0, expected - (records - repeated if by_id else records))
-        lost = missing if books.is_beyond(bucket_ms, self._now_ms) else 0
+        lost = missing if counts.is_beyond(bucket_ms, self._now_ms) else 0
         if missing and not lost and not by_id:
-            lost = min(missing, books.passed_over(bucket))
+            lost = min(missing, counts.passed_over(bucket))
         surplus = max(0, records - repeated - expected)
-        return self._balance(
+        return self._reconciliation(
             key, bucket_ms, bucket, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus
         )
 
-    def _read(self, key: tuple[str, str], books: _TierBooks, bucket_ms: int, log: _Bucket) -> Balance:
-        """A reader, balanced by offsets. What was there before it began is not expected of it."""
+    def _read(self, key: tuple[str, str], counts: _TierCounts, bucket_ms: int, log: _Bucket) -> Reconciliation:
+        """A reader, reconciled by offsets. What was there before it began is not expected of it."""
         covered = self._covered[key]
         expected = late = lost = 0
         for partition, runs in log.offsets.items():
             handled = covered.get(partition, ())
-            begins = [first for first, _ in handled[:1]] + list(books.positions.get(partition, ()))
+            begins = [first for first, _ in handled[:1]] + list(counts.positions.get(partition, ()))
             if not begins:
-                awaited = size(runs) if bucket_ms >= books.first_sent_ms else 0
+                awaited = size(runs) if bucket_ms >= counts.first_sent_ms else 0
                 expected += awaited
                 late += awaited
                 continue
@@ -367,10 +371,10 @@ class _Balancing:
             expected += size(wanted)
             late += behind
             lost += size(missing) - behind
-        bucket = books.buckets.get(bucket_ms, _Bucket())
-        return self._balance(key, bucket_ms, bucket, expected, expected - lost - late, lost, late)
+        bucket = counts.buckets.get(bucket_ms, _Bucket())
+        return self._reconciliation(key, bucket_ms, bucket, expected, expected - lost - late, lost, late)
 
-    def _balance(
+    def _reconciliation(
         self,
         key: tuple[str, str],
         bucket_ms: int,
@@ -382,12 +386,12 @@ class _Balancing:
         *,
         duplicates: int = 0,
         surplus: int = 0,
-    ) -> Balance:
+    ) -> Reconciliation:
         closes_ms = bucket_ms + (self._rules.bucket_seconds + self._rules.grace_seconds) * 1000
         over = AuditVerdict.UNCOUNTED if self._log is None else AuditVerdict.INCOMPLETE
         missing = over if self._now_ms >= closes_ms else AuditVerdict.OPEN
         verdict = missing if lost or late else AuditVerdict.OK
-        return Balance(
+        return Reconciliation(
             topic=self._topic,
             bucket_ms=bucket_ms,
             tier=key[0],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of audits: it balances the books again and again, and reports what is missing: a line in the log, metrics
+"""The service of audits: it reconciles reports repeatedly, and reports what is missing: a line in the log, metrics
 for Prometheus, and a metric of Monasca over which `monasca-common init` defines an alarm.
 
 It has no state but what is in the topic of the reports, so it may be killed at any time, and several may run.
@@ -16,7 +16,7 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.audit.metrics import AuditMetrics, envelopes, tier_totals
-from monasca_common.audit.reconciliation import AuditBook, AuditVerdict, Balance
+from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
 from monasca_common.audit.report_log import ReportLog, open_report_log
 from monasca_common.audit.reporter import audited_source
 from monasca_common.audit.reports import bucket_of
@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 _READ_SECONDS = 300.0
 _CLOSE_SECONDS = 2.0
-_MOST_LINES = 20  # of one balance
+_MOST_LINES = 20  # of one reconciliation
 
 OpenLog = Callable[[int], ReportLog]
 
@@ -54,7 +54,7 @@ class AuditService:
         self._incomplete: set[tuple[str, int, str, str]] = set()
         self._recreated: set[str] = set()
         self._trouble = "nothing has been balanced yet"
-        self.balances = 0
+        self.reconciliations = 0
         self.metrics = AuditMetrics()
         self.health = ServiceHealth(
             "audit",
@@ -64,7 +64,7 @@ class AuditService:
         )
 
     def run(self) -> None:
-        """Balance until `stop`; after a failure it reads the reports anew. Raises nothing that Kafka raises."""
+        """Reconcile until `stop`; after a failure it reads the reports anew. Raises nothing that Kafka raises."""
         while not self._stopping.is_set():
             try:
                 self._serve()
@@ -80,20 +80,20 @@ class AuditService:
         self._stopping.set()
 
     def _serve(self) -> None:
-        book = AuditBook(self._settings.rules)
+        totals = AuditTotals(self._settings.rules)
         with contextlib.ExitStack() as stack:
             producer = self._opened_producer(stack) if self._settings.tenant else None
             log = stack.enter_context(self._open_log(self._since_ms()))
             for report in log.read(_READ_SECONDS):
-                book.add(report)
+                totals.add(report)
             fail_point("audit.after_read")
-            while not (self._stopping.is_set() or book.outdated):
-                self.balance(book, producer)
+            while not (self._stopping.is_set() or totals.outdated):
+                self.reconcile(totals, producer)
                 self._turn.turned()
                 due = self._clock.monotonic() + self._settings.balance_seconds
                 while self._clock.monotonic() < due and not self._stopping.is_set():
                     for report in log.poll():
-                        book.add(report)
+                        totals.add(report)
 
     def _opened_producer(self, stack: contextlib.ExitStack) -> KafkaProducer:
         """Its metric is audited as all that services send."""
@@ -102,23 +102,23 @@ class AuditService:
         stack.callback(producer.close, _CLOSE_SECONDS)
         return producer
 
-    def balance(self, book: AuditBook, producer: KafkaProducer | None) -> None:
-        """Balance once, and report what was found. Raises `MessagingError`."""
+    def reconcile(self, totals: AuditTotals, producer: KafkaProducer | None) -> None:
+        """Reconcile once, and report what was found. Raises `MessagingError`."""
         now_ms, since_ms = self._clock.time_ms(), self._since_ms()
-        book.forget(since_ms)
-        found = [each for each in book.balances(now_ms) if each.bucket_ms >= since_ms]
+        totals.forget(since_ms)
+        found = [each for each in totals.reconciliations(now_ms) if each.bucket_ms >= since_ms]
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
-        totals = tier_totals(found)
-        self.metrics.balanced(totals, book.foreign)
-        if producer is not None and totals:
-            messages = list(envelopes(totals, self._settings.tenant or "", self._settings.region, now_ms))
+        tiers = tier_totals(found)
+        self.metrics.reconciled(tiers, totals.foreign)
+        if producer is not None and tiers:
+            messages = list(envelopes(tiers, self._settings.tenant or "", self._settings.region, now_ms))
             producer.publish(self._settings.metrics_topic, messages).raise_for_undelivered()
             fail_point("audit.after_metrics")
         self._trouble = ""
-        self.balances += 1
+        self.reconciliations += 1
 
-    def _report(self, found: Sequence[Balance]) -> None:
+    def _report(self, found: Sequence[Reconciliation]) -> None:
         """Log what has become incomplete, or is so no longer."""
         now = {(each.topic, each.bucket_ms, each.tier, each.application): each for each in found}
         incomplete = {key for key, each in now.items() if each.verdict.is_final}
@@ -175,7 +175,7 @@ def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
         until(service)  # first: who sees that it has started may stop it
         LOG.info("%s", started("audit", reads=settings.topic, status_at=settings.status.address))
         service.run()
-    LOG.info("%s", stopped("audit", balances=service.balances))
+    LOG.info("%s", stopped("audit", balances=service.reconciliations))
 
 
 def _opening(admin: Admin, connection: ConnectionSettings, settings: AuditSettings) -> OpenLog:

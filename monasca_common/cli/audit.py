@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from cliff.lister import Lister
 
-from monasca_common.audit.reconciliation import AuditBook, Balance
+from monasca_common.audit.reconciliation import AuditTotals, Reconciliation
 from monasca_common.audit.report_log import ReportLog, open_report_log, report_extents
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AuditSettings, audit_settings
@@ -52,7 +52,7 @@ _MS = 1000
 
 
 class _LeftOut(Protocol):
-    """How many reports and messages are in no balance: see `AuditBook`."""
+    """How many reports and messages are in no reconciliation: see `AuditTotals`."""
 
     @property
     def foreign(self) -> int: ...
@@ -78,7 +78,7 @@ class _AuditCommand(ClusterCommand):
         progress.add_argument(parser)
         return parser
 
-    def judge(self, found: Sequence[Balance], parsed_args: argparse.Namespace) -> None:
+    def judge(self, found: Sequence[Reconciliation], parsed_args: argparse.Namespace) -> None:
         """Note the exit status: 1 where something is missing for good, 3 where nothing is known, which it says once."""
         if not found and self._status != NOTHING_FOUND:
             self.complain(
@@ -134,14 +134,14 @@ class AuditShow(_AuditCommand, Lister):
         self.judge(found, parsed_args)
         return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
 
-    def _here(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Balance], _LeftOut]:
+    def _here(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Reconciliation], _LeftOut]:
         settings, log = self.opened(parsed_args)
-        book = AuditBook(settings.rules)
+        totals = AuditTotals(settings.rules)
         with log:
-            add_reports(log, book, lines=parsed_args.progress)
-        return settings, book.balances(_now_ms()), book
+            add_reports(log, totals, lines=parsed_args.progress)
+        return settings, totals.reconciliations(_now_ms()), totals
 
-    def _on_spark(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Balance], _LeftOut]:
+    def _on_spark(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Reconciliation], _LeftOut]:
         """Raises `MessagingError` where Spark fails, too: nothing is known then."""
         if parsed_args.progress:
             raise ConfigurationError("--progress: it is not known how far Spark is: leave out --progress, or --spark")
@@ -192,10 +192,10 @@ class AuditWatch(_AuditCommand):
         settings = audit_settings(self.read(parsed_args))
         incomplete: set[tuple[Any, ...]] = set()
 
-        def look(book: AuditBook) -> None:
+        def look(totals: AuditTotals) -> None:
             since_ms = _since_ms(settings, parsed_args.last_seconds)
-            book.forget(since_ms)
-            found = _chosen(book.balances(_now_ms()), parsed_args.topic, since_ms)
+            totals.forget(since_ms)
+            found = _chosen(totals.reconciliations(_now_ms()), parsed_args.topic, since_ms)
             now = {_key(each) for each in found if each.verdict.is_final}
             for each in found:
                 if (_key(each) in now) != (_key(each) in incomplete):
@@ -205,7 +205,7 @@ class AuditWatch(_AuditCommand):
             self.judge(found, parsed_args)
 
         with _CurrentBook(lambda: self.opened(parsed_args), lines=parsed_args.progress) as current:
-            self.watch(parsed_args, lambda: look(current.book()), current.wait)
+            self.watch(parsed_args, lambda: look(current.totals()), current.wait)
 
 
 class _CurrentBook(contextlib.ExitStack):
@@ -217,17 +217,17 @@ class _CurrentBook(contextlib.ExitStack):
         super().__init__()
         self._open_log = open_log
         self._lines = lines
-        self._read: tuple[ReportLog, AuditBook] | None = None
+        self._read: tuple[ReportLog, AuditTotals] | None = None
 
-    def book(self) -> AuditBook:
+    def totals(self) -> AuditTotals:
         """Raises `MessagingError`; so does `wait`."""
         if self._read is None:
             settings, log = self._open_log()
-            book = AuditBook(settings.rules)
+            totals = AuditTotals(settings.rules)
             self.enter_context(log)
             with self._closed_at_error():
-                add_reports(log, book, lines=self._lines)
-            self._read = log, book
+                add_reports(log, totals, lines=self._lines)
+            self._read = log, totals
         return self._read[1]
 
     def wait(self, seconds: float) -> None:
@@ -235,12 +235,12 @@ class _CurrentBook(contextlib.ExitStack):
         if self._read is None:
             time.sleep(seconds)
             return
-        log, book = self._read
+        log, totals = self._read
         due = time.monotonic() + seconds
         with self._closed_at_error():
             while time.monotonic() < due:
                 for report in log.poll():
-                    book.add(report)
+                    totals.add(report)
 
     @contextlib.contextmanager
     def _closed_at_error(self) -> Iterator[None]:
@@ -252,12 +252,12 @@ class _CurrentBook(contextlib.ExitStack):
             raise
 
 
-def add_reports(log: ReportLog, book: AuditBook, *, lines: bool) -> None:
+def add_reports(log: ReportLog, totals: AuditTotals, *, lines: bool) -> None:
     """All that was reported up to now. ``lines``: see `progress.Shown`. Raises `MessagingError`."""
     told = -1
     with progress.Shown("reports", bounded=True, lines=lines) as shown:
         for report in log.read(_READ_SECONDS):
-            book.add(report)
+            totals.add(report)
             if told != log.done:
                 told = log.done
                 shown.tell(log.done, log.left)
@@ -272,15 +272,15 @@ def _since_ms(settings: AuditSettings, last_seconds: int | None) -> int:
     return bucket_of(since_ms, settings.bucket_seconds)
 
 
-def _chosen(found: Iterable[Balance], pattern: str, since_ms: int) -> list[Balance]:
+def _chosen(found: Iterable[Reconciliation], pattern: str, since_ms: int) -> list[Reconciliation]:
     return [each for each in found if each.bucket_ms >= since_ms and fnmatch.fnmatchcase(each.topic, pattern)]
 
 
-def _key(each: Balance) -> tuple[Any, ...]:
+def _key(each: Reconciliation) -> tuple[Any, ...]:
     return each.topic, each.bucket_ms, each.tier, each.application
 
 
-def _row(each: Balance) -> tuple[Any, ...]:
+def _row(each: Reconciliation) -> tuple[Any, ...]:
     """In the order of `_COLUMNS`."""
     return (
         each.topic,
@@ -300,13 +300,13 @@ def _row(each: Balance) -> tuple[Any, ...]:
     )
 
 
-def _completeness(each: Balance) -> float:
+def _completeness(each: Reconciliation) -> float:
     """So that one missing message of a million is not rounded away."""
     rounded = round(each.completeness, 4)
     return rounded if rounded < 1 or each.completeness == 1 else 0.9999
 
 
-def _line(each: Balance, *, as_json: bool) -> str:
+def _line(each: Reconciliation, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(dict(zip(_COLUMNS, _row(each), strict=True)))
     return (

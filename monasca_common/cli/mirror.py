@@ -13,7 +13,7 @@ from typing import Any
 from cliff.lister import Lister
 from oslo_config import cfg
 
-from monasca_common.audit.reconciliation import AuditBook
+from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import audit_settings
@@ -150,10 +150,10 @@ class MirrorVerify(OperatorCommand, Lister):
         now_ms = round(time.time() * 1000)
         since_ms = now_ms - audit.window_seconds * 1000 if parsed_args.since is None else parsed_args.since
         since_ms = bucket_of(since_ms, audit.bucket_seconds)
-        book = AuditBook(audit.rules)
+        totals = AuditTotals(audit.rules)
         with open_report_log(plugins.load_admin(conf), connection_settings(conf), audit.topic, since_ms) as log:
-            add_reports(log, book, lines=parsed_args.progress)
-        found = (each for each in book.balances(now_ms) if each.topic in topics and each.bucket_ms >= since_ms)
+            add_reports(log, totals, lines=parsed_args.progress)
+        found = (each for each in totals.reconciliations(now_ms) if each.topic in topics and each.bucket_ms >= since_ms)
         counts = copy_counts(found, mirror, now_ms, audit.rules)
         for topic in uncounted(counts, topics):
             self._status = 2

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from monasca_common.audit.reconciliation import AuditBook, AuditVerdict, Balance
+from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
 from monasca_common.audit.report_log import ReportLog, open_report_log
 from monasca_common.audit.reports import AuditReport, bucket_of
 from monasca_common.audit.settings import AuditSettings
@@ -64,8 +64,8 @@ class TierFigures:
     missing: int
     doubled: int
     delay_seconds: float
-    recent: Mapping[int, Balance]
-    wrong: tuple[Balance, ...]
+    recent: Mapping[int, Reconciliation]
+    wrong: tuple[Reconciliation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,18 @@ class AuditFigures:
     buckets: tuple[int, ...]
 
 
-def audit_figures(balances: Iterable[Balance], now_ms: int, bucket_seconds: int) -> AuditFigures:
+def audit_figures(balances: Iterable[Reconciliation], now_ms: int, bucket_seconds: int) -> AuditFigures:
     """The balances of each topic at each tier, together."""
     newest = bucket_of(now_ms, bucket_seconds)
     buckets = tuple(newest - back * bucket_seconds * 1000 for back in range(_BUCKETS))
-    tiers: dict[tuple[str, str], list[Balance]] = defaultdict(list)
+    tiers: dict[tuple[str, str], list[Reconciliation]] = defaultdict(list)
     for each in balances:
         place = each.tier if each.application in ("", each.tier) else f"{each.tier} {each.application}"
         tiers[each.topic, place].append(each)
     return AuditFigures(tuple(_tier(*names, found, buckets[-1]) for names, found in tiers.items()), buckets)
 
 
-def _tier(topic: str, place: str, balances: Sequence[Balance], since_ms: int) -> TierFigures:
+def _tier(topic: str, place: str, balances: Sequence[Reconciliation], since_ms: int) -> TierFigures:
     order = list(AuditVerdict)
     return TierFigures(
         topic,
@@ -112,7 +112,7 @@ class AuditGatherer:
         self._connection = connection
         self._settings = settings
         self._timeout_seconds = timeout_seconds
-        self._book = AuditBook(settings.rules)
+        self._totals = AuditTotals(settings.rules)
         self._log: ReportLog | None = None
 
     def __call__(self, now_ms: int) -> AuditFigures:
@@ -121,9 +121,9 @@ class AuditGatherer:
             return AuditFigures((), ())  # nobody wants one
         since_ms = bucket_of(now_ms - settings.window_seconds * 1000, settings.bucket_seconds)
         for report in self._reports(since_ms):
-            self._book.add(report)
-        self._book.forget(since_ms)
-        found = (each for each in self._book.balances(now_ms) if each.bucket_ms >= since_ms)
+            self._totals.add(report)
+        self._totals.forget(since_ms)
+        found = (each for each in self._totals.reconciliations(now_ms) if each.bucket_ms >= since_ms)
         return audit_figures(found, now_ms, settings.bucket_seconds)
 
     def _reports(self, since_ms: int) -> Iterable[AuditReport]:
@@ -212,7 +212,7 @@ def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:
     return TableRow(f"{tier.topic} {tier.place}", _TONES[tier.verdict], weight, cells)
 
 
-def _bucket(balance: Balance | None) -> Cell:
+def _bucket(balance: Reconciliation | None) -> Cell:
     if balance is None:
         return Cell("", shade="none")
     doubled = balance.duplicates + balance.surplus

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from monasca_common.audit.reconciliation import AuditRules, AuditVerdict, Balance
+from monasca_common.audit.reconciliation import AuditRules, AuditVerdict, Reconciliation
 from monasca_common.audit.reports import COPIES, LOG, MIRRORED
 
 
@@ -36,10 +36,10 @@ class CopyCount:
         return not self.is_open and bool(self.missing or self.extra)
 
 
-def copy_counts(found: Iterable[Balance], mirror: str, now_ms: int, rules: AuditRules) -> list[CopyCount]:
+def copy_counts(found: Iterable[Reconciliation], mirror: str, now_ms: int, rules: AuditRules) -> list[CopyCount]:
     """``found``: the balance of what all tiers report, in the order of topics and buckets. What arrived of a
     topic that was recreated is not known."""
-    spans: dict[tuple[str, int], list[Balance]] = defaultdict(list)
+    spans: dict[tuple[str, int], list[Reconciliation]] = defaultdict(list)
     for each in found:
         if each.verdict is not AuditVerdict.RECREATED:
             spans[each.topic, each.bucket_ms].append(each)
@@ -55,7 +55,7 @@ def uncounted(counts: Iterable[CopyCount], topics: Collection[str]) -> list[str]
     return sorted(set(topics) - {each.topic for each in counts if each.tier in COPIES})
 
 
-def _counts(tiers: Iterable[Balance], mirror: str, *, is_open: bool) -> Iterator[CopyCount]:
+def _counts(tiers: Iterable[Reconciliation], mirror: str, *, is_open: bool) -> Iterator[CopyCount]:
     log = next((each for each in tiers if each.tier == LOG), None)
     if log is None:
         return

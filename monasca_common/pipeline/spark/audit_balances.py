@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The balance of audits at scale: topics are balanced side by side, each by one task, with the rules of `AuditBook`.
+"""The balance of audits at scale: topics are balanced side by side, each by one task, with the rules of `AuditTotals`.
 
 A topic's balance needs the reports of that topic alone. So each report is split by topic, what belongs together is
 brought together and sorted, and a task has one book at a time, of the topic that it has come to.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from monasca_common.audit import reports
-from monasca_common.audit.reconciliation import AuditBook, AuditRules, Balance
+from monasca_common.audit.reconciliation import AuditRules, AuditTotals, Reconciliation
 from monasca_common.audit.reports import AuditReport
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.pipeline.jobs.loop import spark_told
@@ -37,9 +37,9 @@ _NO_TOPIC = ""  # of reports that cannot be balanced with ours, and are counted
 
 @dataclass(frozen=True, slots=True)
 class AuditBalances:
-    """In the order of topics, buckets and tiers. ``foreign``, ``early``: see `AuditBook`."""
+    """In the order of topics, buckets and tiers. ``foreign``, ``early``: see `AuditTotals`."""
 
-    balances: tuple[Balance, ...] = ()
+    balances: tuple[Reconciliation, ...] = ()
     foreign: int = 0
     early: int = 0
 
@@ -75,12 +75,12 @@ class BooksByTopic:
 
     def _rows(self, parts: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | None, int, int]]:
         for topic, of_topic in itertools.groupby(parts, key=lambda part: part[0]):
-            book = AuditBook(self.rules)
+            book = AuditTotals(self.rules)
             for _, value in of_topic:
                 report = reports.decode(value)
                 assert report is not None
                 book.add(report)
-            for each in book.balances(self.now_ms):
+            for each in book.reconciliations(self.now_ms):
                 yield topic, msgspec.json.encode(each), 0, 0
             yield topic, None, book.foreign, book.early
 
@@ -95,11 +95,11 @@ def balance(records: DataFrame, rules: AuditRules, now_ms: int, tasks: int) -> A
 
 def balances_of(rows: Iterable[tuple[str, bytes | None, int, int]]) -> AuditBalances:
     """Rows of `BOOKS`, in which those of a topic are together."""
-    found: list[Balance] = []
+    found: list[Reconciliation] = []
     foreign = early = 0
     for _, balanced, left_out, ahead in rows:
         if balanced is not None:
-            found.append(msgspec.json.decode(balanced, type=Balance))
+            found.append(msgspec.json.decode(balanced, type=Reconciliation))
         foreign += left_out
         early += ahead
     return AuditBalances(tuple(sorted(found, key=lambda each: each.topic)), foreign, early)

@@ -144,7 +144,7 @@ class MetricsTableTest(base.BaseTestCase):
 
     def test_audit(self):
         made = AuditMetrics()
-        made.balanced([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
+        made.reconciled([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
         made.failed()
         made.registry.register(CounterCollector(CounterStatus(1.0, SystemClock())))
         self.assert_told("monasca_audit_", generate_latest(made.registry).decode())

@@ -10,7 +10,7 @@ from unittest import mock
 
 from monasca_common.audit import service
 from monasca_common.audit.log_counter import CounterStarts, LogCounter
-from monasca_common.audit.reconciliation import AuditBook
+from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.service import AuditService
 from monasca_common.cli import audit_count, main
 
@@ -42,16 +42,16 @@ def forgets_the_ids():
 
 
 def balances_while_it_reads():
-    serve, add = AuditService._serve, AuditBook.add
+    serve, add = AuditService._serve, AuditTotals.add
 
     def serve_early(self):
         with service.open_producer(self._producer_settings) as producer:
 
-            def add_and_balance(book, report):
-                add(book, report)
-                self.balance(book, producer)
+            def add_and_balance(totals, report):
+                add(totals, report)
+                self.reconcile(totals, producer)
 
-            with mock.patch.object(AuditBook, "add", add_and_balance):
+            with mock.patch.object(AuditTotals, "add", add_and_balance):
                 serve(self)
 
     mock.patch.object(AuditService, "_serve", serve_early).start()

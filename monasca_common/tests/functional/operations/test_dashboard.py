@@ -12,7 +12,7 @@ from pathlib import Path
 import confluent_kafka
 from oslotest import base
 
-from monasca_common.audit.reconciliation import AuditVerdict, Balance
+from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
 from monasca_common.devbroker.fixtures import KafkaClusterFixture
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import dead_letters
@@ -189,7 +189,7 @@ def _balances(names):
                 lost = {4: 2, 5: 80, 6: 700}.get(back, 0) if number == 0 and tier == "database" else 0
                 late = 40 if back == 0 and tier == "database" else 0
                 verdict = AuditVerdict.INCOMPLETE if lost else AuditVerdict.OPEN if late else AuditVerdict.OK
-                yield Balance(
+                yield Reconciliation(
                     name,
                     newest - back * 600_000,
                     tier,

@@ -15,7 +15,7 @@ import confluent_kafka
 import fixtures
 
 from monasca_common.audit.log_counter import LogCounter
-from monasca_common.audit.reconciliation import balances
+from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import MIRRORED, AuditCount, AuditReport
@@ -158,7 +158,7 @@ class TestCrashes(MirrorCase):
             reports = list(log.read(SECONDS))
         counts = AuditCount(self.topic, 0, offsets=dict.fromkeys(range(2), ((0, _COUNT // 2),)))
         whole = AuditReport("whole", "broker", "", "", "", 0, audit.bucket_seconds, (counts,))
-        (mirrored,) = (each for each in balances([*reports, whole], 0, audit.rules) if each.tier == MIRRORED)
+        (mirrored,) = (each for each in reconciliations([*reports, whole], 0, audit.rules) if each.tier == MIRRORED)
         with each_once():
             self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))
 

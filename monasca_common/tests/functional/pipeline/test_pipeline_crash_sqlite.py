@@ -12,7 +12,7 @@ from msgspec import structs
 
 from monasca_common.audit import reports
 from monasca_common.audit.log_counter import LogCounter
-from monasca_common.audit.reconciliation import balances
+from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import main
 from monasca_common.kafka import open_consumer, open_producer
@@ -101,4 +101,4 @@ class SqliteCrashTest(PipelineProcessCase):
         ]
         now_ms = round(time.time() * 1000)
         rules = replace(self.audit.rules, grace_seconds=0)
-        return sum(each.lost for each in balances(mutants, now_ms, rules) if each.tier == "spark")
+        return sum(each.lost for each in reconciliations(mutants, now_ms, rules) if each.tier == "spark")

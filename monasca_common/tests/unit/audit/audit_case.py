@@ -9,7 +9,7 @@ from oslotest import base
 from monasca_common.audit import reports
 from monasca_common.audit.log_counter import LogCounter
 from monasca_common.audit.reader_audit import ReaderAudit
-from monasca_common.audit.reconciliation import balances
+from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import GivenStarts, Processor
@@ -84,10 +84,12 @@ class AuditCase(base.BaseTestCase):
     def reports(self):
         return [reports.decode(message.value) for message in self.kafka.broker.records(REPORTS)]
 
-    def balances(self):
-        """{(bucket's number, tier): balance}."""
-        found = balances(self.reports(), LATER_MS, self.settings.rules)
+    def reconciliations(self):
+        """{(bucket's number, tier): reconciliation}."""
+        found = reconciliations(self.reports(), LATER_MS, self.settings.rules)
         return {((each.bucket_ms - START_MS) // BUCKET_MS, each.tier): each for each in found}
 
     def figures(self):
-        return {key: (each.expected, each.messages, each.lost, each.late) for key, each in self.balances().items()}
+        return {
+            key: (each.expected, each.messages, each.lost, each.late) for key, each in self.reconciliations().items()
+        }

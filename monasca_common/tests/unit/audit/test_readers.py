@@ -11,7 +11,7 @@ import fixtures
 from monasca_common.audit.counter_status import CounterStatus
 from monasca_common.audit.log_counter import LogCounter
 from monasca_common.audit.reader_audit import ReaderAudit
-from monasca_common.audit.reconciliation import balances
+from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.reports import COPIES
 from monasca_common.kafka import Batch, KafkaConsumer, KafkaProducer, Processor, TransportError
 from monasca_common.kafka.errors import FatalError, RetriableError
@@ -181,7 +181,7 @@ class ReadersTest(AuditCase):
         self.count()
         self.read()
 
-        delay = self.balances()[0, "database"].max_delay_seconds
+        delay = self.reconciliations()[0, "database"].max_delay_seconds
         self.assertGreaterEqual(delay, 5)
 
     def test_a_failing_audit_disturbs_no_reader(self):
@@ -279,7 +279,7 @@ class CounterTest(AuditCase):
         self.fill(*[self.record(b"%d" % number) for number in range(10)])
         self.fill(self.record(b"3"), self.record(b"3", partition=1), self.record(b"4"), self.record(b"5", bucket=1))
         self.count()
-        found = self.balances()
+        found = self.reconciliations()
 
         self.assertEqual((13, 3), (found[0, "broker"].messages, found[0, "broker"].duplicates))
         self.assertEqual((1, 0), (found[1, "broker"].messages, found[1, "broker"].duplicates))
@@ -290,16 +290,17 @@ class CounterTest(AuditCase):
         self.fill(self.record(b"a"), *ahead, self.record(b"a"))
         self.count()
 
-        self.assertEqual(1, self.balances()[0, "broker"].duplicates)
+        self.assertEqual(1, self.reconciliations()[0, "broker"].duplicates)
 
     def test_a_log_that_is_counted_twice_has_the_same_messages_and_duplicates(self):
         self.fill(*[self.record(b"%d" % (number % 5), partition=number % 2) for number in range(12)])
         self.count("one")
-        once = self.balances()
+        once = self.reconciliations()
         self.count("another")
 
         self.assertEqual((12, 7), (once[0, "broker"].messages, once[0, "broker"].duplicates))
-        self.assertEqual((12, 7), (self.balances()[0, "broker"].messages, self.balances()[0, "broker"].duplicates))
+        again = self.reconciliations()[0, "broker"]
+        self.assertEqual((12, 7), (again.messages, again.duplicates))
 
     def test_a_counter_goes_on_where_it_committed(self):
         self.fill(self.record(b"1"))
@@ -314,11 +315,11 @@ class CounterTest(AuditCase):
         self.clock.advance(1)
         self.fill(*[self.record(b"%d" % number) for number in range(10)])
         self.count()
-        once = self.balances()[0, "broker"]
+        once = self.reconciliations()[0, "broker"]
         self.clock.advance(1200)
         self.fill(self.record(b"10"))
         self.count(again_from=dict.fromkeys(self.partitions(), 0))
-        again = self.balances()[0, "broker"]
+        again = self.reconciliations()[0, "broker"]
 
         self.assertEqual((10, 10, 1.0), (once.messages, once.bytes, once.mean_delay_seconds))
         self.assertEqual((11, 11), (again.messages, again.bytes))
@@ -401,9 +402,9 @@ class CleanRunsTest(AuditCase):
         wrong = {key: each for key, each in self.figures().items() if each[2] or each[3]}
         self.assertEqual({}, wrong)
         self.assertEqual([], self.incomplete())
-        self.assertEqual(0, sum(each.duplicates + each.surplus for each in self.balances().values()))
+        self.assertEqual(0, sum(each.duplicates + each.surplus for each in self.reconciliations().values()))
 
     def incomplete(self):
         """What would be an alarm now."""
-        found = balances(self.reports(), self.clock.time_ms(), self.settings.rules)
+        found = reconciliations(self.reports(), self.clock.time_ms(), self.settings.rules)
         return [each for each in found if each.verdict.is_final]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books: who has what, told for each topic, bucket and tier, whatever order reports come in."""
+"""The reconciliation: who has what, told for each topic, bucket and tier, whatever order reports come in."""
 
 import itertools
 import random
@@ -11,7 +11,7 @@ from oslotest import base
 
 from monasca_common.audit import reports
 from monasca_common.audit.metrics import tier_totals
-from monasca_common.audit.reconciliation import AuditBook, AuditRules, AuditVerdict, ExpectedReader, balances
+from monasca_common.audit.reconciliation import AuditRules, AuditTotals, AuditVerdict, ExpectedReader, reconciliations
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.audit.runs import runs_of
 
@@ -51,9 +51,9 @@ def handled(first, following, partition=0, position=None, **changes):
     return report("database", handled=[HandledRange("t", partition, first, following, position=position)], **changes)
 
 
-def books(*all_reports, now_ms=LATER):
-    """{(tier, application): balance} of the first bucket."""
-    found = balances(all_reports, now_ms, RULES)
+def reconciled(*all_reports, now_ms=LATER):
+    """{(tier, application): reconciliation} of the first bucket."""
+    found = reconciliations(all_reports, now_ms, RULES)
     return {(each.tier, each.application): each for each in found if each.bucket_ms == BUCKET}
 
 
@@ -61,9 +61,9 @@ def figures(each):
     return each.expected, each.messages, each.lost, each.late
 
 
-class BalanceTest(base.BaseTestCase):
+class ReconciliationTest(base.BaseTestCase):
     def test_what_arrived_everywhere_is_complete(self):
-        found = books(sent(100), logged(range(100)), handled(0, 100))
+        found = reconciled(sent(100), logged(range(100)), handled(0, 100))
 
         self.assertEqual({(100, 100, 0, 0)}, set(map(figures, found.values())))
         self.assertEqual({AuditVerdict.OK}, {each.verdict for each in found.values()})
@@ -71,18 +71,18 @@ class BalanceTest(base.BaseTestCase):
 
     def test_what_was_deleted_before_it_was_counted_is_lost_although_the_log_has_nothing_newer(self):
         counted = [*range(100), *range(150, 190)]
-        found = books(sent(200), logged(counted), handled(0, 190))
+        found = reconciled(sent(200), logged(counted), handled(0, 190))
         self.assertEqual((200, 140, 50, 10), figures(found[LOG]))
-        found = books(sent(100), logged(range(150, 190)), logged(range(100), BUCKET - 60_000))
+        found = reconciled(sent(100), logged(range(150, 190)), logged(range(100), BUCKET - 60_000))
         self.assertEqual((100, 40, 50, 10), figures(found[LOG]))
 
     def test_offsets_of_another_bucket_and_markers_of_transactions_are_not_lost(self):
         between = logged(range(100, 150), BUCKET - 60_000)
-        found = books(sent(200), logged([*range(100), *range(150, 170), *range(171, 190)]), between)
+        found = reconciled(sent(200), logged([*range(100), *range(150, 170), *range(171, 190)]), between)
         self.assertEqual((200, 139, 0, 61), figures(found[LOG]))
 
     def test_what_the_log_lost_is_missing_there_and_not_at_its_readers(self):
-        found = books(sent(100), logged(range(97)), logged([97], NEXT), handled(0, 98))
+        found = reconciled(sent(100), logged(range(97)), logged([97], NEXT), handled(0, 98))
 
         self.assertEqual((100, 97, 3, 0), figures(found[LOG]))
         self.assertEqual((97, 97, 0, 0), figures(found[READER]))
@@ -90,36 +90,36 @@ class BalanceTest(base.BaseTestCase):
         self.assertIs(AuditVerdict.INCOMPLETE, found[LOG].verdict)
 
     def test_what_a_reader_passed_over_is_lost_and_what_it_has_not_reached_is_late(self):
-        found = books(logged(range(100)), handled(0, 40), handled(45, 90))
+        found = reconciled(logged(range(100)), handled(0, 40), handled(45, 90))
 
         self.assertEqual((100, 85, 5, 10), figures(found[READER]))
 
     def test_missing_messages_are_in_the_bucket_of_their_event_time(self):
         all_reports = [logged(range(0, 100, 2)), logged(range(1, 100, 2), NEXT), handled(0, 11), handled(12, 100)]
-        found = {each.bucket_ms: each for each in balances(all_reports, LATER, RULES) if each.tier == "database"}
+        found = {each.bucket_ms: each for each in reconciliations(all_reports, LATER, RULES) if each.tier == "database"}
 
         self.assertEqual((50, 50, 0, 0), figures(found[BUCKET]))
         self.assertEqual((50, 49, 1, 0), figures(found[NEXT]))
 
     def test_no_duplicate_hides_what_a_reader_lost(self):
-        found = books(logged(range(100), repeated=range(90, 100)), handled(0, 50), handled(60, 100))
+        found = reconciled(logged(range(100), repeated=range(90, 100)), handled(0, 50), handled(60, 100))
 
         self.assertEqual(10, found[READER].lost)
 
     def test_duplicates_are_told_apart_from_a_surplus(self):
-        found = books(sent(100), logged(range(107), repeated=[30, 31, 32, 33]))
+        found = reconciled(sent(100), logged(range(107), repeated=[30, 31, 32, 33]))
 
         self.assertEqual((4, 3, 0), (found[LOG].duplicates, found[LOG].surplus, found[LOG].lost))
         self.assertIs(AuditVerdict.OK, found[LOG].verdict)
 
     def test_an_id_that_its_sender_uses_twice_is_acknowledged_twice_and_not_lost(self):
-        found = books(sent(2), logged(range(2), repeated=[1]))
+        found = reconciled(sent(2), logged(range(2), repeated=[1]))
 
         self.assertEqual((0, 1), (found[LOG].lost, found[LOG].duplicates))
 
     def test_a_copy_is_balanced_by_ids(self):
         copy = logged(range(1000, 1105), tier="mirror", repeated=range(1100, 1105))
-        found = books(logged(range(106), repeated=[5]), copy, logged([2000], NEXT, tier="mirror"))
+        found = reconciled(logged(range(106), repeated=[5]), copy, logged([2000], NEXT, tier="mirror"))
 
         self.assertEqual((105, 105, 5, 0), self.of_copy(found))
         self.assertEqual(5, found[COPY].lost)
@@ -131,35 +131,35 @@ class BalanceTest(base.BaseTestCase):
     def test_what_is_missing_is_open_until_the_grace_period_is_over(self):
         lossy = [sent(10), logged(range(9))]
 
-        self.assertIs(AuditVerdict.OPEN, books(*lossy, now_ms=BUCKET + 119_999)[LOG].verdict)
-        self.assertIs(AuditVerdict.INCOMPLETE, books(*lossy, now_ms=BUCKET + 120_000)[LOG].verdict)
+        self.assertIs(AuditVerdict.OPEN, reconciled(*lossy, now_ms=BUCKET + 119_999)[LOG].verdict)
+        self.assertIs(AuditVerdict.INCOMPLETE, reconciled(*lossy, now_ms=BUCKET + 120_000)[LOG].verdict)
 
     def test_late_data_makes_its_bucket_complete(self):
         early = [sent(10), logged(range(9)), handled(0, 9)]
-        found = books(*early, logged([9], sent_ms=AFTER), handled(9, 10, sent_ms=AFTER))
+        found = reconciled(*early, logged([9], sent_ms=AFTER), handled(9, 10, sent_ms=AFTER))
 
         self.assertEqual({(10, 10, 0, 0)}, set(map(figures, found.values())))
 
     def test_a_report_that_comes_twice_counts_once(self):
         once = sent(10)
 
-        self.assertEqual((10, 10, 0, 0), figures(books(once, once, logged(range(10)))[LOG]))
+        self.assertEqual((10, 10, 0, 0), figures(reconciled(once, once, logged(range(10)))[LOG]))
 
     def test_what_is_handled_again_after_a_crash_is_no_duplicate(self):
-        found = books(logged(range(100)), handled(0, 60), handled(40, 100))
+        found = reconciled(logged(range(100)), handled(0, 60), handled(40, 100))
 
         self.assertEqual((100, 100, 0, 0), figures(found[READER]))
 
     def test_a_position_of_the_readers_own_accounts_for_what_it_stored_before_it_was_killed(self):
-        found = books(logged(range(100)), handled(0, 60), handled(80, 100, position=80))
+        found = reconciled(logged(range(100)), handled(0, 60), handled(80, 100, position=80))
         self.assertEqual((100, 100, 0, 0), figures(found[READER]))
 
-        found = books(logged(range(100)), handled(0, 60), handled(80, 100))
+        found = reconciled(logged(range(100)), handled(0, 60), handled(80, 100))
         self.assertEqual(20, found[READER].lost)
 
     def test_what_lies_between_the_readers_own_position_and_its_start_is_lost(self):
         """Retention deleted it, or somebody moved the offset."""
-        found = books(logged(range(100)), handled(0, 40), handled(80, 100, position=60))
+        found = reconciled(logged(range(100)), handled(0, 40), handled(80, 100, position=60))
 
         self.assertEqual((100, 80, 20, 0), figures(found[READER]))
 
@@ -167,89 +167,93 @@ class BalanceTest(base.BaseTestCase):
         """The first one was killed before it reported anything but its position."""
         begun, restarted = handled(10, 10, position=10), handled(60, 60, position=60)
         for rest, late in (((), 40), ((handled(60, 100),), 0)):
-            found = books(logged(range(100)), begun, restarted, *rest)
+            found = reconciled(logged(range(100)), begun, restarted, *rest)
             self.assertEqual((90, 90 - late, 0, late), figures(found[READER]))
 
     def test_a_reader_that_reported_no_more_than_its_position_lacks_what_comes_behind(self):
-        found = books(logged(range(100)), handled(30, 30, position=30), now_ms=LATER)
+        found = reconciled(logged(range(100)), handled(30, 30, position=30), now_ms=LATER)
 
         self.assertEqual((70, 0, 0, 70), figures(found[READER]))
 
     def test_a_reader_that_starts_behind_its_own_position_lacks_what_is_between(self):
-        found = books(logged(range(100)), handled(40, 100, position=30))
+        found = reconciled(logged(range(100)), handled(40, 100, position=30))
 
         self.assertEqual((70, 60, 10, 0), figures(found[READER]))
 
     def test_a_reader_lacks_nothing_that_was_there_before_it_began(self):
-        found = books(logged(range(100)), handled(70, 100))
+        found = reconciled(logged(range(100)), handled(70, 100))
 
         self.assertEqual((30, 30, 0, 0), figures(found[READER]))
 
     def test_a_partition_that_a_reader_never_reports_is_late_from_the_bucket_after_its_start(self):
         two = AuditCount("t", BUCKET, offsets={0: ((0, 10),), 1: ((0, 10),)})
-        self.assertEqual((20, 10, 0, 10), figures(books(report("broker", two), handled(0, 10, sent_ms=BUCKET))[READER]))
-        self.assertEqual((10, 10, 0, 0), figures(books(report("broker", two), handled(0, 10, sent_ms=NEXT))[READER]))
+        self.assertEqual(
+            (20, 10, 0, 10), figures(reconciled(report("broker", two), handled(0, 10, sent_ms=BUCKET))[READER])
+        )
+        self.assertEqual(
+            (10, 10, 0, 0), figures(reconciled(report("broker", two), handled(0, 10, sent_ms=NEXT))[READER])
+        )
 
     def test_an_expected_reader_that_never_reported_lacks_everything(self):
         rules = replace(
             RULES, readers=(ExpectedReader("t", "database", "1_metrics"), ExpectedReader("u", "spark", "s"))
         )
-        silent = balances([sent(10), logged(range(10))], LATER, rules)
+        silent = reconciliations([sent(10), logged(range(10))], LATER, rules)
         self.assertEqual(
             [("producer", 0), ("broker", 0), ("database", 10)], [(each.tier, each.late) for each in silent]
         )
         self.assertIs(AuditVerdict.INCOMPLETE, silent[-1].verdict)
 
-        found = balances([sent(10), logged(range(10)), handled(4, 10)], LATER, rules)
+        found = reconciliations([sent(10), logged(range(10)), handled(4, 10)], LATER, rules)
         self.assertEqual((6, 6, 0, 0), figures(found[-1]))
 
     def test_an_expected_reader_that_is_dead_for_longer_than_the_window_lacks_what_comes(self):
         for readers, wanted in (((), []), ((ExpectedReader("t", "database", "1_metrics"),), [(10, 0, 0, 10)])):
-            book = AuditBook(replace(RULES, readers=readers))
+            totals = AuditTotals(replace(RULES, readers=readers))
             for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
-                book.add(each)
-            book.forget(AFTER)
-            found = [figures(each) for each in book.balances(LATER) if each.tier == "database"]
+                totals.add(each)
+            totals.forget(AFTER)
+            found = [figures(each) for each in totals.reconciliations(LATER) if each.tier == "database"]
             self.assertEqual(wanted, found)
 
     def test_a_counter_lacks_nothing_from_before_it_began(self):
-        found = books(sent(100), sent(50, NEXT), logged(range(3), since_ms=NEXT), logged(range(50), NEXT))
+        found = reconciled(sent(100), sent(50, NEXT), logged(range(3), since_ms=NEXT), logged(range(50), NEXT))
 
         self.assertEqual([("producer", "agent")], list(found))
 
     def test_a_counter_that_reports_nothing_more_makes_its_log_late_and_not_lost(self):
-        found = books(logged([0], BUCKET - 60_000), sent(10))
+        found = reconciled(logged([0], BUCKET - 60_000), sent(10))
 
         self.assertEqual((10, 0, 0, 10), figures(found[LOG]))
 
     def test_a_timestamp_from_the_future_makes_nothing_lost_that_is_merely_late(self):
         future = logged([100], 100 * LATER)
 
-        self.assertEqual((10, 0, 0, 10), figures(books(sent(10), future)[LOG]))
-        self.assertEqual((10, 0, 10, 0), figures(books(sent(10), future, logged([101], NEXT))[LOG]))
+        self.assertEqual((10, 0, 0, 10), figures(reconciled(sent(10), future)[LOG]))
+        self.assertEqual((10, 0, 10, 0), figures(reconciled(sent(10), future, logged([101], NEXT))[LOG]))
 
     def test_what_was_sent_to_a_topic_that_nothing_counts_is_not_known_to_have_arrived(self):
         uncounted = [sent(10), handled(0, 5)]
-        self.assertEqual((10, 0, 0, 10), figures(books(*uncounted)[LOG]))
-        self.assertIs(AuditVerdict.UNCOUNTED, books(*uncounted)[LOG].verdict)
-        self.assertIs(AuditVerdict.OPEN, books(*uncounted, now_ms=BUCKET)[LOG].verdict)
+        self.assertEqual((10, 0, 0, 10), figures(reconciled(*uncounted)[LOG]))
+        self.assertIs(AuditVerdict.UNCOUNTED, reconciled(*uncounted)[LOG].verdict)
+        self.assertIs(AuditVerdict.OPEN, reconciled(*uncounted, now_ms=BUCKET)[LOG].verdict)
 
     def test_of_a_topic_that_was_recreated_nothing_is_complete_and_nothing_missing(self):
         logs = [self.counted(range(100), "first"), self.counted(range(50), "second")]
-        found = books(sent(150), *logs, handled(0, 100))
+        found = reconciled(sent(150), *logs, handled(0, 100))
 
         self.assertEqual({AuditVerdict.RECREATED}, {each.verdict for each in found.values()})
         self.assertFalse(AuditVerdict.RECREATED.is_final)
         self.assertEqual([], tier_totals(found.values()))
 
     def test_a_book_is_outdated_once_the_first_of_two_logs_has_left_the_window(self):
-        book = AuditBook(RULES)
+        totals = AuditTotals(RULES)
         for each in (self.counted([0], "first"), self.counted([0], "second", NEXT + 120_000)):
-            book.add(each)
-        book.forget(NEXT)
-        self.assertFalse(book.outdated)
-        book.forget(NEXT + 120_000)
-        self.assertTrue(book.outdated)
+            totals.add(each)
+        totals.forget(NEXT)
+        self.assertFalse(totals.outdated)
+        totals.forget(NEXT + 120_000)
+        self.assertTrue(totals.outdated)
 
     def counted(self, offsets, log, bucket=BUCKET):
         count = AuditCount("t", bucket, len(offsets), offsets={0: runs_of(offsets)}, log=log)
@@ -257,7 +261,7 @@ class BalanceTest(base.BaseTestCase):
 
     def test_each_application_of_a_tier_is_balanced_by_itself(self):
         other = handled(0, 90, application="2_metrics")
-        found = books(logged(range(100)), handled(0, 100), other)
+        found = reconciled(logged(range(100)), handled(0, 100), other)
 
         self.assertEqual((100, 90, 0, 10), figures(found["database", "2_metrics"]))
         self.assertEqual((100, 100, 0, 0), figures(found[READER]))
@@ -265,77 +269,79 @@ class BalanceTest(base.BaseTestCase):
     def test_sources_of_all_applications_are_expected_together(self):
         api = report("api", AuditCount("t", BUCKET, 5), application="api")
 
-        self.assertEqual((12, 11, 0, 1), figures(books(sent(3), sent(4), api, logged(range(11)))[LOG]))
+        self.assertEqual((12, 11, 0, 1), figures(reconciled(sent(3), sent(4), api, logged(range(11)))[LOG]))
 
     def test_delays_are_those_of_all_messages_of_a_counter(self):
         counts = [AuditCount("t", BUCKET, 2, 10, 300, 200), AuditCount("t", BUCKET, 1, 5, 900, 900)]
-        found = books(report("producer", *counts, application="agent"))["producer", "agent"]
+        found = reconciled(report("producer", *counts, application="agent"))["producer", "agent"]
 
         self.assertEqual(
             (3, 15, 0.4, 0.9), (found.messages, found.bytes, found.mean_delay_seconds, found.max_delay_seconds)
         )
 
     def test_reports_with_other_buckets_are_counted_and_left_out(self):
-        book = AuditBook(RULES)
-        book.add(sent(5, bucket_seconds=600))
+        totals = AuditTotals(RULES)
+        totals.add(sent(5, bucket_seconds=600))
 
-        self.assertEqual(([], 1), (book.balances(LATER), book.foreign))
+        self.assertEqual(([], 1), (totals.reconciliations(LATER), totals.foreign))
 
     def test_times_that_have_not_come_are_counted_and_left_out(self):
-        book = AuditBook(RULES)
+        totals = AuditTotals(RULES)
         for number in range(3):
-            book.add(logged([number], bucket=BUCKET * 10_000 * (number + 1)))
-        book.add(sent(10))
-        book.add(logged(range(10, 19)))
-        late = [(each.tier, each.lost, each.late) for each in book.balances(BUCKET)]
+            totals.add(logged([number], bucket=BUCKET * 10_000 * (number + 1)))
+        totals.add(sent(10))
+        totals.add(logged(range(10, 19)))
+        late = [(each.tier, each.lost, each.late) for each in totals.reconciliations(BUCKET)]
 
-        self.assertEqual((3, [("producer", 0, 0), ("broker", 0, 1)]), (book.early, late))
+        self.assertEqual((3, [("producer", 0, 0), ("broker", 0, 1)]), (totals.early, late))
 
     def test_old_buckets_are_forgotten_and_their_topics_too(self):
-        book = AuditBook(RULES)
+        totals = AuditTotals(RULES)
         for each in (sent(5), logged(range(5)), handled(0, 5)):
-            book.add(each)
-        book.forget(NEXT)
+            totals.add(each)
+        totals.forget(NEXT)
 
-        self.assertEqual([], book.balances(LATER))
+        self.assertEqual([], totals.reconciliations(LATER))
 
     def test_when_a_counter_began_is_known_of_a_topic_that_is_idle_too(self):
-        book = AuditBook(RULES)
-        book.add(report("broker", AuditCount("t", NEXT), since_ms=NEXT))
-        book.forget(0)
-        book.add(sent(10, sent_ms=NEXT))
-        book.forget(0)
+        totals = AuditTotals(RULES)
+        totals.add(report("broker", AuditCount("t", NEXT), since_ms=NEXT))
+        totals.forget(0)
+        totals.add(sent(10, sent_ms=NEXT))
+        totals.forget(0)
 
-        self.assertNotIn("broker", {each.tier for each in book.balances(LATER)})
+        self.assertNotIn("broker", {each.tier for each in totals.reconciliations(LATER)})
 
     def test_a_reader_of_a_topic_that_was_idle_for_a_window_lacks_what_it_passed_over(self):
-        book = AuditBook(RULES)
+        totals = AuditTotals(RULES)
         for each in (logged(range(100)), handled(0, 100)):
-            book.add(each)
-        book.forget(AFTER)
+            totals.add(each)
+        totals.forget(AFTER)
         for each in (logged(range(100, 150), AFTER), handled(130, 150)):
-            book.add(each)
+            totals.add(each)
 
-        self.assertEqual([(50, 20, 30, 0)], [figures(each) for each in book.balances(LATER) if each.tier == "database"])
+        self.assertEqual(
+            [(50, 20, 30, 0)], [figures(each) for each in totals.reconciliations(LATER) if each.tier == "database"]
+        )
 
     def test_a_reader_out_of_service_is_forgotten_with_the_first_bucket_that_it_never_reported(self):
-        book = AuditBook(RULES)
+        totals = AuditTotals(RULES)
         for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
-            book.add(each)
-        book.forget(NEXT)
-        self.assertIn("database", {each.tier for each in book.balances(LATER)})
-        book.forget(AFTER)
-        self.assertEqual({"broker"}, {each.tier for each in book.balances(LATER)})
+            totals.add(each)
+        totals.forget(NEXT)
+        self.assertIn("database", {each.tier for each in totals.reconciliations(LATER)})
+        totals.forget(AFTER)
+        self.assertEqual({"broker"}, {each.tier for each in totals.reconciliations(LATER)})
 
     def test_an_old_report_that_comes_again_counts_once_while_its_bucket_is_kept(self):
-        book = AuditBook(RULES)
+        totals = AuditTotals(RULES)
         early = sent(10, NEXT, sent_ms=BUCKET)
-        book.add(early)
-        book.forget(NEXT)
+        totals.add(early)
+        totals.forget(NEXT)
         for each in (early, logged(range(10), NEXT)):
-            book.add(each)
+            totals.add(each)
 
-        self.assertEqual([(10, 10, 0, 0)] * 2, [figures(each) for each in book.balances(LATER)])
+        self.assertEqual([(10, 10, 0, 0)] * 2, [figures(each) for each in totals.reconciliations(LATER)])
 
     def test_a_report_is_what_was_written(self):
         written = report(
@@ -353,7 +359,7 @@ class CleanRunsTest(base.BaseTestCase):
 
     @given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 3))
     def test_nothing_is_missing(self, chance, messages, again):
-        found = balances(self.run_of(chance, messages, again), LATER, RULES)
+        found = reconciliations(self.run_of(chance, messages, again), LATER, RULES)
 
         self.assertEqual([], [each for each in found if each.verdict is not AuditVerdict.OK])
 
@@ -361,7 +367,7 @@ class CleanRunsTest(base.BaseTestCase):
     def test_exactly_what_a_reader_passed_over_is_missing(self, chance, messages, data):
         lost = data.draw(st.sets(st.integers(1, messages - 1), min_size=1))
         all_reports = self.run_of(chance, messages, 0, lost=lost)
-        found = balances(all_reports, LATER, RULES)
+        found = reconciliations(all_reports, LATER, RULES)
 
         self.assertEqual(len(lost), sum(each.lost + each.late for each in found))
         self.assertEqual({"database"}, {each.tier for each in found if each.lost + each.late})

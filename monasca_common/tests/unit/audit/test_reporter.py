@@ -178,7 +178,7 @@ class ReporterTest(AuditCase):
 
         self.assertEqual(2, len(self.reports()))
         self.assertEqual(1, len({report.id for report in self.reports()}))
-        self.assertEqual(3, self.balances()[0, "api"].messages)
+        self.assertEqual(3, self.reconciliations()[0, "api"].messages)
 
     def test_a_folder_that_cannot_be_used_is_named(self):
         path = os.path.join(self.folder, "file")

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from monasca_common.alarms.expression import parse
 from monasca_common.audit.metrics import MISSING_METRIC
-from monasca_common.audit.reconciliation import AuditBook
+from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reports import AuditCount, AuditReport
 from monasca_common.audit.service import AuditService
 from monasca_common.cli.audit_alarm import EXPRESSION
@@ -22,7 +22,7 @@ METRICS = "metrics"
 
 
 class _OneLook:
-    """The log of reports, of a service that is stopped once it has balanced them."""
+    """The log of reports, of a service that is stopped once it has reconciled them."""
 
     def __init__(self, service, found):
         self._service = service
@@ -36,7 +36,7 @@ class _OneLook:
 
     def read(self, seconds):
         yield from self._found
-        self._service.metrics.balanced = lambda *_: self._service.stop()  # the metric is sent after that
+        self._service.metrics.reconciled = lambda *_: self._service.stop()  # the metric is sent after that
 
     def poll(self):
         return ()
@@ -48,7 +48,7 @@ class AuditServiceTest(AuditCase):
         self.kafka.broker.create_topic(METRICS, 1)
         self.log = self.useFixture(fixtures.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         self.clock.advance(3600)
-        self.book = AuditBook(self.settings.rules)
+        self.totals = AuditTotals(self.settings.rules)
         self.service = AuditService(
             replace(self.settings, tenant="t1"), self.open_log, self.kafka.producer_settings(), clock=self.clock
         )
@@ -58,7 +58,7 @@ class AuditServiceTest(AuditCase):
 
     def lack(self, missing, report_id):
         for report in self.lacking(missing, report_id):
-            self.book.add(report)
+            self.totals.add(report)
 
     def lacking(self, missing=3, report_id="one"):
         count = AuditCount(TOPIC, START_MS, 10)
@@ -75,15 +75,15 @@ class AuditServiceTest(AuditCase):
         self.lack(3, "one")
         producer = self.kafka.producer()
         for _ in range(2):
-            self.service.balance(self.book, producer)
+            self.service.reconcile(self.totals, producer)
 
         self.assertEqual([("api", 0.0), ("broker", 3.0)] * 2, self.values())
         self.assertEqual(1, self.log.output.count("ERROR"))
         self.assertIn("3 of 10 messages are missing", self.log.output)
 
     def test_a_topic_that_nothing_counts_is_logged_and_sent(self):
-        self.book.add(AuditReport("one", "api", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
-        self.service.balance(self.book, self.kafka.producer())
+        self.totals.add(AuditReport("one", "api", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
+        self.service.reconcile(self.totals, self.kafka.producer())
 
         self.assertEqual([("api", 0.0), ("broker", 10.0)], self.values())
         self.assertIn("nothing counts the log", self.log.output)
@@ -91,7 +91,7 @@ class AuditServiceTest(AuditCase):
     def test_prometheus_has_what_is_missing_and_health_that_it_works(self):
         self.lack(3, "one")
         self.assertFalse(self.service.health.ready()[0])
-        self.service.balance(self.book, None)
+        self.service.reconcile(self.totals, None)
         text = generate_latest(self.service.metrics.registry).decode()
 
         self.assertIn('monasca_audit_missing_messages{application="broker",tier="broker",topic="t"} 3.0', text)
@@ -100,14 +100,14 @@ class AuditServiceTest(AuditCase):
 
     def test_what_comes_late_ends_it(self):
         self.lack(3, "one")
-        self.service.balance(self.book, None)
+        self.service.reconcile(self.totals, None)
         self.lack(0, "one")
-        self.book.add(
+        self.totals.add(
             AuditReport(
                 "late", "broker", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, offsets={0: ((7, 10),)}),)
             )
         )
-        self.service.balance(self.book, self.kafka.producer())
+        self.service.reconcile(self.totals, self.kafka.producer())
 
         self.assertEqual([("api", 0.0), ("broker", 0.0)], self.values())
         self.assertIn("are complete now", self.log.output)
@@ -115,9 +115,9 @@ class AuditServiceTest(AuditCase):
     def test_a_topic_that_was_recreated_is_logged_once_and_measured_nowhere(self):
         for log in ("first", "second"):
             count = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10),)}, log=log)
-            self.book.add(AuditReport(log, "broker", "a", "h", "i", START_MS, 60, (count,)))
+            self.totals.add(AuditReport(log, "broker", "a", "h", "i", START_MS, 60, (count,)))
         for _ in range(2):
-            self.service.balance(self.book, self.kafka.producer())
+            self.service.reconcile(self.totals, self.kafka.producer())
 
         self.assertEqual([], self.values())
         self.assertEqual(1, self.log.output.count("was deleted and recreated"))

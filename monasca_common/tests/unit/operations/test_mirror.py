@@ -11,7 +11,7 @@ from oslo_config import cfg
 from oslotest import base
 from prometheus_client import generate_latest
 
-from monasca_common.audit.reconciliation import AuditRules, balances
+from monasca_common.audit.reconciliation import AuditRules, reconciliations
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError, OffsetOutOfRange
@@ -472,7 +472,7 @@ class CopyCountsTest(base.BaseTestCase):
         )
 
     def counts(self, *reports, now_ms=90_000):
-        found = copy_counts(balances(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
+        found = copy_counts(reconciliations(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
         return {(each.tier, each.bucket_ms): (each.source, each.target, each.missing, each.extra) for each in found}
 
     def test_what_is_missing_or_doubled_is_counted_and_what_is_twice_in_both_is_not(self):
@@ -495,7 +495,7 @@ class CopyCountsTest(base.BaseTestCase):
     def test_before_the_grace_period_is_over_nothing_is_known_to_differ(self):
         reports = self.logged("broker", ((0, 100),)), self.logged("mirror", ((0, 90),))
         for now_ms, differs in ((59_999, False), (60_000, True)):
-            found = copy_counts(balances(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
+            found = copy_counts(reconciliations(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
             self.assertEqual([differs], [each.differs for each in found])
 
     def test_a_topic_of_which_a_counter_has_seen_two_logs_is_not_compared(self):
@@ -506,7 +506,9 @@ class CopyCountsTest(base.BaseTestCase):
         self.assertEqual({}, self.counts(self.logged("broker", ((0, 100),)), first, second))
 
     def test_a_topic_that_is_counted_in_one_cluster_alone_is_not_compared(self):
-        found = copy_counts(balances([self.logged("broker", ((0, 9),))], 90_000, self.RULES), "m", 90_000, self.RULES)
+        found = copy_counts(
+            reconciliations([self.logged("broker", ((0, 9),))], 90_000, self.RULES), "m", 90_000, self.RULES
+        )
         self.assertEqual(["metrics"], uncounted(found, ["metrics"]))
 
 

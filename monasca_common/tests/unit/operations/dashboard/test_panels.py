@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from oslotest import base
 
-from monasca_common.audit.reconciliation import AuditVerdict, Balance
+from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
 from monasca_common.kafka import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.audit_panel import audit_figures, audit_panel
@@ -63,7 +63,7 @@ class AuditPanelTest(base.BaseTestCase):
     NOW_MS = 200_000
 
     def balance(self, minute, tier="database", expected=1000, lost=0, late=0, duplicates=0, surplus=0, **facts):
-        return Balance(
+        return Reconciliation(
             topic="metrics",
             bucket_ms=minute * 60_000,
             tier=tier,

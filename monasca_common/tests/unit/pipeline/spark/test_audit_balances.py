@@ -7,7 +7,7 @@ import pyarrow as pa
 from oslotest import base
 
 from monasca_common.audit import reports
-from monasca_common.audit.reconciliation import AuditBook, AuditRules, AuditVerdict
+from monasca_common.audit.reconciliation import AuditRules, AuditTotals, AuditVerdict
 from monasca_common.pipeline.spark import audit_balances
 from monasca_common.pipeline.spark.audit_balances import BooksByTopic, ReportsByTopic, balances_of
 from monasca_common.tests.unit.audit.random_reports import BUCKET_SECONDS, random_reports
@@ -42,13 +42,13 @@ class AuditBalancesTest(base.BaseTestCase):
         verdicts, left_out = set(), [0, 0]
         for seed in range(60):
             all_reports = random_reports(random.Random(seed), START_MS)
-            book = AuditBook(RULES)
+            book = AuditTotals(RULES)
             for report in all_reports:
                 book.add(report)
 
             found = by_tasks([reports.encode(each) for each in all_reports] + [b"no report", None])
 
-            self.assertEqual(book.balances(NOW_MS), list(found.balances), f"seed {seed}")
+            self.assertEqual(book.reconciliations(NOW_MS), list(found.balances), f"seed {seed}")
             self.assertEqual((book.foreign, book.early), (found.foreign, found.early), f"seed {seed}")
             verdicts |= {each.verdict for each in found.balances}
             left_out = [left_out[0] + found.foreign, left_out[1] + found.early]
