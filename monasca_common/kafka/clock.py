@@ -4,9 +4,14 @@ ends a wait."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Protocol
+
+from monasca_common.kafka.errors import WrongType
+
+_LONGEST_SECONDS = 1e6  # eleven days; librdkafka counts milliseconds in 32 bits
 
 
 class Clock(Protocol):
@@ -56,3 +61,11 @@ class Signal:
     def wait(self, clock: Clock, timeout: float | None) -> bool:
         """Whether it was set, since the last wait or within ``timeout`` seconds of ``clock`` (``None``: no limit)."""
         return clock.wait(self._lock, timeout)
+
+
+def check_seconds(timeout: float) -> float:
+    """Return a caller's time-out within the limits of a wait: from 0 (do not wait) to eleven days. Raise `WrongType`
+    for what is not a number."""
+    if not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise WrongType(f"timeout: a time-out is a number of seconds, not {timeout!r}")
+    return min(max(0.0, timeout), _LONGEST_SECONDS)

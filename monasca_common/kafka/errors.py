@@ -73,7 +73,7 @@ class InCallbackError(MisuseError):
 
 
 class WrongType(MisuseError, TypeError):
-    """A topic, key or message is of the wrong type; nothing of the call was sent."""
+    """An argument is of the wrong type; the call did nothing."""
 
 
 class DeliveryError(MessagingError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from monasca_common.kafka.clock import Clock, Signal
+from monasca_common.kafka.clock import Clock, Signal, check_seconds
 from monasca_common.kafka.consumer.assignment import Assignment, Positions
 from monasca_common.kafka.consumer.commit import CommitResult, Committer, check_offsets
 from monasca_common.kafka.consumer.poll_results import LogEnds, PollErrors
@@ -24,6 +24,7 @@ from monasca_common.kafka.errors import (
     MisuseError,
     StaleCommit,
     TransportError,
+    WrongType,
 )
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import Batch, Columns, OffsetAndEpoch, PartitionBatch, TopicPartition
@@ -78,7 +79,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._guard = ForkGuard("KafkaConsumer", in_child=self._enter_child)
         self._transport = transport = BoundedConsumer(transport)
         self._clock = transport.clock
-        self._chosen = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
+        self._chosen = None if partitions is None else [_as_partition(tp) for tp in partitions]
         topics = settings.topics if self._chosen is None else tuple(sorted({tp.topic for tp in self._chosen}))
         self._topics = topics
         self._assignment = Assignment()
@@ -137,8 +138,9 @@ class KafkaConsumer(RefusesOldArguments):
         """
         self._ready()
         self._not_in_callback("poll")
-        if not 0 < max_messages <= _MOST_MESSAGES:
-            raise MisuseError(f"max_messages is {max_messages}: a poll returns 1 to {_MOST_MESSAGES} messages")
+        if not isinstance(max_messages, int) or not 0 < max_messages <= _MOST_MESSAGES:
+            raise MisuseError(f"max_messages is {max_messages!r}: a poll returns 1 to {_MOST_MESSAGES} messages")
+        timeout = check_seconds(timeout)
         failure = self._watch.failure or self._errors.fatal
         if failure is not None:
             raise failure
@@ -150,7 +152,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._interrupted = True
         if self._assignment.waiting:
             self._rebalancer.retry_starts()
-        fetched, ends = self._fetch(max_messages, max(0.0, timeout))  # to the client, -1 is without limit
+        fetched, ends = self._fetch(max_messages, timeout)
         parts = self._owned_parts(fetched.parts)
         self._positions.rewind(self._ends.reach(ends))
         batch = Batch(parts, self._errors.pending)
@@ -214,7 +216,7 @@ class KafkaConsumer(RefusesOldArguments):
         progress = self._progress(what)
         if not progress:
             return {}
-        budget = self.settings.stop_timeout_seconds if timeout is None else timeout
+        budget = self.settings.stop_timeout_seconds if timeout is None else check_seconds(timeout)
         deadline = self._rebalancer.deadline
         if deadline is not None:
             budget = min(budget, max(0.0, deadline - self._clock.monotonic()))
@@ -240,9 +242,12 @@ class KafkaConsumer(RefusesOldArguments):
     ) -> dict[TopicPartition, OffsetAndEpoch]:
         if isinstance(what, Batch):
             return {part.topic_partition: OffsetAndEpoch(part.epoch, part.next_offset) for part in what.partitions}
+        if not isinstance(what, Mapping):
+            kind = type(what).__name__
+            raise WrongType(f"commit a Batch, or a mapping from TopicPartition to the next offset, not {kind}")
         progress = {}
         for partition, at in what.items():
-            tp = TopicPartition(*partition)
+            tp = _as_partition(partition)
             progress[tp] = (
                 at if isinstance(at, OffsetAndEpoch) else OffsetAndEpoch(self._assignment.epoch(tp) or _NOT_OWNED, at)
             )
@@ -267,7 +272,7 @@ class KafkaConsumer(RefusesOldArguments):
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset that `poll` hands out; ``None`` if the partition is not owned or its start is unknown."""
         self._ready()
-        return self._assignment.positions.get(partition)
+        return self._assignment.positions.get(_as_partition(partition))
 
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
         """The partitions whose log `poll` has handed out to its end since the last call, each with that end.
@@ -282,7 +287,7 @@ class KafkaConsumer(RefusesOldArguments):
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
         """How many partitions any topic has. Raises `TransportError` (unknown topic, no permission, no answer)."""
         self._ready()
-        return self._transport.partition_count(topic, max(0.0, timeout))
+        return self._transport.partition_count(topic, check_seconds(timeout))
 
     def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
         """The id of each topic that is read, if the broker reports it: another id is another topic.
@@ -292,7 +297,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._ready()
         if not self.settings.topic_check_seconds:
             return {}
-        return self._transport.topic_ids(self._topics, max(0.0, timeout))
+        return self._transport.topic_ids(self._topics, check_seconds(timeout))
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
         """The offsets that the option ``start`` names, whatever the group committed. It works within
@@ -301,7 +306,7 @@ class KafkaConsumer(RefusesOldArguments):
         Raises `TransportError`.
         """
         self._ready()
-        return self._starts.resolve([TopicPartition(*tp) for tp in partitions], timeout)
+        return self._starts.resolve([_as_partition(tp) for tp in partitions], timeout)
 
     def lag(self, timeout: float = 1.0) -> dict[TopicPartition, int]:
         """How many messages each owned partition is behind, from the last fetch if that has it."""
@@ -321,7 +326,7 @@ class KafkaConsumer(RefusesOldArguments):
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read ``offset`` next; revives a partition that ran out of range."""
-        self._move({TopicPartition(*partition): offset})
+        self._move({_as_partition(partition): offset})
 
     def seek_to_time(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Read on from the first message at or after each time (ms since the epoch), from the end without one."""
@@ -357,7 +362,7 @@ class KafkaConsumer(RefusesOldArguments):
     def _mine(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
         self._ready()
         owned = self._assignment.owned
-        return sorted(owned if partitions is None else owned.intersection(TopicPartition(*tp) for tp in partitions))
+        return sorted(owned if partitions is None else owned.intersection(map(_as_partition, partitions)))
 
     def _move(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         self._ready()
@@ -382,7 +387,7 @@ class KafkaConsumer(RefusesOldArguments):
             return
         self._not_in_callback("close")
         self.limit_calls(None)
-        budget = self.settings.stop_timeout_seconds if timeout is None else timeout
+        budget = self.settings.stop_timeout_seconds if timeout is None else check_seconds(timeout)
         deadline = self._clock.monotonic() + budget
         self._watch.stop()
         try:
@@ -420,3 +425,10 @@ class KafkaConsumer(RefusesOldArguments):
     def _not_in_callback(self, what: str) -> None:
         if self._rebalancer.callback is not None:
             raise InCallbackError(f"{what} within a rebalance listener would wait for itself: do it after the poll")
+
+
+def _as_partition(given: tuple[str, int]) -> TopicPartition:
+    """The partition that any pair of a topic and a number names."""
+    if not isinstance(given, tuple) or len(given) != 2 or not (isinstance(given[0], str) and isinstance(given[1], int)):
+        raise WrongType(f"a partition is a TopicPartition of a topic and a number, not {given!r}")
+    return TopicPartition(*given)

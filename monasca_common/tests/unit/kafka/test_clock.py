@@ -4,7 +4,8 @@ import threading
 
 from oslotest import base
 
-from monasca_common.kafka.clock import Signal, SystemClock
+from monasca_common.kafka.clock import Signal, SystemClock, check_seconds
+from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.transport.memory import VirtualClock
 
 
@@ -17,6 +18,15 @@ class SystemClockTest(base.BaseTestCase):
         taken = threading.Lock()
         with taken:
             self.assertFalse(SystemClock().wait(taken, -1))
+
+
+class CheckSecondsTest(base.BaseTestCase):
+    def test_a_timeout_has_the_limits_that_clients_take(self):
+        self.assertEqual([0, 0, 2.5, 1e6, 1e6], [check_seconds(each) for each in (-1, 0, 2.5, 1e300, math.inf)])
+
+    def test_a_timeout_is_a_number(self):
+        for timeout in ("1", None, math.nan, [1]):
+            self.assertRaises(WrongType, check_seconds, timeout)
 
 
 class SignalTest(base.BaseTestCase):

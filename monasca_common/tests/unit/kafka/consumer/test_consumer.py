@@ -490,9 +490,30 @@ class TestNoOffsets(ConsumerCase):
         self.script(assign(A), lambda _: [message(A, 0)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
-        for count in (0, -1, 1_000_001):
+        for count in (0, -1, 1_000_001, 1.0, "5", None):
             self.assertRaises(MisuseError, consumer.poll, count, 0)
         self.assertEqual(1, len(consumer.poll(1, timeout=0)))
+
+    def test_a_timeout_that_is_not_a_number_is_misuse_and_takes_no_message_along(self):
+        self.script(assign(A), lambda _: [message(A, 0)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        for timeout in ("1", None, float("nan")):
+            self.assertRaises(MisuseError, consumer.poll, timeout=timeout)
+        for call in (consumer.partition_count, consumer.commit):
+            self.assertRaises(MisuseError, call, {A: 1}, timeout="1")
+        self.assertEqual(1, len(consumer.poll(1, timeout=0)))
+
+    def test_what_is_no_partition_and_no_progress_is_misuse_that_names_it(self):
+        consumer = self.consumer()
+        for given in ("x", 5, None, {"metrics": 1}, [A], {("metrics", "0"): 1}, {("metrics",): 1}):
+            with self.assertRaisesRegex(MisuseError, "TopicPartition"):
+                consumer.commit(given)
+        for call in (consumer.pause, consumer.resume, consumer.seek_to_beginning, consumer.resolve_starts):
+            with self.assertRaisesRegex(MisuseError, "not 'metrics'"):
+                call(["metrics"])
+        with self.assertRaisesRegex(MisuseError, "not 'metrics'"):
+            consumer.position("metrics")
 
 
 class TestGoingBack(ConsumerCase):
