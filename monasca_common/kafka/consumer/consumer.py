@@ -237,9 +237,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._ready()
         return self._transport.group_metadata()
 
-    def _progress(
-        self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
-    ) -> dict[TopicPartition, OffsetAndEpoch]:
+    def _progress(self, what: object) -> dict[TopicPartition, OffsetAndEpoch]:
         if isinstance(what, Batch):
             return {part.topic_partition: OffsetAndEpoch(part.epoch, part.next_offset) for part in what.partitions}
         if not isinstance(what, Mapping):
@@ -427,7 +425,7 @@ class KafkaConsumer(RefusesOldArguments):
             raise InCallbackError(f"{what} within a rebalance listener would wait for itself: do it after the poll")
 
 
-def _as_partition(given: tuple[str, int]) -> TopicPartition:
+def _as_partition(given: object) -> TopicPartition:
     """The partition that any pair of a topic and a number names."""
     if not isinstance(given, tuple) or len(given) != 2 or not (isinstance(given[0], str) and isinstance(given[1], int)):
         raise WrongType(f"a partition is a TopicPartition of a topic and a number, not {given!r}")
