@@ -140,10 +140,9 @@ def _authenticated(
 
 
 def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_context: AlarmsContext) -> None:
-    settings = posts.settings
     readable: Any = reader if reader is not None else _NoReader()
     metrics.add_routes(app, posts, readable)
-    measurements.add_routes(app, readable, settings)
+    measurements.add_routes(app, readable)
     alarms.add_routes(app, readable, alarms_context, posts.publishing)
     alarm_definitions.add_routes(app, alarms_context)
     notification_methods.add_routes(app, alarms_context)

@@ -21,6 +21,9 @@ _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 _ANY_RATIO_BYTES = 64 * 1024
 # Who writes members writes one for each 64 KiB (bgzip) or more; each of them costs 20 us, however little is in it.
 _MOST_GZIP_MEMBERS = 1000
+# How many times larger a body may become: measurements shrink 5 to 50 times.
+_MOST_GZIP_RATIO = 100
+BODY_SECONDS = 10.0  # of a client, from the end of the header on
 _SLICE_BYTES = 16 * 1024
 _ZEROS = re.compile(rb"\0*")
 
@@ -70,7 +73,7 @@ def _read(environ: dict[str, Any], settings: ApiSettings) -> bytes:
     except Problem:
         raise
     except BlockingIOError:
-        raise _too_slow(settings) from None
+        raise _too_slow() from None
     except Exception as error:  # servers have error types of their own for a cut or malformed body
         raise bad_request(f"the body could not be read to its end: {type(error).__name__}") from error
 
@@ -86,7 +89,7 @@ def _content_length(environ: dict[str, Any]) -> int | None:
 
 def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> bytes:
     """Raises `Problem` as soon as too much has come or too much time has passed."""
-    deadline = time.monotonic() + settings.body_timeout_seconds
+    deadline = time.monotonic() + BODY_SECONDS
     limit = settings.max_body_bytes if length is None else length
     pieces: list[bytes] = []
     size = 0
@@ -99,7 +102,7 @@ def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> byte
         pieces.append(piece)
         size += len(piece)
         if time.monotonic() > deadline:
-            raise _too_slow(settings)
+            raise _too_slow()
     if length is None and size > limit:
         raise _too_large(settings)
     if length is not None and size < length:
@@ -109,7 +112,7 @@ def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> byte
 
 def decompressed(body: bytes, settings: ApiSettings) -> bytes:
     """The gzip members of ``body``, decompressed no further than the limits. Raises `Problem`: 400 or 413."""
-    limit = int(min(settings.max_body_bytes, max(_ANY_RATIO_BYTES, len(body) * settings.max_gzip_ratio)))
+    limit = int(min(settings.max_body_bytes, max(_ANY_RATIO_BYTES, len(body) * _MOST_GZIP_RATIO)))
     whole = memoryview(body)
     pieces: list[bytes] = []
     size = at = 0
@@ -153,14 +156,14 @@ def _inflated(settings: ApiSettings, limit: int) -> Problem:
     if limit >= settings.max_body_bytes:
         return _too_large(settings)
     return too_large(
-        f"the gzip body becomes more than {settings.max_gzip_ratio:g} times larger: send it less compressed, or in "
+        f"the gzip body becomes more than {_MOST_GZIP_RATIO:g} times larger: send it less compressed, or in "
         "parts; nothing of it was taken"
     )
 
 
-def _too_slow(settings: ApiSettings) -> Problem:
+def _too_slow() -> Problem:
     return Problem(
         408,
         "Request Timeout",
-        f"the body did not come within {settings.body_timeout_seconds:g} s: send it again; nothing of it was taken",
+        f"the body did not come within {BODY_SECONDS:g} s: send it again; nothing of it was taken",
     )

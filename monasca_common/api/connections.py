@@ -451,7 +451,7 @@ class Connections:
         if not self._ended_early["out of open files"]:
             LOG.error(
                 "no more connections can be accepted (%s); those that wait longest are dropped: raise the limit of "
-                "open files (ulimit -n, LimitNOFILE), or lower [api] max_connections",
+                "open files (ulimit -n, LimitNOFILE)",
                 error.strerror,
             )
         if not self._drop_longest_waiting("out of open files"):

@@ -46,7 +46,7 @@ class AlarmsContext:
         return self.database
 
     def query(self, request: falcon.Request) -> Query:
-        return Query(request.query_string, tenant=request.context.tenant, page_limit=self.settings.page_limit)
+        return Query(request.query_string, tenant=request.context.tenant)
 
     def document(self, request: falcon.Request, kind: type[Document]) -> Document:
         """The body, as ``kind``. Raises `Problem`: 400 for what is not JSON, 422 for members of other types."""
@@ -82,7 +82,6 @@ class AlarmsContext:
             response,
             enumerate(found, part.offset + 1),
             limit=part.limit,
-            max_bytes=self.settings.max_answer_bytes,
             element=lambda numbered: element(numbered[1]),
             offset=lambda numbered: str(numbered[0]),
         )

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import falcon
 import msgspec
 
+from monasca_common.api.paging import PAGE_LIMIT
 from monasca_common.api.query import DEFAULT_PERIOD_SECONDS, MAX_PERIOD_SECONDS
 from monasca_common.api.settings import ApiSettings
 from monasca_common.models.limits import LONGEST_TEXT, MOST_META_ENTRIES, POSTED, TextRule
@@ -31,22 +32,21 @@ _JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Of the query, unless ``place`` says otherwise. ``schema`` may depend on the settings."""
+    """Of the query, unless ``place`` says otherwise."""
 
     name: str
     text: str
-    schema: Schema | Callable[[ApiSettings], Schema]
+    schema: Schema
     required: bool = False
     place: str = "query"
 
-    def described(self, settings: ApiSettings) -> Schema:
-        schema = self.schema(settings) if callable(self.schema) else self.schema
+    def described(self) -> Schema:
         return {
             "name": self.name,
             "in": self.place,
             "description": self.text,
             "required": self.required,
-            "schema": schema,
+            "schema": self.schema,
         }
 
 
@@ -127,7 +127,7 @@ TIMES = (
 LIMIT = Parameter(
     "limit",
     "At most so many elements; more than the default are not given",
-    lambda settings: {"type": "integer", "minimum": 1, "default": settings.page_limit},
+    {"type": "integer", "minimum": 1, "default": PAGE_LIMIT},
 )
 OFFSET = Parameter("offset", "Where a page begins: taken from the link named next of the one before", STRING)
 ROW_OFFSET = Parameter("offset", "How many elements to skip", {"type": "integer", "minimum": 0})
@@ -267,7 +267,7 @@ def _operation(described: Operation, settings: ApiSettings, *, public: bool) -> 
     responses = {str(status): _answer("It is not so", _JSON, schema) for status, schema in described.also.items()}
     found: dict[str, Any] = {
         "summary": described.summary,
-        "parameters": [each.described(settings) for each in parameters],
+        "parameters": [each.described() for each in parameters],
         "responses": {
             str(described.status): _answer("It is done", described.media_type, described.returns),
             **responses,

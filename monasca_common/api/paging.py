@@ -13,6 +13,9 @@ import msgspec
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.storage.reader import PageOf
 
+PAGE_LIMIT = 10_000  # elements of an answer; rows, for measurements and statistics
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of the elements of an answer, which takes twice this memory
+
 T = TypeVar("T")
 encode = msgspec.json.encode
 
@@ -46,21 +49,20 @@ def answer_page(
     found: Iterable[T],
     *,
     limit: int,
-    max_bytes: int,
     element: Callable[[T], Any],
     offset: Callable[[T], str],
 ) -> None:
     """As many of what is found as may be shown at once. ``element`` makes the shown ones, ``offset`` their places.
 
-    Raises `Problem` (422) if the first one alone is larger than ``max_bytes``.
+    Raises `Problem` (422) if the first one alone is larger than `MAX_ANSWER_BYTES`.
     """
     texts: list[bytes] = []
-    left, last = max_bytes, None
+    left, last = MAX_ANSWER_BYTES, None
     for one in found:
         text = encode(element(one))
         left -= len(text) + 1
         if left < 0 and not texts:
-            raise too_large(len(text), max_bytes, offset(one))
+            raise too_large(len(text), offset(one))
         if left < 0 or len(texts) == limit:
             break
         texts.append(text)
@@ -75,11 +77,10 @@ def one_more(page: PageOf) -> PageOf:
     return PageOf(page.limit + 1, page.after)
 
 
-def too_large(size_bytes: int, max_bytes: int, behind: str) -> Problem:
+def too_large(size_bytes: int, behind: str) -> Problem:
     """An element that no page can hold. ``behind``: the offset with which the list goes on."""
     return unprocessable(
-        f"an element has {size_bytes} bytes, and an answer may have {max_bytes} ([api] max_answer_bytes): have that "
-        f"raised, or go on behind it with offset={behind}"
+        f"an element has {size_bytes} bytes, and an answer may have {MAX_ANSWER_BYTES}: skip it with offset={behind}"
     )
 
 

@@ -17,6 +17,7 @@ from monasca_common.alarms.alarm_queries import WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
 from monasca_common.alarms.definitions import SEVERITIES, STATES, DefinitionFilter
 from monasca_common.alarms.sent_notifications import SENT_STATES, WhichNotifications
+from monasca_common.api import paging
 from monasca_common.api.problems import bad_request, unprocessable
 from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, SeriesFilter, Span
 
@@ -98,9 +99,8 @@ class StatisticsQuery:
 class Query:
     """One request's parameters. ``text`` is the raw query string; ``tenant`` is known from elsewhere."""
 
-    def __init__(self, text: str, *, tenant: str, page_limit: int) -> None:
+    def __init__(self, text: str, *, tenant: str) -> None:
         self._tenant = tenant
-        self._page_limit = page_limit
         try:
             # WSGI hands bytes over as Latin-1; what is not percent-encoded in them is UTF-8.
             readable = text.encode("latin-1", "replace").decode("utf-8", "replace")
@@ -224,10 +224,10 @@ class Query:
 
     def limit(self) -> int:
         """At most the page limit; a larger one is not an error, because clients ask for "all" like that."""
-        limit = self._number("limit", self._page_limit)
+        limit = self._number("limit", paging.PAGE_LIMIT)
         if limit < 1:
             raise unprocessable("limit is 0: give how many elements to return, from 1")
-        return min(limit, self._page_limit)
+        return min(limit, paging.PAGE_LIMIT)
 
     def _filter(self, name: str | None) -> SeriesFilter:
         start, end = self._times()

@@ -14,6 +14,7 @@ from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 from oslo_config import cfg
 
+from monasca_common.api import body
 from monasca_common.api.auth import has_token
 from monasca_common.api.connections import ConnectionLimits
 from monasca_common.api.http_messages import HttpRules
@@ -33,7 +34,13 @@ from monasca_common.storage.settings import has_database, storage_settings
 LOG = logging.getLogger(__name__)
 
 _FINISH_SECONDS = 5.0  # beyond what a request in flight may take by itself
+# Of a client, whatever it sends meanwhile.
+_HEADER_SECONDS = 10.0  # also for the first byte of a new connection
+_ANSWER_SECONDS = 60.0
 _KEEP_ALIVE_SECONDS = 75
+_CONNECTIONS = 4096
+_WAITING_BYTES = 64 * 1024 * 1024  # of requests that are not complete, and of answers that are not taken; at least
+_WAITING_BODIES = 2  # of the largest body
 _WORKER_SILENT_SECONDS = 60
 _OTHER_FILES = 256  # what a worker has open beside its clients' connections: logs, Kafka, databases
 _LEAST_CONNECTIONS = 16
@@ -82,7 +89,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
         self._service: Service | None = None
         self._ready = False
         self._status = contextlib.ExitStack()  # of the parent
-        self._connections = settings.max_connections
+        self._connections = _CONNECTIONS
         super().__init__(prog="monasca-api")
 
     def load_config(self) -> None:
@@ -116,14 +123,13 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
     @property
     def connection_limits(self) -> ConnectionLimits:
         """Of each worker."""
-        settings = self.settings
         return ConnectionLimits(
-            header_seconds=settings.header_timeout_seconds,
-            body_seconds=settings.body_timeout_seconds,
-            answer_seconds=settings.answer_timeout_seconds,
+            header_seconds=_HEADER_SECONDS,
+            body_seconds=body.BODY_SECONDS,
+            answer_seconds=_ANSWER_SECONDS,
             idle_seconds=_KEEP_ALIVE_SECONDS,
             connections=self._connections,
-            waiting_bytes=settings.max_waiting_bytes,
+            waiting_bytes=max(_WAITING_BYTES, _WAITING_BODIES * self.settings.max_body_bytes),
         )
 
     @property
@@ -144,7 +150,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
         )
 
     def _when_ready(self, arbiter: Any) -> None:
-        self._connections = allowed_connections(self.settings.max_connections)
+        self._connections = allowed_connections(_CONNECTIONS)
         health = ApiStatus(self.settings, lambda: arbiter.WORKERS).health
         self._status.enter_context(status_served(API_GROUP, self.settings.status, health, workers_registry()))
         LOG.info("%s", start_line(self._conf, self.settings, joined(arbiter.LISTENERS)))
@@ -176,7 +182,7 @@ def allowed_connections(wanted: int) -> int:
     allowed = max(_LEAST_CONNECTIONS, soft - _OTHER_FILES)
     LOG.warning(
         "a worker may have %d open files, which allows %d connections and not %d: raise the limit (ulimit -n, "
-        "LimitNOFILE) to %d, or lower [api] max_connections",
+        "LimitNOFILE) to %d",
         soft,
         allowed,
         wanted,

@@ -95,57 +95,6 @@ class ApiSettings:
         help="Largest body of a request, both compressed and decompressed; a larger one is answered 413. Too small: "
         "valid batches are refused. Too large: a few requests exhaust the memory.",
     )
-    max_gzip_ratio: float = option(
-        100.0,
-        minimum=1.0,
-        maximum=1100.0,
-        unit="times",
-        help="How many times larger a gzip body may become when it is decompressed; measurements shrink 5 to 50 times. "
-        "Too small: valid bodies are refused. Too large: a small body can cost much time and memory.",
-    )
-    header_timeout_seconds: float = option(
-        10.0,
-        minimum=0.1,
-        maximum=600.0,
-        unit="seconds",
-        help="How long a client may take for the whole header of a request, and for its first byte on a new "
-        "connection. Too small: clients behind slow networks are answered 408. Too large: clients that send nothing "
-        "keep their connections.",
-    )
-    body_timeout_seconds: float = option(
-        10.0,
-        minimum=0.1,
-        maximum=600.0,
-        unit="seconds",
-        help="How long a client may take for the whole body of a request, from the end of its header on. Too small: "
-        "clients behind slow networks are answered 408. Too large: slow clients keep their connections, and memory.",
-    )
-    answer_timeout_seconds: float = option(
-        60.0,
-        minimum=0.1,
-        maximum=3600.0,
-        unit="seconds",
-        help="How long a client may take to receive an answer. Too small: large answers to clients behind slow "
-        "networks are cut off. Too large: clients that do not read keep memory.",
-    )
-    max_connections: int = option(
-        4096,
-        minimum=16,
-        maximum=100_000,
-        unit="connections",
-        help="How many connections one worker has; one more ends the one that has waited for its client longest. The "
-        "limit of open files is raised to it as far as the system allows. Too small: clients that post now and then "
-        "must connect again. Too large: idle connections take memory and open files.",
-    )
-    max_waiting_bytes: int = option(
-        64 * _MIB,
-        minimum=_MIB,
-        maximum=64 * 1024 * _MIB,
-        unit="bytes",
-        help="How many bytes one worker holds of requests that have not come whole, and of answers that have not been "
-        "taken; more end the connection that has waited longest. Too small: large bodies that come at the same time "
-        "are cut off. Too large: slow clients exhaust the memory.",
-    )
     publish_timeout_seconds: float = option(
         10.0,
         minimum=0.1,
@@ -154,15 +103,6 @@ class ApiSettings:
         unset="[kafka] publish_timeout_seconds",
         help="How long a request waits until Kafka has acknowledged all of it. Too small: clients get 503 for messages "
         "that are delivered a moment later. Too large: requests occupy workers while Kafka does not answer.",
-    )
-    stalled_after_seconds: float = option(
-        5.0,
-        minimum=0.1,
-        maximum=600.0,
-        unit="seconds",
-        help="How long a message may be unacknowledged before its topic counts as stalled. Then posts to this topic "
-        "are answered 503 without a wait, until Kafka answers again. Too small: a short pause of Kafka refuses posts. "
-        "Too large: posts wait for a Kafka that does not answer.",
     )
     stop_timeout_seconds: float = option(
         5.0,
@@ -197,23 +137,6 @@ class ApiSettings:
         "alarm-state-transitions",
         old_names=("kafka.alarm_state_transitions_topic",),
         help="The topic to which changes of alarms that are made by hand are sent.",
-    )
-    page_limit: int = option(
-        10_000,
-        minimum=1,
-        maximum=1_000_000,
-        unit="elements",
-        help="How many elements (rows, for measurements and statistics) one answer may have. Too small: clients need "
-        "more requests. Too large: answers take much memory.",
-    )
-    max_answer_bytes: int = option(
-        16 * _MIB,
-        minimum=_MIB,
-        maximum=1024 * _MIB,
-        unit="bytes",
-        help="How many bytes the elements of one answer may have. A page ends earlier where the next element would "
-        "exceed it, with a link to what follows; a single element that is larger is answered 422. An answer takes "
-        "about twice this memory. Too small: clients need more requests. Too large: a few requests exhaust the memory.",
     )
 
     @property

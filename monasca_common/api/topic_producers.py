@@ -29,6 +29,7 @@ from monasca_common.kafka import (
 
 _LOOK_AGAIN_SECONDS = 0.1
 _TRY_AFTER_SECONDS = 10.0
+STALLED_AFTER_SECONDS = 5.0  # without an acknowledgement: posts to the topic are answered 503 immediately
 
 
 class TopicPlaces:
@@ -73,12 +74,12 @@ class TopicProducer:
         self.producer = producer
         self.used = False  # whether anything was posted to it
         self._reopening = Reopening(producer)
-        self._stalled_after = settings.stalled_after_seconds
+        self._stalled_after = STALLED_AFTER_SECONDS
         self._monotonic = monotonic
         self._places = places
         self._is_old = False
         self._partitions = AnsweringPartitions(
-            stalled_after_seconds=settings.stalled_after_seconds,
+            stalled_after_seconds=STALLED_AFTER_SECONDS,
             try_after_seconds=max(_TRY_AFTER_SECONDS, 2 * settings.publish_timeout_seconds),
         )
         self._look_again_at = float("-inf")

@@ -38,7 +38,6 @@ from monasca_common.api.paging import one_more
 from monasca_common.api.publishing import Publishing
 from monasca_common.api.query import Query, iso
 from monasca_common.api.resources.alarm_definitions import PATH as DEFINITIONS
-from monasca_common.api.settings import ApiSettings
 from monasca_common.storage.reader import Reader, StoredTransition
 
 PATH = "/v2.0/alarms"
@@ -103,7 +102,7 @@ class ChangedAlarm(msgspec.Struct):
 
 
 def add_routes(app: falcon.App[Any, Any], reader: Reader, context: AlarmsContext, publishing: Publishing) -> None:
-    history = AlarmHistory(reader, context.settings)
+    history = AlarmHistory(reader)
     for path in (f"{PATH}/state-history", f"{PATH}/state-history/", f"{PATH}/{{alarm_id}}/state-history"):
         app.add_route(path, history)
     app.add_route(f"{PATH}/count", AlarmsCount(context))
@@ -189,14 +188,12 @@ class AlarmsCount:
 
 
 class AlarmHistory:
-    def __init__(self, reader: Reader, settings: ApiSettings) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._page_limit = settings.page_limit
-        self._max_bytes = settings.max_answer_bytes
 
     @operation("Transitions of alarms", *SELECTION, returns=list_of(_TRANSITION))
     def on_get(self, request: falcon.Request, response: falcon.Response, alarm_id: str | None = None) -> None:
-        query = Query(request.query_string, tenant=request.context.tenant, page_limit=self._page_limit)
+        query = Query(request.query_string, tenant=request.context.tenant)
         which, page = query.alarm_history(alarm_id)
         with contextlib.closing(self._reader.iter_alarm_history(which, one_more(page))) as found:
             paging.answer_page(
@@ -204,7 +201,6 @@ class AlarmHistory:
                 response,
                 found,
                 limit=page.limit,
-                max_bytes=self._max_bytes,
                 element=_element,
                 offset=attrgetter("id"),
             )

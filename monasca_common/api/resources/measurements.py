@@ -20,7 +20,6 @@ from monasca_common.api.openapi import OBJECT, PERIOD, ROWS, STATISTICS, STRING,
 from monasca_common.api.paging import encode
 from monasca_common.api.problems import conflict, unprocessable
 from monasca_common.api.query import EVERY_SERIES, LATEST_MS, Cursor, Query, RowsQuery, iso
-from monasca_common.api.settings import ApiSettings
 from monasca_common.models.series import series_id
 from monasca_common.storage.reader import PageOf, Point, Position, Reader, StatisticsPeriod
 
@@ -29,9 +28,9 @@ _ROWS = {"type": "array", "items": {"type": "array"}}
 _SHOWN = {"id": STRING, "name": STRING, "dimensions": OBJECT, "columns": {"type": "array", "items": STRING}}
 
 
-def add_routes(app: falcon.App[Any, Any], reader: Reader, settings: ApiSettings) -> None:
-    app.add_route("/v2.0/metrics/measurements", Measurements(reader, settings))
-    app.add_route("/v2.0/metrics/statistics", Statistics(reader, settings))
+def add_routes(app: falcon.App[Any, Any], reader: Reader) -> None:
+    app.add_route("/v2.0/metrics/measurements", Measurements(reader))
+    app.add_route("/v2.0/metrics/statistics", Statistics(reader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +60,11 @@ class ElementRow(NamedTuple):
 
 
 class _RowPage:
-    def __init__(self, reader: Reader, settings: ApiSettings) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._page_limit = settings.page_limit
-        self._max_bytes = settings.max_answer_bytes
 
     def _query(self, request: falcon.Request) -> Query:
-        return Query(request.query_string, tenant=request.context.tenant, page_limit=self._page_limit)
+        return Query(request.query_string, tenant=request.context.tenant)
 
     def _elements(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
         """Those of the series that have rows then. Raises `Problem`: 409, or 422 for too many at once."""
@@ -79,7 +76,7 @@ class _RowPage:
         """Every series as an element: the cursor's, and of the next ones as many as a page can hold."""
         page = PageOf(query.limit + 2, _before(query.cursor)) if query.group_by else PageOf(2)
         shown: list[Element] = []
-        left = self._max_bytes
+        left = paging.MAX_ANSWER_BYTES
         with contextlib.closing(self._reader.iter_series(query.which, page)) as found:
             for series in found:
                 if shown and not query.group_by:
@@ -97,8 +94,8 @@ class _RowPage:
     def _grouped(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
         """All series as one element, or those that share the dimensions of ``group_by``."""
         members: dict[tuple[tuple[str, str], ...], list[bytes]] = {}
-        left = self._max_bytes
-        with contextlib.closing(self._reader.iter_series(query.which, PageOf(self._page_limit + 1))) as found:
+        left = paging.MAX_ANSWER_BYTES
+        with contextlib.closing(self._reader.iter_series(query.which, PageOf(paging.PAGE_LIMIT + 1))) as found:
             for count, series in enumerate(found, 1):
                 # A series without the dimension is in the group of those without it.
                 shared = tuple(
@@ -106,10 +103,10 @@ class _RowPage:
                 )
                 if shared not in members:
                     left -= len(encode(shared))
-                if count > self._page_limit or left < 0:
+                if count > paging.PAGE_LIMIT or left < 0:
                     raise unprocessable(
-                        f"more than {self._page_limit} metrics, or {self._max_bytes} bytes of their dimensions, are "
-                        "asked for at once: narrow them by dimensions"
+                        f"more than {paging.PAGE_LIMIT} metrics, or {paging.MAX_ANSWER_BYTES} bytes of their "
+                        "dimensions, are asked for at once: narrow them by dimensions"
                     )
                 members.setdefault(shared, []).append(series.id)
         shown = [_group(query, dict(shared), ids, columns, field) for shared, ids in members.items()]
@@ -125,14 +122,14 @@ class _RowPage:
     ) -> None:
         """Rows until there are as many, or as many bytes, as an answer may have; then a link to what follows."""
         parts: list[bytes] = []
-        count, left, current = 0, self._max_bytes, -1
+        count, left, current = 0, paging.MAX_ANSWER_BYTES, -1
         last: Cursor | None = None
         for number, time_ms, columns, series in rows:
             element, row = elements.shown[number], encode(columns)
             size = len(row) + 1 + (len(element.head) + len(_END) + 1 if number != current else 0)
             left -= size
             if left < 0 and last is None:
-                raise paging.too_large(size, self._max_bytes, str(_behind_all(element, query)))
+                raise paging.too_large(size, str(_behind_all(element, query)))
             if left < 0 or count == query.limit:
                 break
             if number != current:

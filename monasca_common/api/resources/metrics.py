@@ -30,7 +30,6 @@ from monasca_common.api.paging import one_more
 from monasca_common.api.posting import PostContext, parsed, records, refusal, violations_text
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.api.query import Query
-from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import Record, dead_letters
 from monasca_common.models import metric
 from monasca_common.models.post import ParsedPost, Rejected
@@ -47,21 +46,18 @@ T = TypeVar("T")
 
 
 def add_routes(app: falcon.App[Any, Any], posts: PostContext, reader: Reader) -> None:
-    settings = posts.settings
     app.add_route(PATH, Metrics(posts, reader))
-    app.add_route(f"{PATH}/names", MetricNames(reader, settings))
-    app.add_route(f"{PATH}/dimensions/names", DimensionNames(reader, settings))
-    app.add_route(f"{PATH}/dimensions/names/values", DimensionValues(reader, settings))
+    app.add_route(f"{PATH}/names", MetricNames(reader))
+    app.add_route(f"{PATH}/dimensions/names", DimensionNames(reader))
+    app.add_route(f"{PATH}/dimensions/names/values", DimensionValues(reader))
 
 
 class _List:
-    def __init__(self, reader: Reader, settings: ApiSettings) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._page_limit = settings.page_limit
-        self._max_bytes = settings.max_answer_bytes
 
     def _query(self, request: falcon.Request) -> Query:
-        return Query(request.query_string, tenant=request.context.tenant, page_limit=self._page_limit)
+        return Query(request.query_string, tenant=request.context.tenant)
 
     def _answer(
         self,
@@ -73,9 +69,7 @@ class _List:
         element: Callable[[T], Any],
         offset: Callable[[T], str],
     ) -> None:
-        paging.answer_page(
-            request, response, found, limit=page.limit, max_bytes=self._max_bytes, element=element, offset=offset
-        )
+        paging.answer_page(request, response, found, limit=page.limit, element=element, offset=offset)
 
     def _answer_names(
         self, request: falcon.Request, response: falcon.Response, field: str, names: Sequence[str], page: PageOf
@@ -87,7 +81,7 @@ class Metrics(_List):
     """``POST``: one metric or a list of them, 204; ``GET``: which metrics there are."""
 
     def __init__(self, posts: PostContext, reader: Reader) -> None:
-        super().__init__(reader, posts.settings)
+        super().__init__(reader)
         self._posts = posts
 
     @operation("Post metrics; the answer comes when Kafka has all of them", IDEMPOTENCY_KEY, body=METRICS, status=204)

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import legacy
+from monasca_common.kafka.config import legacy, removed_options
 from monasca_common.kafka.config.groups import CONSUMER_GROUPS
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError
@@ -33,7 +35,10 @@ _warned: set[str] = set()
 
 
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
-    """Call ``conf(arguments, **names)``; its errors become a `ConfigurationError` that quotes no line of a file."""
+    """Call ``conf(arguments, **names)``; its errors become a `ConfigurationError` that quotes no line of a file.
+
+    Raises `ConfigurationError` for each removed name in any group.
+    """
     # Raised outside of the handler: the original error may quote a password's line, and would be its context.
     refused = None
     try:
@@ -42,6 +47,7 @@ def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
         refused = _unreadable(error)
     if refused is not None:
         raise refused
+    check_removed(conf, sorted({*(each.name for each in removed_options.OLD_GROUPS), *names_in_files(conf)}))
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
@@ -53,11 +59,26 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
         )
 
 
+def check_removed(conf: cfg.ConfigOpts, groups: Iterable[str]) -> None:
+    """Raise `ConfigurationError` for a removed name that these groups have in a file or in the environment."""
+    in_files = names_in_files(conf)
+    for group in groups:
+        for name, decision in removed_options.decisions(group).items():
+            if name in in_files[group]:
+                place = _file_with(conf, group, name)
+            elif f"OS_{group}__{name}".upper() in os.environ:
+                place = "the environment"
+            else:
+                continue
+            raise ConfigurationError(f"{name} in group [{group}] in {place} has no effect: {decision}; remove it")
+
+
 def check_names(conf: cfg.ConfigOpts, group: str) -> None:
     """Check the names that ``[kafka]`` and ``[<group>]`` have in files and in the environment.
 
     It logs old names without effect. Raises `ConfigurationError` for a name that never existed.
     """
+    check_removed(conf, (KAFKA_GROUP, group.lower()))
     in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
         for option in sorted(in_files[name] - registered[name]):
@@ -80,6 +101,7 @@ def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()
 
     It serves the groups of services on this layer; `check_names` serves those of producers and consumers.
     """
+    check_removed(conf, (group.lower(),))
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(
@@ -168,6 +190,18 @@ def names_in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
         for section, options in sections.items():
             names[section].update(options)
     return names
+
+
+def _file_with(conf: cfg.ConfigOpts, group: str, name: str) -> str:
+    """The last file that has this name in this group."""
+    folders = [path for folder in conf.config_dirs for path in sorted(Path(folder).expanduser().glob("*.conf"))]
+    for path in reversed([*map(Path, conf.config_file), *folders]):
+        sections: dict[str, dict[str, Any]] = {}
+        with contextlib.suppress(OSError):
+            cfg.ConfigParser(str(path.expanduser()), sections).parse()
+        if any(section.lower() == group and name in options for section, options in sections.items()):
+            return str(path)
+    return "a file"
 
 
 def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:

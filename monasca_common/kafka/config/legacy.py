@@ -13,6 +13,7 @@ class Fate(enum.Enum):
     RENAMED = "renamed"  # still works; oslo.config says what it is called now
     SERVICE = "read by the service"
     IGNORED = "ignored"
+    REMOVED = "refused"
 
 
 @dataclass(frozen=True, slots=True)

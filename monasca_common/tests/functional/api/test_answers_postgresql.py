@@ -21,6 +21,7 @@ _FILL = f"""INSERT INTO series SELECT substring(sha256(n::text::bytea) FOR 16), 
 _READ = """
 import json, re, sys
 from falcon import testing
+from monasca_common.api import paging
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.topic_producers import TopicProducers
@@ -31,7 +32,8 @@ from monasca_common.storage.settings import StorageSettings
 kafka = MemoryKafka()
 kafka.setUp()
 reader = open_storage(StorageSettings("postgresql", sys.argv[1])).open_reader()
-settings = ApiSettings(auth_strategy="noauth", max_answer_bytes=int(sys.argv[2]))
+settings = ApiSettings(auth_strategy="noauth")
+paging.MAX_ANSWER_BYTES = int(sys.argv[2])
 producers = TopicProducers(lambda _: kafka.producer(), settings)
 client = testing.TestClient(make_app(settings, producers, reader))
 

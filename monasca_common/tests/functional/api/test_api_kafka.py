@@ -17,10 +17,16 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.periodic import periodic
 
 # Small batches, each a request that may lose its answer; one that is dropped is missed after a second.
 LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.num.messages=5"]
+
+
+def api_stalled_after(seconds):
+    """The command to which a topic is stalled after this time without an acknowledgement."""
+    return [*command_with({"monasca_common.api.topic_producers.STALLED_AFTER_SECONDS": seconds}), "api"]
 
 
 class TestAcknowledged(ApiProcessCase):
@@ -282,7 +288,7 @@ class TestIdempotencyKey(ApiProcessCase):
 @periodic("long outage; TestFrozen is the smoke test")
 class TestBrokerAway(ApiProcessCase):
     def test_a_broker_that_is_down_is_told_and_what_was_unknown_arrives_when_it_is_back(self):
-        api = self.api(api=["publish_timeout_seconds = 0.5", "stalled_after_seconds = 0.2"])
+        api = self.api(api=["publish_timeout_seconds = 0.5"], command=api_stalled_after(0.2))
         self.wait_until(lambda: api.post(metric("before"), {"Idempotency-Key": "first"})[0] == 204)
         (node,) = self.cluster.nodes
         node.kill()
@@ -315,7 +321,8 @@ class TestStuckTopic(ApiProcessCase):
     def test_only_its_own_posts_are_refused(self):
         logs = self.fixture.topic()
         api = self.api(
-            api=[f"logs_topic = {logs}", "publish_timeout_seconds = 1", "stalled_after_seconds = 0.5"],
+            api=[f"logs_topic = {logs}", "publish_timeout_seconds = 1"],
+            command=api_stalled_after(0.5),
         )
         self.wait_until(lambda: api.post(self.A_LOG, path=self.LOGS)[0] == 204)
         held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE, where=lambda r: logs.encode() in r.frame))

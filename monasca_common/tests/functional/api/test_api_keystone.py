@@ -13,6 +13,7 @@ from pathlib import Path
 
 from monasca_common.tests.functional.api.api_case import METRICS, ApiProcess, ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.periodic import periodic
 
@@ -72,7 +73,8 @@ class TestKeystone(ApiProcessCase):
     def setUp(self):
         super().setUp()
         if self.shared is None:
-            served = ApiProcess(self.folder, self.authenticated("body_timeout_seconds = 600"))
+            patient = [*command_with({"monasca_common.api.body.BODY_SECONDS": 600.0}), "api"]
+            served = ApiProcess(self.folder, self.authenticated(), command=patient)
             self.addClassCleanup(served.end)
             type(self).shared = served.wait_until_ready(), self.topic
         self.served, self.topic = self.shared

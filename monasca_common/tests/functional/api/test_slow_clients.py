@@ -10,6 +10,7 @@ import time
 
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.periodic import periodic
 
 SLOW = 1000
@@ -17,7 +18,15 @@ ROUNDS = 10
 # A request takes some ms beside them, and a second on a machine that is busy. With threads that read from
 # connections it took as long as the slow clients had, ten minutes here.
 MOST_SECONDS = 60.0
-LONG = ["header_timeout_seconds = 600", "body_timeout_seconds = 600"]
+
+
+def api_with_time(seconds):
+    """The command whose clients have this time for a header, and for a body."""
+    times = ("monasca_common.api.server._HEADER_SECONDS", "monasca_common.api.body.BODY_SECONDS")
+    return [*command_with(dict.fromkeys(times, seconds)), "api"]
+
+
+LONG = api_with_time(600.0)
 
 HEADER = b"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\nX-Auth-Token: a\r\nContent-Type: application/json\r\n"
 BODY = HEADER + b"Content-Length: 100000\r\n\r\n["
@@ -63,7 +72,7 @@ class SlowClientsCase(ApiProcessCase):
 class TestSlowClients(SlowClientsCase):
     # Rule 50
     def test_a_thousand_of_every_kind_leave_health_and_posts_as_they_are(self):
-        api = self.api(api=[*LONG, "max_in_flight = 8"])
+        api = self.api(api=["max_in_flight = 8"], command=LONG)
         self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # everything is open by now
         (worker,) = api.workers()
         sending = [self.slow_client(api, kind) for kind in (HEADER, BODY, CHUNKED) for _ in range(SLOW // 5)]
@@ -93,7 +102,7 @@ class TestSlowClients(SlowClientsCase):
 
     # Rule 51
     def test_their_time_is_over_whatever_they_send(self):
-        api = self.api(api=["header_timeout_seconds = 1", "body_timeout_seconds = 1"])
+        api = self.api(command=api_with_time(1.0))
         clients = [self.slow_client(api, kind) for kind in (HEADER, BODY, CHUNKED) for _ in range(20)]
         silent = self.slow_client(api, b"")
         answers = {answer.split(b"\r\n")[0] for answer in self.ended(clients)}
@@ -131,10 +140,9 @@ class TestEarlyAnswers(SlowClientsCase):
 
 class TestOpenFiles(SlowClientsCase):
     FILES = 300
-    API = (sys.executable, "-m", "monasca_common.cli.main", "api")
 
     def test_where_files_are_few_so_are_connections_and_it_says_so(self):
-        api = self.api(api=LONG, command=["bash", "-c", f'ulimit -n {self.FILES} && exec "$@"', "-", *self.API])
+        api = self.api(command=["bash", "-c", f'ulimit -n {self.FILES} && exec "$@"', "-", *LONG])
         self.assertIn(f"{self.FILES} open files, which allows 44 connections", api.text())
         clients = [self.slow_client(api, HEADER) for _ in range(self.FILES)]
         self.assertEqual(204, api.post(metric())[0])

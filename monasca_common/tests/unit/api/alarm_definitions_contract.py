@@ -6,6 +6,7 @@ from unittest import mock
 import sqlalchemy as sa
 
 from monasca_common.alarms import definitions
+from monasca_common.api import paging
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.api.alarms_case import AlarmsCase
 
@@ -115,7 +116,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         expression = "max(cpu) > 0" + " " * 16_000
         for n in range(150):
             self.ask("POST", PATH, {"name": f"{n:03}", "expression": expression}, 201)
-        self.client = self.application(max_answer_bytes=1024 * 1024)
+        self.patch(paging, "MAX_ANSWER_BYTES", 1024 * 1024)
         asked = []
 
         def note(_connection, _cursor, statement, parameters, _context, _executemany):

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.outbox import put
 from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.api import paging
 from monasca_common.api.query import iso
 from monasca_common.kafka.transport.memory.injection import Fail
 from monasca_common.models import alarm as wire
@@ -196,7 +197,7 @@ class AlarmsContract(AlarmsCase):
         definition, count = self.definition(), 150
         for n in range(count):
             self.alarm(f"{n:03}", definition, ("cpu", {"host": "x" * 100_000}))
-        self.client = self.application(max_answer_bytes=1024 * 1024)
+        self.patch(paging, "MAX_ANSWER_BYTES", 1024 * 1024)
         asked = []
 
         def note(_connection, _cursor, statement, parameters, _context, _executemany):

@@ -2,7 +2,9 @@
 """Answers of bounded size, over a database of either kind: mixed into a case with ``self.database``."""
 
 import json
+from unittest import mock
 
+from monasca_common.api import paging
 from monasca_common.api.query import iso
 from monasca_common.models.rows import AlarmTransition
 from monasca_common.storage.base import Kind
@@ -10,6 +12,7 @@ from monasca_common.storage.testing.scenario import make_series, measurement
 from monasca_common.tests.unit.api.reads_case import BASE_MS, START, Reads, following
 
 MAX_BYTES = 800
+_UNBOUNDED_BYTES = 16 * 1024 * 1024
 _METRICS, _HISTORY = "/v2.0/metrics", "/v2.0/alarms/state-history"
 _MEASUREMENTS, _STATISTICS = f"{_METRICS}/measurements", f"{_METRICS}/statistics"
 _CPU = {"name": "cpu", "start_time": START}
@@ -31,7 +34,7 @@ _ROWS = tuple(
 class AnswersContract(Reads):
     """cpu has 20 series of 4 rows, with dimensions and value_meta of up to 200 bytes; beside it 40 other metrics."""
 
-    settings = {"page_limit": 1000, "max_answer_bytes": MAX_BYTES}  # noqa: RUF012
+    page_limit = 1000
 
     def setUp(self):
         super().setUp()
@@ -53,14 +56,17 @@ class AnswersContract(Reads):
             ),
         )
         self.store(*(transition(n, reason="because " * n) for n in range(20)), kind=Kind.ALARM_HISTORY)
-        reader = self.database.storage().open_reader()
-        self.addCleanup(reader.close)
-        self.unbounded = self.application(reader, page_limit=1000)
+        self.patch(paging, "MAX_ANSWER_BYTES", MAX_BYTES)
+
+    def unbounded(self, path, **parameters):
+        """The elements of one answer, whatever their size."""
+        with mock.patch.object(paging, "MAX_ANSWER_BYTES", _UNBOUNDED_BYTES):
+            return self.elements(path, **parameters)
 
     def test_who_follows_next_gets_every_element_once_and_no_answer_is_larger_than_allowed(self):
         for path, asked in _LISTS:
             with self.subTest(path):
-                whole = self.elements(path, client=self.unbounded, **asked)
+                whole = self.unbounded(path, **asked)
                 pages = self.bounded_pages(path, **asked)
                 self.assertEqual(whole, [one for page in pages for one in page])
                 self.assertGreater(len(pages), 1)
@@ -69,7 +75,7 @@ class AnswersContract(Reads):
         for path, asked in _ROWS:
             for limit in ("1000", "3"):
                 with self.subTest((path, asked, limit)):
-                    whole = rows(self.elements(path, client=self.unbounded, **asked))
+                    whole = rows(self.unbounded(path, **asked))
                     pages = self.bounded_pages(path, limit=limit, **asked)
                     self.assertEqual(whole, [row for page in pages for row in rows(page)])
                     self.assertTrue(all(map(rows, pages)), "a page is empty")
@@ -84,7 +90,7 @@ class AnswersContract(Reads):
         ):
             with self.subTest((path, asked)):
                 asked = {**asked, "group_by": "*"}
-                whole = rows(self.elements(path, client=self.unbounded, **asked))
+                whole = rows(self.unbounded(path, **asked))
                 expected = [row for row in whole if row[1] > iso(time_ms)]
                 pages = self.bounded_pages(path, offset=iso(time_ms), **asked)
                 self.assertEqual((count, expected), (len(expected), [row for page in pages for row in rows(page)]))
@@ -95,7 +101,7 @@ class AnswersContract(Reads):
         self.store(transition(7, alarm="long", reason="x" * MAX_BYTES), kind=Kind.ALARM_HISTORY)
         for path, asked in ((_METRICS, {"name": "cpu"}), (_MEASUREMENTS, {**_CPU, "group_by": "*"}), (_HISTORY, {})):
             with self.subTest(path):
-                whole = self.elements(path, client=self.unbounded, **asked)
+                whole = self.unbounded(path, **asked)
                 self.assertEqual(21, len(whole))
                 found, refused = [], 0
                 parameters = asked
@@ -108,7 +114,7 @@ class AnswersContract(Reads):
                     refused += 1
                     message = result.json["error"]["message"]
                     self.assertEqual(422, result.status_code)
-                    self.assertIn(f"an answer may have {MAX_BYTES} ([api] max_answer_bytes)", message)
+                    self.assertIn(f"an answer may have {MAX_BYTES}: skip it with offset=", message)
                     parameters = {**asked, "offset": message.rpartition("offset=")[2]}
                 self.assertEqual(1, refused)
                 self.assertEqual({one["id"] for one in whole} - {one["id"] for one in found}, {self.id_of(path, long)})
@@ -119,13 +125,13 @@ class AnswersContract(Reads):
         self.assertIn(f"or {MAX_BYTES} bytes of their dimensions", body["error"]["message"])
 
     def test_a_history_behind_a_time_before_1970_begins_with_the_first(self):
-        whole = self.elements(_HISTORY, client=self.unbounded)
+        whole = self.unbounded(_HISTORY)
         for offset in ("1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59Z", "1900-01-01", "0001-01-01", "1970-01-01"):
-            self.assertEqual(whole, self.elements(_HISTORY, client=self.unbounded, offset=offset), offset)
+            self.assertEqual(whole, self.unbounded(_HISTORY, offset=offset), offset)
         for path, asked in ((_MEASUREMENTS, _CPU), (_STATISTICS, _SUMS)):
             asked = {**asked, "merge_metrics": "true"}
-            behind = self.elements(path, client=self.unbounded, offset="1969-12-31T23:59:59Z", **asked)
-            self.assertEqual(self.elements(path, client=self.unbounded, **asked), behind)
+            behind = self.unbounded(path, offset="1969-12-31T23:59:59Z", **asked)
+            self.assertEqual(self.unbounded(path, **asked), behind)
 
     def test_a_malformed_transition_is_shown_as_it_is_and_filters_pass_it_by(self):
         odd = (
@@ -143,21 +149,21 @@ class AnswersContract(Reads):
         rows.append(transition(199, alarm="great", sub_alarms="[1e308, -1e300]"))
         good = transition(200, alarm="good", metrics='[7, {"dimensions": {"host": "a", "zone": "1"}}]')
         self.store(*rows, good, kind=Kind.ALARM_HISTORY)
-        shown = {one["alarm_id"]: one for one in self.elements(_HISTORY, client=self.unbounded)}
+        shown = {one["alarm_id"]: one for one in self.unbounded(_HISTORY)}
         for number, text in enumerate(odd):
             self.assertEqual(json.loads(text), shown[f"odd-{number}"]["metrics"], text)
         self.assertEqual(["text", 5, None, [1], {"a": 1}], shown["odd-0"]["sub_alarms"])
         self.assertEqual([1e308, -1e300], list(map(float, shown["great"]["sub_alarms"])))
         for dimensions in ("host:a", "host:a|b", "host,zone", "host:" + "|".join(["a", *map(str, range(20))])):
             with self.subTest(dimensions):
-                found = self.elements(_HISTORY, client=self.unbounded, dimensions=dimensions)
+                found = self.unbounded(_HISTORY, dimensions=dimensions)
                 self.assertEqual(["good"], [one["alarm_id"] for one in found])
-        self.elements(_HISTORY, client=self.unbounded, dimensions="host")
+        self.unbounded(_HISTORY, dimensions="host")
 
     def id_of(self, path, series):
         if path != _HISTORY:
             return series.id.hex()
-        history = self.elements(_HISTORY, client=self.unbounded)
+        history = self.unbounded(_HISTORY)
         return next(one["id"] for one in history if one["alarm_id"] == "long")
 
     def bounded_pages(self, path, **asked):

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of reads share: an application over a real SQLite file."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from urllib.parse import parse_qsl, urlsplit
 
 from falcon import testing
 
 from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.api import paging
 from monasca_common.api.app import make_app
 from monasca_common.api.query import iso
 from monasca_common.api.settings import ApiSettings
@@ -25,17 +24,18 @@ PAGE_LIMIT = 50
 class Reads:
     """Mixed into a case with ``self.database``: an application over it, and requests to it."""
 
-    settings: Mapping[str, object] = MappingProxyType({})
+    page_limit = PAGE_LIMIT
 
     def setUp(self):
         super().setUp()
+        self.patch(paging, "PAGE_LIMIT", self.page_limit)
         self._next = 0
         reader = self.database.storage().open_reader()
         self.addCleanup(reader.close)
-        self.client = self.application(reader, **self.settings)
+        self.client = self.application(reader)
 
     def application(self, reader, **changes):
-        settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", "page_limit": PAGE_LIMIT, **changes})
+        settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", **changes})
         kafka = self.useFixture(MemoryKafka())
         producers = TopicProducers(lambda _: kafka.producer(), settings)
         alarms = AlarmsDatabase(self.database.settings)

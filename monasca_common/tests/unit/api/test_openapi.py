@@ -87,13 +87,13 @@ class TestDescription(ReadsCase):
                 self.assertEqual(not list(rule.faults(given_text)), bool(pattern.search(given_text)), given_text)
 
     def test_settings_are_in_it(self):
-        document = self.application(None, page_limit=7, max_body_bytes=4096).simulate_get("/openapi.json").json
+        document = self.application(None, max_body_bytes=4096).simulate_get("/openapi.json").json
         (limit,) = [
             each["schema"]
             for each in document["paths"]["/v2.0/metrics"]["get"]["parameters"]
             if each["name"] == "limit"
         ]
-        self.assertEqual(7, limit["default"])
+        self.assertEqual(10_000, limit["default"])
         self.assertIn("4096 bytes", document["info"]["description"])
 
     def test_with_keystone_it_says_what_needs_a_token(self):

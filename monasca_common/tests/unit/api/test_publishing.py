@@ -4,7 +4,7 @@ import threading
 
 import fixtures
 
-from monasca_common.api import partitions
+from monasca_common.api import partitions, topic_producers
 from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
 
@@ -54,7 +54,8 @@ class TestUndelivered(ApiCase):
     def test_while_kafka_acknowledges_nothing_nobody_waits_for_it(self):
         self.kafka.broker.disconnect()
         self.post(METRICS, metric("waits"), client=self.new_client(publish_timeout_seconds=2 * SECONDS))
-        client = self.new_client(stalled_after_seconds=SECONDS, publish_timeout_seconds=3600.0)
+        self.patch(topic_producers, "STALLED_AFTER_SECONDS", SECONDS)
+        client = self.new_client(publish_timeout_seconds=3600.0)
         answer = self.post(METRICS, [metric("a"), metric("b")], client=client)
         self.assertEqual(503, answer.status_code)
         self.assertEqual((0, 2, 0), tuple(answer.json["error"][name] for name in ("delivered", "failed", "unknown")))
@@ -79,7 +80,8 @@ class TestStuckTopic(ApiCase):
 
     def test_only_its_posts_are_refused(self):
         self.post(LOGS, A_LOG, client=self.new_client(publish_timeout_seconds=2 * SECONDS))
-        client = self.new_client(stalled_after_seconds=SECONDS, publish_timeout_seconds=3600.0)
+        self.patch(topic_producers, "STALLED_AFTER_SECONDS", SECONDS)
+        client = self.new_client(publish_timeout_seconds=3600.0)
         refused = self.post(LOGS, A_LOG, client=client)
         self.assertEqual((503, "1"), (refused.status_code, refused.headers["Retry-After"]))
         self.assertEqual((0, 1, 0), self.counts(refused))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
+from monasca_common.api.paging import PAGE_LIMIT
 from monasca_common.api.problems import Problem
 from monasca_common.api.query import Cursor, Query, iso
 from monasca_common.storage.reader import PageOf, SeriesFilter, Span
@@ -40,7 +41,7 @@ _CENTURIES = st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(220
 
 
 def query(text="", **values):
-    return Query(urlencode(values) or text, tenant="t1", page_limit=100)
+    return Query(urlencode(values) or text, tenant="t1")
 
 
 class QueryTest(base.BaseTestCase):
@@ -48,7 +49,7 @@ class QueryTest(base.BaseTestCase):
         return self.assertRaises(Problem, call).status_code
 
     def test_without_parameters_everything_of_the_tenant_is_asked_for(self):
-        self.assertEqual((SeriesFilter("t1"), PageOf(100)), query().series())
+        self.assertEqual((SeriesFilter("t1"), PageOf(PAGE_LIMIT)), query().series())
 
     def test_the_tenant_is_never_the_querys(self):
         which, _ = query(tenant="t2", tenant_id="t3").series()
@@ -130,13 +131,13 @@ class QueryTest(base.BaseTestCase):
             self.assertEqual(400, self.status_of(query(start_time="2026-01-01", end_time=end).series))
 
     def test_limit_is_bounded_by_the_page_limit(self):
-        self.assertEqual([100, 7, 100], [query(limit=text).limit() for text in ("", "7", "1000000")])
+        self.assertEqual([PAGE_LIMIT, 7, PAGE_LIMIT], [query(limit=text).limit() for text in ("", "7", "1000000")])
         for text in ("0", "-1", "ten", "1.5", "1_0", "٣"):
             self.assertEqual(422, self.status_of(query(limit=text).limit), text)
 
     def test_an_offset_of_metrics_is_an_id(self):
         after = "0123456789abcdef" * 2
-        self.assertEqual(PageOf(100, after), query(offset=after).series()[1])
+        self.assertEqual(PageOf(PAGE_LIMIT, after), query(offset=after).series()[1])
         for text in ("abc", after.upper(), after + "0"):
             self.assertEqual(422, self.status_of(query(offset=text).series), text)
 
@@ -184,8 +185,8 @@ class QueryTest(base.BaseTestCase):
         self.assertEqual(422, self.status_of(lambda: query("&".join(f"a{n}=1" for n in range(101)))))
 
     def test_an_offset_of_transitions_is_an_id_or_a_time_behind_all_of_which_it_goes_on(self):
-        self.assertEqual(PageOf(100, "5-00ff"), query(offset="5-00ff").alarm_history()[1])
-        self.assertEqual(PageOf(100, "1001-"), query(offset="1970-01-01T00:00:01Z").alarm_history()[1])
+        self.assertEqual(PageOf(PAGE_LIMIT, "5-00ff"), query(offset="5-00ff").alarm_history()[1])
+        self.assertEqual(PageOf(PAGE_LIMIT, "1001-"), query(offset="1970-01-01T00:00:01Z").alarm_history()[1])
         self.assertEqual(422, self.status_of(query(offset="5-0").alarm_history))
 
     @given(
@@ -195,7 +196,7 @@ class QueryTest(base.BaseTestCase):
         )
     )
     def test_whatever_is_sent_is_understood_or_refused(self, values):
-        asked = Query(urlencode(values), tenant="t1", page_limit=100)
+        asked = Query(urlencode(values), tenant="t1")
         for name in _ASKED:
             try:
                 getattr(asked, name)()
@@ -206,7 +207,7 @@ class QueryTest(base.BaseTestCase):
     def test_whatever_bytes_are_sent_are_understood_or_refused(self, data):
         for text in (data.decode("latin-1"), quote(data)):
             try:
-                Query(f"name={text}&dimensions={text}&offset={text}", tenant="t1", page_limit=100).names()
+                Query(f"name={text}&dimensions={text}&offset={text}", tenant="t1").names()
             except Problem as problem:
                 self.assertIn(problem.status_code, (400, 422))
 

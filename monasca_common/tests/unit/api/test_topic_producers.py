@@ -12,7 +12,7 @@ from monasca_common.api.topic_producers import TopicPlaces, TopicProducer
 from monasca_common.kafka import Record
 from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 
-SETTINGS = ApiSettings(stalled_after_seconds=5.0, publish_timeout_seconds=10.0, max_in_flight=4)
+SETTINGS = ApiSettings(publish_timeout_seconds=10.0, max_in_flight=4)
 AT_ONCE, PATIENCE = 0.0, 60.0
 
 

@@ -5,6 +5,7 @@ import falcon
 from falcon import testing
 from oslotest import base
 
+from monasca_common.api import topic_producers
 from monasca_common.api.resources import health
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.topic_producers import TopicProducers
@@ -30,7 +31,8 @@ class TestHealth(ApiCase):
     def setUp(self):
         super().setUp()
         self.database = Database()
-        self.client = self.new_client(reader=self.database, stalled_after_seconds=SECONDS)
+        self.patch(topic_producers, "STALLED_AFTER_SECONDS", SECONDS)
+        self.client = self.new_client(reader=self.database)
 
     def health(self, query="", path="/healthcheck"):
         answer = self.client.simulate_get(path + query)
@@ -78,7 +80,7 @@ class TestHealth(ApiCase):
     def test_a_topic_that_acknowledges_nothing_is_named_and_the_part_is_well_while_others_do(self):
         self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="log", count=None)
         client = self.new_client(publish_timeout_seconds=2 * SECONDS)
-        self.client = self.new_client(stalled_after_seconds=SECONDS)
+        self.client = self.new_client()
         self.assertEqual(204, self.post("/v2.0/metrics", metric()).status_code)
         self.post("/v2.0/logs", {"logs": [{"message": "a"}]}, client=client)
         self.post("/v2.0/logs", {"logs": [{"message": "a"}]})

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option names that configuration files must not contain, because a constant or another option decides.
+
+`config_file` refuses them. A name of ``[kafka]`` is also refused in the group of a consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
+from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+
+
+def _group(name: str, **decisions: str) -> OldGroup:
+    """Return the group with its removed options, each with what decides."""
+    return OldGroup(name, None, tuple(OldOption(each, Fate.REMOVED, note) for each, note in decisions.items()))
+
+
+OLD_GROUPS: tuple[OldGroup, ...] = (
+    _group(
+        "api",
+        max_gzip_ratio="a gzip body may become 100 times larger, within max_body_bytes",
+        header_timeout_seconds="a client has 10 seconds for a header",
+        body_timeout_seconds="a client has 10 seconds for a body",
+        answer_timeout_seconds="a client has 60 seconds to take an answer",
+        max_connections="a worker has 4096 connections, or as many as its limit of open files allows",
+        max_waiting_bytes="a worker holds 64 MiB of incomplete requests, or two bodies of max_body_bytes",
+        stalled_after_seconds="a topic counts as stalled after 5 seconds without an acknowledgement",
+        page_limit="an answer has at most 10,000 elements; clients ask for fewer with limit",
+        max_answer_bytes="the elements of an answer have at most 16 MiB",
+    ),
+)
+
+_BY_GROUP: Mapping[str, Mapping[str, str]] = {
+    group.name: {old.name: old.note for old in group.options} for group in OLD_GROUPS
+}
+
+
+def decisions(group: str) -> Mapping[str, str]:
+    """Return what decides, by name, for each name that ``[<group>]`` must not contain."""
+    of_kafka = _BY_GROUP.get(KAFKA_GROUP, {}) if group.startswith(KAFKA_GROUP) else {}
+    return {**of_kafka, **_BY_GROUP.get(group, {})}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+import fixtures
+from oslo_config import cfg
+
+from monasca_common.api.settings import api_settings
+from monasca_common.cli.configuration import own_options
+from monasca_common.kafka.config import config_file, removed_options
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+LINE = "max_gzip_ratio = 50\n"
+DECISION = "a gzip body may become 100 times larger, within max_body_bytes"
+
+
+class RemovedOptionsTest(ConfigurationTestCase):
+    def refused_file(self, *paths):
+        arguments = [argument for path in paths for argument in ("--config-file", path)]
+        return self.refused(config_file.read, cfg.ConfigOpts(), arguments, project="tests", default_config_dirs=[])
+
+    def test_a_file_with_a_removed_name_is_refused_with_its_path_and_what_decides(self):
+        path = self.path_of(f"[api]\n{LINE}")
+        self.assertEqual(
+            f"max_gzip_ratio in group [api] in {path} has no effect: {DECISION}; remove it", self.refused_file(path)
+        )
+
+    def test_of_several_files_the_one_with_the_name_is_named(self):
+        path = self.path_of(f"[api]\n{LINE}")
+        self.assertIn(path, self.refused_file(self.path_of("[api]\nworkers = 2\n"), path, self.path_of("[api]\n")))
+
+    def test_a_file_in_a_folder_is_named(self):
+        folder = self.useFixture(fixtures.TempDir()).path
+        with open(f"{folder}/a.conf", "w") as file:
+            file.write(f"[API]\n{LINE}")
+        arguments = ["--config-dir", folder]
+        self.assertIn(f"{folder}/a.conf", self.refused(config_file.read, cfg.ConfigOpts(), arguments, project="tests"))
+
+    def test_a_removed_name_in_the_environment_is_refused(self):
+        self.useFixture(fixtures.EnvironmentVariable("OS_API__MAX_GZIP_RATIO", "50"))
+        self.assertIn("max_gzip_ratio in group [api] in the environment", self.refused_file(self.path_of("")))
+
+    def test_a_service_that_reads_the_file_itself_refuses_the_name(self):
+        self.assertIn(DECISION, self.refused(api_settings, self.with_kafka(api=LINE)))
+
+    def test_a_removed_name_is_no_option_and_none_of_an_option_s_former_names(self):
+        current = {(group, each.name) for group, options in own_options() for each in options}
+        former = {
+            (old.group or group, old.name)
+            for group, options in own_options()
+            for each in options
+            for old in each.deprecated_opts
+        }
+        removed = {(group.name, old.name) for group in removed_options.OLD_GROUPS for old in group.options}
+        self.assertEqual(set(), removed & (current | former))
