@@ -27,6 +27,9 @@ from monasca_common.notification.status import NotificationMetrics
 LOG = logging.getLogger(__name__)
 
 _LONGEST_TURN_SECONDS = 60.0  # shorter turns would come back before the receiver has room
+# Sent at once; one to a method that failed last, and a quarter where an attempt hung last.
+_MAX_AT_ONE_METHOD = 8
+_MAX_AT_ONE_DESTINATION = 16
 _KEY_SECONDS = 60.0  # so often an address is looked at that waits for its key
 
 
@@ -40,8 +43,6 @@ class NoticeDelivery:
         policy: RetryPolicy,
         clock: Clock,
         *,
-        max_at_one_method: int,
-        max_at_one_destination: int,
         announce: Callable[[Unpublished], None] = lambda _: None,
         metrics: NotificationMetrics | None = None,
     ) -> None:
@@ -50,7 +51,7 @@ class NoticeDelivery:
         self._policy = policy
         self._clock = clock
         longest_turn = max(policy.max_backoff_seconds, _LONGEST_TURN_SECONDS)
-        self._places = SendingPlaces(max_at_one_method, max_at_one_destination, longest_turn, clock)
+        self._places = SendingPlaces(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, longest_turn, clock)
         self._announce = announce
         self._metrics = metrics or NotificationMetrics()
         self._lock = threading.Lock()

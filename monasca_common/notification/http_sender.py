@@ -20,6 +20,8 @@ from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings, networks
 
+_CONNECT_SECONDS = 3.0  # to each address of a receiver
+_MOST_ANSWER_BYTES = 8192  # enough for the errors of Slack; the rest is left
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
 
@@ -55,8 +57,8 @@ class HttpSender:
         max_answer_bytes: int | None = None,
     ) -> ReceiverAnswer:
         """The answer, which is of success. ``timeout_seconds``: for all of it, resolution included.
-        ``tenant``: who chose the URL; empty for the operator. ``max_answer_bytes``: instead of the setting, where the
-        answer must be read.
+        ``tenant``: who chose the URL; empty for the operator. ``max_answer_bytes``: where more than its beginning is
+        read.
 
         Raises `SendFailed` for another answer and for none; `SendPostponed`, `AddressRefused`.
         """
@@ -79,11 +81,13 @@ class HttpSender:
         tenant: str = "",
     ) -> ReceiverAnswer:
         where = endpoint(url)
-        most_bytes = self._settings.max_response_bytes if max_answer_bytes is None else max_answer_bytes
+        most_bytes = _MOST_ANSWER_BYTES if max_answer_bytes is None else max_answer_bytes
         with SendDeadline(timeout_seconds) as deadline:
             addresses = self._resolver.addresses(where, self.rules, deadline.left(timeout_seconds), tenant)
             try:
-                answer, after_seconds = self._exchange(method, where, addresses, body, headers, deadline, most_bytes)
+                answer, after_seconds = self._exchange(
+                    method, where, addresses, body, headers, deadline, timeout_seconds, most_bytes
+                )
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
                 reason = f"no answer within {timeout_seconds} s" if deadline.over else _reason(error)
                 raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
@@ -100,13 +104,14 @@ class HttpSender:
         body: bytes | None,
         headers: Mapping[str, str],
         deadline: SendDeadline,
+        timeout_seconds: float,
         most_bytes: int,
     ) -> tuple[ReceiverAnswer, float | None]:
         connection = self._connected(where, addresses, deadline)
         try:
             named = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close", **headers}
             connection.request(method, where.target, body, named, preload_content=False, decode_content=False)
-            connection.timeout = deadline.left(self._settings.read_timeout_seconds)  # `getresponse` sets it
+            connection.timeout = deadline.left(timeout_seconds)  # `getresponse` sets it
             response = connection.getresponse()
             return ReceiverAnswer(response.status, _beginning(response, most_bytes)), _after_seconds(
                 response.headers.get("Retry-After")
@@ -117,7 +122,7 @@ class HttpSender:
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> HTTPConnection:
         """To the first address that takes the connection; nothing was sent to the others."""
         for number, address in enumerate(addresses, 1):
-            seconds = deadline.left(self._settings.connect_timeout_seconds)
+            seconds = deadline.left(_CONNECT_SECONDS)
             made = self._connection(where, address, seconds, deadline)
             try:
                 made.connect()

@@ -51,6 +51,7 @@ from monasca_common.runtime.status_server import StatusServer, listen_for_status
 LOG = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5
+_RETRY_THREADS = 32  # of each of the two topics
 _ANNOUNCE_SECONDS = 3.0
 
 
@@ -82,8 +83,6 @@ class NotificationWork:
             notifiers,
             settings.retry.policy(),
             clock,
-            max_at_one_method=settings.processing.max_at_one_method,
-            max_at_one_destination=settings.processing.max_at_one_destination,
             announce=self._announcer.add,
             metrics=self.metrics,
         )
@@ -110,13 +109,13 @@ class NotificationWork:
             retry_topic=topic,
             max_attempts=settings.retry.max_attempts,
             ttl_seconds=settings.processing.ttl,
-            threads=settings.retry.number,
+            threads=_RETRY_THREADS,
             keeps_superseded=settings.retry.keep_superseded,
         )
         self._members = (
             NotificationMember(settings.changes, changes, settings.processing.number, clock),
-            NotificationMember(settings.retries, again(), settings.retry.number, clock),
-            NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), settings.retry.number, clock),
+            NotificationMember(settings.retries, again(), _RETRY_THREADS, clock),
+            NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), _RETRY_THREADS, clock),
         )
         live_seconds = (status or StatusSettings()).live_seconds
         self.health = service_health(self._members, live_seconds)

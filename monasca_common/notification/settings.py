@@ -41,6 +41,7 @@ NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications"
 PERIODIC_GROUP = "kafka_periodic_notifications"
 PERIOD_SECONDS = 60
+MAX_INTERVAL_SECONDS = 600.0  # between two attempts
 _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
     "How long one attempt may take. Too small: slow receivers get a notification twice. Too large: a receiver that "
@@ -78,30 +79,6 @@ class HttpSettings:
         (),
         help="Networks, as 203.0.113.0/24 or 203.0.113.7, to which no notification may go although their addresses are "
         "public, such as your own behind a translation of addresses. They take precedence over allowed_networks.",
-    )
-    connect_timeout_seconds: float = option(
-        3.0,
-        minimum=0.1,
-        maximum=60.0,
-        unit="seconds",
-        help="How long connecting to a receiver may take. Too small: distant receivers are not reached. Too large: a "
-        "receiver that is down keeps a thread.",
-    )
-    read_timeout_seconds: float = option(
-        5.0,
-        minimum=0.1,
-        maximum=600.0,
-        unit="seconds",
-        help="How long a receiver may be silent while its answer is awaited. Too small: slow receivers get a "
-        "notification twice. Too large: a receiver that hangs keeps a thread.",
-    )
-    max_response_bytes: int = option(
-        8192,
-        minimum=0,
-        maximum=1048576,
-        unit="bytes",
-        help="How much of an answer's body is read; the rest is left. Too small: Slack's errors are not recognized. "
-        "Too large: receivers can fill the memory.",
     )
     ca_file: str | None = option(
         None,
@@ -301,24 +278,6 @@ class ProcessorSettings:
         help="How many new changes are told at once. Too small: many slow receivers delay others. Too large: "
         "threads that wait take memory.",
     )
-    max_at_one_method: int = option(
-        8,
-        minimum=1,
-        maximum=256,
-        unit="notifications",
-        help="How many notifications are sent to one method at once; one to a method that failed last. What finds no "
-        "place soon is sent by way of the retry topic. Too small: a method with many alarms is told late. Too large: "
-        "receivers that hang delay others.",
-    )
-    max_at_one_destination: int = option(
-        16,
-        minimum=1,
-        maximum=1024,
-        unit="notifications",
-        help="How many notifications are sent to one host at once, whatever the port and the methods; a quarter of "
-        "them where an attempt hung last. Too small: many methods at one service are told late. Too large: a host that "
-        "hangs takes the threads of others.",
-    )
     retention_days: int = option(
         30,
         minimum=1,
@@ -352,14 +311,6 @@ class RetrySettings:
         help="How long to wait after the first failed attempt; each further one doubles it, and chance takes up to "
         "half off. Too small: a receiver that is down is a load. Too large: people are told late.",
     )
-    max_interval: float = option(
-        600.0,
-        minimum=0.01,
-        maximum=86_400.0,
-        unit="seconds",
-        help="The longest wait between two attempts. Too small: a receiver that is down is a load. Too large: people "
-        "are told late.",
-    )
     max_attempts: int = option(
         5,
         minimum=1,
@@ -373,17 +324,9 @@ class RetrySettings:
         help="Retry a notification although its alarm has changed since. true: receivers can get an old state after "
         "the new one. false: it is recorded as superseded, and only the notification of the newer change is sent.",
     )
-    number: int = option(
-        32,
-        minimum=1,
-        maximum=1024,
-        unit="threads",
-        help="How many notifications are sent again at once. Too small: many slow receivers delay others. Too large: "
-        "memory for threads that wait.",
-    )
 
     def policy(self) -> RetryPolicy:
-        longest = max(self.interval, self.max_interval)
+        longest = max(self.interval, MAX_INTERVAL_SECONDS)
         return RetryPolicy(attempts=self.max_attempts, backoff_seconds=self.interval, max_backoff_seconds=longest)
 
 

@@ -30,6 +30,22 @@ OLD_GROUPS: tuple[OldGroup, ...] = (
         page_limit="an answer has at most 10,000 elements; clients ask for fewer with limit",
         max_answer_bytes="the elements of an answer have at most 16 MiB",
     ),
+    _group(
+        "notification",
+        connect_timeout_seconds="connecting to an address of a receiver may take 3 seconds",
+        read_timeout_seconds="timeout in the group of each notifier bounds an attempt",
+        max_response_bytes="8192 bytes of an answer are read",
+    ),
+    _group(
+        "alarm_processor",
+        max_at_one_method="8 notifications are sent to one method concurrently",
+        max_at_one_destination="16 notifications are sent to one host concurrently",
+    ),
+    _group(
+        "retry_engine",
+        max_interval="two attempts are at most 600 seconds apart, or interval",
+        number="32 threads send retries, and 32 periodic notifications",
+    ),
 )
 
 _BY_GROUP: Mapping[str, Mapping[str, str]] = {

@@ -20,7 +20,7 @@ import cotyledon
 from monasca_common.cli import main as cli
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
-from monasca_common.notification import release
+from monasca_common.notification import release, settings
 from monasca_common.notification.handlers import ChangesHandler
 from monasca_common.notification.release import HeldRelease
 from monasca_common.notification.service import NotificationWorker
@@ -91,6 +91,7 @@ def main(arguments):
         globals()[facts["mutant"]]()
     arms_the_first_workers(facts["fail_points"], facts["deaths"], facts["starts"])
     mock.patch.object(release, "_LEASE_MS", _QUICK_LEASE_MS).start()
+    mock.patch.object(settings, "MAX_INTERVAL_SECONDS", facts["max_interval_seconds"]).start()
     mock.patch.object(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", replaced_at_once).start()
     threading.Thread(target=end_with_the_test, daemon=True).start()
     return cli.main(arguments[1:])

@@ -60,7 +60,6 @@ group_id = {group}
 notification_topic = {told}
 [retry_engine]
 interval = {interval}
-max_interval = {max_interval}
 max_attempts = 1000
 [notification]
 allowed_networks = 127.0.0.1/32
@@ -118,7 +117,6 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
                 retries=self.retries,
                 periodic=self.periodic,
                 interval=self.interval_seconds,
-                max_interval=self.max_interval_seconds,
                 told=self.told,
                 group=f"group-{uuid.uuid4().hex[:12]}",
                 webhook_timeout=WEBHOOK_TIMEOUT_SECONDS,
@@ -128,7 +126,13 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
         )
         self.starts = self.folder / "starts"
         self.starts.touch()
-        facts = {"fail_points": fail_points, "deaths": deaths, "starts": str(self.starts), "mutant": mutant}
+        facts = {
+            "fail_points": fail_points,
+            "deaths": deaths,
+            "starts": str(self.starts),
+            "mutant": mutant,
+            "max_interval_seconds": self.max_interval_seconds,
+        }
         self.log = self.folder / "notification.log"
         attach_file(self, "notification.log", self.log)
         with self.log.open("wb") as log:

@@ -84,8 +84,6 @@ class CalmCase:
             {"WEBHOOK": self.people},
             RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
             self.clock,
-            max_at_one_method=10,
-            max_at_one_destination=20,
         )
         self.planner = NoticePlanner(self.alarms_database, self.rules, self.clock, self.delivery.skip)
         self.changes = ChangesHandler(

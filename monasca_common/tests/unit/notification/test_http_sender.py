@@ -9,6 +9,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.devbroker import certificates
+from monasca_common.notification import http_sender
 from monasca_common.notification.addresses import Resolver
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.http_sender import HttpSender
@@ -89,19 +90,13 @@ class BoundsTest(HttpCase):
     def test_a_receiver_that_says_nothing_is_left(self):
         receiver = self.receiver()
         receiver.answer = receiver.hangs
-        failure = self.failure(receiver, connect_timeout_seconds=60.0, read_timeout_seconds=0.1)
-        self.assertIn("no answer in time", str(failure))
+        self.assertRegex(str(self.failure(receiver, seconds=0.1)), "no answer (in time|within 0.1 s)")
 
     def test_a_receiver_may_be_silent_longer_than_connecting_may_take(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers_after(0.5, 200)
-        for read_seconds, taken in ((0.3, False), (5.0, True)):
-            sender = self.sender(connect_timeout_seconds=0.1, read_timeout_seconds=read_seconds)
-            with self.subTest(read_seconds=read_seconds):
-                if taken:
-                    self.assertEqual(200, sender.post(receiver.url(), b"{}", {}, SECONDS).status)
-                else:
-                    self.assertRaises(SendFailed, sender.post, receiver.url(), b"{}", {}, SECONDS)
+        self.patch(http_sender, "_CONNECT_SECONDS", 0.1)
+        self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
 
     def test_a_receiver_that_sends_a_byte_now_and_then_is_cut_off(self):
         receiver = self.receiver()
@@ -111,8 +106,8 @@ class BoundsTest(HttpCase):
     def test_of_a_body_without_end_only_the_beginning_is_read(self):
         receiver = self.receiver()
         receiver.answer = receiver.floods
-        answer = self.sender(max_response_bytes=1000).post(receiver.url(), b"{}", {}, SECONDS)
-        self.assertEqual((200, 1000), (answer.status, len(answer.body)))
+        answer = self.sender().post(receiver.url(), b"{}", {}, SECONDS)
+        self.assertEqual((200, 8192), (answer.status, len(answer.body)))
 
     def test_a_connection_that_is_cut_is_a_failure(self):
         receiver = self.receiver()

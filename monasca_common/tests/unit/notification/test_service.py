@@ -30,6 +30,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.notification import delivery
 from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.ledger import NOTIFICATION, NoticeLedger
@@ -77,6 +78,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         for topic in (CHANGES, RETRIES, PERIODIC):
             self.kafka.broker.create_topic(topic, 1)
             self.kafka.broker.create_topic(f"{topic}.dlq", 1)
+        self.useFixture(fixtures.MockPatch("monasca_common.notification.settings.MAX_INTERVAL_SECONDS", 0.05))
         self.producer = self.kafka.producer()
         self.now_ms = time.time_ns() // 1_000_000
 
@@ -92,11 +94,11 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
             dataclasses.replace(self.stream(RETRIES), audit=audit),
             self.database.settings,
             ProcessorSettings(**(processing or {})),
-            RetrySettings(**{"interval": 0.02, "max_interval": 0.05, "max_attempts": 3, **retry}),
+            RetrySettings(**{"interval": 0.02, "max_attempts": 3, **retry}),
             self.stream(PERIODIC),
             calm or CalmRules(),
         )
-        http = HttpSettings(allowed_networks=ALLOWED, read_timeout_seconds=timeout)
+        http = HttpSettings(allowed_networks=ALLOWED)
         tools = Tools(HttpSender(http), Texts())
         work = NotificationWork(settings, {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)})
         work.start()
@@ -235,7 +237,8 @@ class HangingHostTest(ServiceCase):
         for number in range(8):
             self.method(hanging.url(f"/hook-{number}"), definition=f"d{number}")
         self.method(quick.url(), definition="quick")
-        self.start(processing={"number": 6, "max_at_one_destination": 2}, timeout=60.0)
+        self.patch(delivery, "_MAX_AT_ONE_DESTINATION", 2)
+        self.start(processing={"number": 6}, timeout=60.0)
         self.publish(*(self.alarm(number, definition_id=f"d{number}").message for number in range(8)))
         self.publish(self.alarm(9, definition_id="quick").message)
         self.until(lambda: ("sent",) in self.ledger("state"), "the other")
@@ -395,7 +398,8 @@ class RetriesTest(ServiceCase):
         slow.answer = slow.hangs
         self.method(slow.url())
         self.method(quick.url(), "OK")
-        self.start(timeout=600.0, processing={"number": 8, "max_at_one_method": 1})
+        self.patch(delivery, "_MAX_AT_ONE_METHOD", 1)
+        self.start(timeout=600.0, processing={"number": 8})
         # One change at a time, so that those of the slow one are the first in every queue.
         self.publish(*(self.alarm(number).message for number in range(4)))
         self.until(lambda: slow.requests and len(self.kafka.broker.records(RETRIES)) >= 3, "the others' retries")
