@@ -42,6 +42,8 @@ LOG = logging.getLogger(__name__)
 
 # In addition to the members' stop: for their clients to close, and for the parent to notice.
 _CLOSE_SECONDS = 5
+# Of one partition; the next one stops its consumer until a restart, because the topic is probably the wrong one.
+_MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
 _MARGIN_SECONDS = 1  # the process ends itself before it is killed
 # Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
 # collector scans all of them again and again, which takes two fifths of a worker's time.
@@ -169,7 +171,7 @@ class PersisterWorker(cotyledon.Service):
     def __init__(self, worker_id: WorkerId, plan: Plan, index: int, respawns: Respawns) -> None:
         super().__init__(worker_id)
         spec = plan.workers[index][worker_id]
-        limits = DeadLetters(max_consecutive=plan.settings.max_consecutive_dead_letters)
+        limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
         self._rest_seconds = respawns.rest_seconds(spec.names[0])
         self._stop_seconds = _grace_seconds(plan.settings) - _MARGIN_SECONDS
         self._stopping = threading.Event()

@@ -16,7 +16,6 @@ from monasca_common.kafka.config import (
     consumer_settings,
     declared,
     made_of,
-    option,
     options_of,
     producer_settings,
     register,
@@ -110,20 +109,11 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class PersisterSettings:
-    """The settings of the service. ``max_consecutive_dead_letters``: ``None``: no limit."""
+    """The settings of the service."""
 
     groups: tuple[GroupSettings, ...]
     storage: StorageSettings
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
-    max_consecutive_dead_letters: int | None = option(
-        10_000,
-        minimum=0,
-        maximum=1_000_000_000,
-        unit="messages",
-        help="How many dead letters of one partition may follow each other. The next one stops its consumer until a "
-        "restart, because the topic is then probably the wrong one. Too small: a series of bad rows stops the "
-        "consumer. 0: no limit.",
-    )
 
 
 _PERSISTER = OptionGroup(
@@ -177,7 +167,6 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
         groups=groups,
         storage=storage,
         status=read.settings(StatusSettings),
-        max_consecutive_dead_letters=read["max_consecutive_dead_letters"] or None,
     )
 
 

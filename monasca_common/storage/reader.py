@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from monasca_common.models.series import Series
 
+MAX_ROWS = 100_000  # of one read, which loads them into memory
 FUNCTIONS = ("avg", "min", "max", "sum", "count")
 
 

@@ -135,14 +135,6 @@ class StorageSettings(RowLimits):
         help="How many reads of one process may run in the database at once; further ones wait. Too small: requests "
         "wait or fail under load. Too large: the database runs out of connections.",
     )
-    max_results: int = option(
-        100_000,
-        minimum=1,
-        maximum=10_000_000,
-        unit="rows",
-        help="How many rows one read may load into memory before it is refused as too large. Too small: valid queries "
-        "are refused. Too large: a query can exhaust the memory.",
-    )
     allow_insecure_credentials: bool = option(
         False,
         help="Send the password in [database] connection to InfluxDB on another machine without TLS (influxdb://), "

@@ -46,6 +46,9 @@ OLD_GROUPS: tuple[OldGroup, ...] = (
         max_interval="two attempts are at most 600 seconds apart, or interval",
         number="32 threads send retries, and 32 periodic notifications",
     ),
+    _group("persister", max_consecutive_dead_letters="10,000 dead letters in a row stop a consumer until a restart"),
+    _group("pipeline_archive", compact_to_mb="the job compact merges files to 128 MB"),
+    _group("storage", max_results="one read returns at most 100,000 rows"),
 )
 
 _BY_GROUP: Mapping[str, Mapping[str, str]] = {

@@ -39,7 +39,7 @@ class Placing:
             if largest_bytes is not None and size_bytes > largest_bytes:
                 raise ConfigurationError(
                     f"{file.staged} has {size_bytes} bytes, and S3 moves no file of more than {largest_bytes}: lower "
-                    "max_offsets_per_trigger, or compact_to_mb, in group [pipeline_archive]"
+                    "max_offsets_per_trigger in group [pipeline_archive]"
                 )
 
     def place(self, source: Source, files: Sequence[ArchivedFile]) -> None:

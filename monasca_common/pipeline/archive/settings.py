@@ -48,14 +48,6 @@ class ArchiveSettings:
         },
         help="Which columns the files have. It holds for the files that are written from now on.",
     )
-    compact_to_mb: int = option(
-        128,
-        minimum=1,
-        maximum=100_000,
-        unit="MB",
-        help="The size that the job compact merges files to; it merges those that are smaller than half of it. Too "
-        "small: readers open many files. Larger: a reader that needs a few records of an hour reads more.",
-    )
     retention_days: int = option(
         0,
         minimum=0,

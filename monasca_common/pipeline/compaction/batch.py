@@ -30,7 +30,7 @@ from monasca_common.pipeline.spark.description import described
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MB = 1024 * 1024
+_TARGET_BYTES = 128 * 1024 * 1024  # of a merged file; those smaller than half of it are merged
 _MERGES_A_TASK = 4
 Files = tuple[ArchivedFile, ...]
 
@@ -65,7 +65,6 @@ class Compaction:
         self._settings = settings
         self._source = source
         self._offset_store = offset_store
-        self._target_bytes = settings.compact_to_mb * _MB
         self._clock = clock or SystemClock()
         self._placing = Placing(Store(settings.location), offset_store)
 
@@ -80,7 +79,7 @@ class Compaction:
             placed = manifest.find(connection, self._source, FileState.PLACED)
         last_ms = self._clock.time_ms() - HOUR_MS if to_ms is None else to_ms
         wanted = [file for file in placed if (from_ms or 0) <= file.hour_ms < last_ms]
-        bins = list(binned(wanted, self._target_bytes))
+        bins = list(binned(wanted, _TARGET_BYTES))
         left = sum(file.records for some in bins for file in some)
         done = merged_files = new_files = 0
         progress = JobProgress(0, left, 0.0)

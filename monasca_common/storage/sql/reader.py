@@ -14,6 +14,7 @@ from monasca_common.models.series import Series
 from monasca_common.storage.errors import QueryTooLarge
 from monasca_common.storage.reader import (
     FUNCTIONS,
+    MAX_ROWS,
     AlarmFilter,
     PageOf,
     Point,
@@ -38,14 +39,13 @@ _decode = msgspec.json.Decoder().decode
 def open_sql_reader(settings: StorageSettings) -> Reader:
     """The reader of the SQLite and PostgreSQL drivers. It connects at the first read. Open it in the process that uses
     it."""
-    return SqlReader(ReadConnections(settings, schema.check_database), max_results=settings.max_results)
+    return SqlReader(ReadConnections(settings, schema.check_database))
 
 
 class SqlReader(Reader):
-    def __init__(self, connections: ReadConnections, *, max_results: int) -> None:
+    def __init__(self, connections: ReadConnections) -> None:
         self._connections = connections
         self._queries = Queries(connections.dialect)
-        self._max_results = max_results
 
     def iter_series(self, which: SeriesFilter, page: PageOf) -> Generator[Series]:
         return self._each(self._queries.series(which, page), page.limit, _series)
@@ -136,10 +136,8 @@ class SqlReader(Reader):
         return self._connections.run(lambda connection, _deadline: connection.execute(statement).all())
 
     def _check(self, limit: int) -> None:
-        if limit > self._max_results:
-            raise QueryTooLarge(
-                f"{limit} rows are asked for at once, but [storage] max_results is {self._max_results}: ask for pages"
-            )
+        if limit > MAX_ROWS:
+            raise QueryTooLarge(f"{limit} rows are asked for at once, and {MAX_ROWS} is the limit: ask for pages")
 
 
 def _series(row: sa.Row[*tuple[Any, ...]]) -> Series:

@@ -11,6 +11,7 @@ from monasca_common.models.series import Series, series_id
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import QueryTooLarge
 from monasca_common.storage.reader import (
+    MAX_ROWS,
     AlarmFilter,
     PageOf,
     Point,
@@ -234,7 +235,7 @@ class ReadContract(Scenario):
     @needs(Capability.READS)
     def test_more_rows_at_once_than_allowed_are_refused(self) -> None:
         reader = self._reader_of(make_series())
-        limit = self.database.settings.max_results + 2
+        limit = MAX_ROWS + 2
         self.assertRaises(QueryTooLarge, reader.series, SeriesFilter("tenant"), PageOf(limit))
         self.assertRaises(QueryTooLarge, _measurements, reader, [[b"x" * 16]], _EVER, limit=limit)
 

@@ -78,7 +78,7 @@ class StorageOptionsTest(ConfigurationTestCase):
         self.assertIn("did you mean 'retention_days'?", said)
 
     def test_values_out_of_bounds_are_refused_by_name(self):
-        for line in ("retention_days = 0", "max_results = many", "future_tolerance_seconds = -1"):
+        for line in ("retention_days = 0", "read_connections = many", "future_tolerance_seconds = -1"):
             self.assertIn(line.split()[0], self.refused(load_storage, self.storage(line)))
 
     def test_settings_do_not_show_the_password(self):

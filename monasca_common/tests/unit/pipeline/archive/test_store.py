@@ -217,5 +217,5 @@ class StoreTest(base.BaseTestCase):
         placing.check_staged([file])
         self.store.largest_bytes = 3
         error = self.assertRaises(ConfigurationError, placing.check_staged, [file])
-        for part in ("_staging/a has 4 bytes", "more than 3", "compact_to_mb"):
+        for part in ("_staging/a has 4 bytes", "more than 3", "max_offsets_per_trigger"):
             self.assertIn(part, str(error))
