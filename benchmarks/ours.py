@@ -14,7 +14,7 @@ from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import KafkaConsumer, KafkaProducer, open_consumer, open_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
-_REPORT_SECONDS = 1.0
+_GRACE_SECONDS = 60.0  # a report each second
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def producer(job: Job) -> Iterator[KafkaProducer]:
     with contextlib.ExitStack() as stack:
         if job.case.endswith("-audited"):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            audit = AuditSettings(folder=folder, report_seconds=_REPORT_SECONDS)
+            audit = AuditSettings(folder=folder, grace_seconds=_GRACE_SECONDS)
             reporter = stack.enter_context(AuditReporter(audit, settings, "api", "benchmark"))
             settings = reporter.audited(settings)
         yield stack.enter_context(open_producer(settings))

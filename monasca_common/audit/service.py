@@ -33,6 +33,7 @@ from monasca_common.runtime.status_server import status_served
 LOG = logging.getLogger(__name__)
 
 _READ_SECONDS = 300.0
+_BALANCE_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 _MOST_LINES = 20  # of one reconciliation
 
@@ -73,7 +74,7 @@ class AuditService:
                 self.metrics.failed()
                 LOG.warning("the books cannot be balanced now, and are read again: %s", error)
                 self._turn.turned()
-                self._stopping.wait(self._settings.balance_seconds)
+                self._stopping.wait(_BALANCE_SECONDS)
 
     def stop(self) -> None:
         """Returns at once."""
@@ -90,7 +91,7 @@ class AuditService:
             while not (self._stopping.is_set() or totals.outdated):
                 self.reconcile(totals, producer)
                 self._turn.turned()
-                due = self._clock.monotonic() + self._settings.balance_seconds
+                due = self._clock.monotonic() + _BALANCE_SECONDS
                 while self._clock.monotonic() < due and not self._stopping.is_set():
                     for report in log.poll():
                         totals.add(report)

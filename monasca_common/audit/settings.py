@@ -18,6 +18,9 @@ AUDIT_GROUP = "audit"
 AUDIT_COUNT_GROUP = "audit_count"
 
 _DAY_SECONDS = 86_400
+# As often as brokers bear it, and more often where the grace period is short.
+_REPORT_SECONDS, _QUICKEST_REPORT_SECONDS = 10.0, 0.1
+_REPORT_SHARE = 1 / 60  # of the grace period
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,6 @@ class AuditSettings:
         help="How long after the end of such a span its messages may take to arrive everywhere. Too small: what is "
         "late counts as missing. Too large: what is missing is found late.",
     )
-    report_seconds: float = option(
-        10.0,
-        minimum=0.05,
-        maximum=3600,
-        unit="seconds",
-        help="How often a service reports. Too small: a load on the brokers. Too large: a bucket is complete late; it "
-        "must be well below grace_seconds.",
-    )
     folder: str | None = option(
         None,
         help="The folder of this machine in which each process keeps reports until they are acknowledged, so that they "
@@ -74,14 +69,6 @@ class AuditSettings:
         "metrics/database/1_metrics. Of one without a report within window_seconds everything is missing. Unset: a "
         "reader that never reported, or is dead for longer than that, is in no balance.",
     )
-    balance_seconds: float = option(
-        60.0,
-        minimum=0.1,
-        maximum=3600,
-        unit="seconds",
-        help="How often `monasca-common audit serve` balances. Too small: a load on its machine. Too large: what is "
-        "missing is told late.",
-    )
     tenant: str | None = option(
         None,
         help="The tenant (project id) to whom `monasca-common audit serve` sends the metric "
@@ -90,6 +77,11 @@ class AuditSettings:
     region: str = option("RegionOne", help="The region of that metric.")
     metrics_topic: str = option("metrics", help="The topic to which that metric is sent.")
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+
+    @property
+    def report_seconds(self) -> float:
+        """How often a process reports: often enough for its last report to arrive within the grace period."""
+        return max(_QUICKEST_REPORT_SECONDS, min(_REPORT_SECONDS, _REPORT_SHARE * self.grace_seconds))
 
     @property
     def rules(self) -> AuditRules:

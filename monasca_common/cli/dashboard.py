@@ -10,7 +10,6 @@ import getpass
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from oslo_config import cfg
 
@@ -58,7 +57,7 @@ class Dashboard(ServiceCommand):
             login = login_of(settings, conf)
             audit = audit_settings(conf)
             letters = dead_letter_topics(parsed_args.config_file)
-            window = replace(lag_window(conf), seconds=settings.lag_window_seconds)
+            window = lag_window(conf)
             positions = position_reader(conf)
 
             def panels(trends: KeptState[Trends]) -> Panels:

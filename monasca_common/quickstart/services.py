@@ -92,7 +92,6 @@ enabled = {audited}
 folder = {folder}/audit
 bucket_seconds = 30
 grace_seconds = 30
-report_seconds = 1
 window_seconds = 3600
 
 [lag]

@@ -46,6 +46,22 @@ OLD_GROUPS: tuple[OldGroup, ...] = (
         max_interval="two attempts are at most 600 seconds apart, or interval",
         number="32 threads send retries, and 32 periodic notifications",
     ),
+    _group(
+        "audit",
+        report_seconds="reports are sent every 10 seconds, or more often if grace_seconds is below ten minutes",
+        balance_seconds="audit serve reconciles the reports once a minute",
+    ),
+    _group(
+        "dashboard",
+        source_timeout_seconds="a panel waits 30 seconds for its source",
+        lag_window_seconds="window_seconds in group [lag] counts for the dashboard too",
+        api_timeout_seconds="a page waits 10 seconds for the API",
+    ),
+    _group(
+        "mirror",
+        batch_size="a transaction copies at most 5000 messages",
+        topic_refresh_seconds="the mirror looks for new topics once a minute",
+    ),
     _group("persister", max_consecutive_dead_letters="10,000 dead letters in a row stop a consumer until a restart"),
     _group("pipeline_archive", compact_to_mb="the job compact merges files to 128 MB"),
     _group("storage", max_results="one read returns at most 100,000 rows"),

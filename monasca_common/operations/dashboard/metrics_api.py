@@ -19,6 +19,7 @@ from monasca_common.operations.dashboard.settings import DashboardSettings
 
 _MAX_BYTES = 32 * 1024 * 1024
 _MAX_PAGES = 20
+_PAGE_SECONDS = 10.0  # all that one page needs of the API
 _SHOWN_CHARACTERS = 300
 
 
@@ -40,7 +41,6 @@ class MetricsApi:
     def __init__(self, settings: DashboardSettings) -> None:
         assert settings.api_url is not None, "there are charts only where it is set"
         self._url = settings.api_url.rstrip("/")
-        self._seconds = settings.api_timeout_seconds
         # No proxy of the environment: the token is meant for the API only.
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.ProxyHandler({})]
         if self._url.startswith("https:"):
@@ -49,7 +49,7 @@ class MetricsApi:
         self._opener = urllib.request.build_opener(*handlers)
 
     def reader(self, token: str | None) -> ApiReader:
-        return ApiReader(self._opener, self._url, token, time.monotonic() + self._seconds)
+        return ApiReader(self._opener, self._url, token, time.monotonic() + _PAGE_SECONDS)
 
 
 class ApiReader:

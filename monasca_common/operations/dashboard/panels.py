@@ -38,6 +38,7 @@ LOG = logging.getLogger(__name__)
 
 # What changes seldom, and costs work for each topic, is looked at so many times less often.
 _SELDOM = 6
+_SOURCE_SECONDS = 30.0  # a look of a panel; then its source does not answer
 _NO_SNAPSHOT: Snapshot[Any] = Snapshot()
 
 
@@ -131,28 +132,27 @@ def kafka_panels(
 ) -> Panels:
     """Of one cluster. Each source has clients of its own, so that none waits for another. ``history_topic``: where
     ``lag serve`` keeps what it found. ``trends``: those of a worker that crashed."""
-    timeout = settings.source_timeout_seconds
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:
         return PanelSource(
             name,
             gather,
             interval_seconds=settings.interval_seconds * times,
-            timeout_seconds=timeout,
+            timeout_seconds=_SOURCE_SECONDS,
             now_ms=now_ms,
         )
 
     admin = load_admin()
-    survey = LagSurvey(admin, connection, window, timeout_seconds=timeout)
-    history = partial(read_history, admin, connection, history_topic, timeout_seconds=timeout)
+    survey = LagSurvey(admin, connection, window, timeout_seconds=_SOURCE_SECONDS)
+    history = partial(read_history, admin, connection, history_topic, timeout_seconds=_SOURCE_SECONDS)
     sources = [
         source("lag", LagGatherer(survey, window, history, read_positions, trends)),
-        source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),
+        source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=_SOURCE_SECONDS), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),
         source(
             "dead-letters",
-            DeadLetterGatherer(load_admin(), connection, dead_letter_topics, timeout_seconds=timeout),
+            DeadLetterGatherer(load_admin(), connection, dead_letter_topics, timeout_seconds=_SOURCE_SECONDS),
         ),
     ]
     return Panels({each.name: each for each in sources}, now_ms)

@@ -82,22 +82,6 @@ class DashboardSettings:
         help="How long each panel rests between two looks at Kafka. Too small: a load on the brokers. Too large: what "
         "goes wrong is seen late.",
     )
-    source_timeout_seconds: float = option(
-        30.0,
-        minimum=1.0,
-        maximum=600.0,
-        unit="seconds",
-        help="How long a look of a panel may take; then the panel says that its source does not answer. Too small: "
-        "large clusters are never seen. Too large: figures that are old look new.",
-    )
-    lag_window_seconds: float = option(
-        60.0,
-        minimum=1.0,
-        maximum=86_400.0,
-        unit="seconds",
-        help="How long a consumer may be silent, or late, before it is judged. Too small: pauses look like faults. Too "
-        "large: faults are seen late.",
-    )
     api_url: str | None = option(
         None,
         help="The URL of the Monasca API that metrics are read from, such as http://127.0.0.1:8070.",
@@ -105,14 +89,6 @@ class DashboardSettings:
     )
     api_ca_file: str | None = option(
         None, help="The certificates that the API's is checked by, as PEM.", unset="those of the system"
-    )
-    api_timeout_seconds: float = option(
-        10.0,
-        minimum=0.1,
-        maximum=120.0,
-        unit="seconds",
-        help="How long an answer of the API may take. Too small: charts of long times fail. Too large: a page waits "
-        "for an API that does not answer.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 

@@ -52,6 +52,8 @@ LOG = logging.getLogger(__name__)
 _NAME = "monasca-mirror"  # a consumer needs the name of a group; this one never gets an offset
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
+_BATCH_MESSAGES = 5000  # in one transaction, which readers of the target wait for
+_TOPIC_REFRESH_SECONDS = 60.0
 _PACE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _BUFFER_BYTES = 64 * MIB
@@ -212,13 +214,13 @@ class Mirror:
         stopping: threading.Event,
     ) -> None:
         """``at`` is where each partition was copied to, and moves with it."""
-        look_at = self._clock.monotonic() + self._settings.topic_refresh_seconds
+        look_at = self._clock.monotonic() + _TOPIC_REFRESH_SECONDS
         while not stopping.is_set():
             self._status.turn.turned()
             if self._clock.monotonic() >= look_at:
                 if plan_topics(self._settings, self._source, self._target, stopping) != plan:
                     return
-                look_at = self._clock.monotonic() + self._settings.topic_refresh_seconds
+                look_at = self._clock.monotonic() + _TOPIC_REFRESH_SECONDS
                 LOG.info("%d messages were copied, %d are left", self._status.copied, sum(self._status.lag().values()))
             began = self._clock.monotonic()
             batch = self._poll(consumer, at)
@@ -233,7 +235,7 @@ class Mirror:
 
     def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
         """What comes with an error is copied as well: the consumer does not hand it out again."""
-        batch = consumer.poll(self._settings.batch_size, _POLL_SECONDS)
+        batch = consumer.poll(_BATCH_MESSAGES, _POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
                 self._skip_deleted(error, consumer, at[error.partition].next_offset)

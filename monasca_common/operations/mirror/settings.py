@@ -56,14 +56,6 @@ class MirrorSettings:
         choices={"earliest": "with the oldest message", "latest": "with the messages that come from then on"},
         help="Where a topic begins that was not copied yet.",
     )
-    batch_size: int = option(
-        5000,
-        minimum=1,
-        maximum=50_000,
-        unit="messages",
-        help="How many messages a transaction copies at most. Too small: many transactions, and so fewer messages a "
-        "second. Too large: readers of the target wait longer, and more is copied again after a crash.",
-    )
     max_bytes_per_second: int = option(
         0,
         minimum=0,
@@ -71,14 +63,6 @@ class MirrorSettings:
         unit="bytes",
         help="How many bytes of messages are copied in a second, on average; 0: any number. Too small: the mirror "
         "falls behind. Too large: other clients of both clusters wait while it catches up.",
-    )
-    topic_refresh_seconds: float = option(
-        60.0,
-        minimum=1.0,
-        maximum=86_400.0,
-        unit="seconds",
-        help="How often the mirror looks for new topics, new partitions and recreated topics. Too small: a load on "
-        "both clusters. Too large: new topics are copied late.",
     )
     replication_factor: int = option(
         -1,

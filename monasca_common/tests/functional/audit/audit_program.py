@@ -91,9 +91,10 @@ def read(told, connection, reporter):
 def main(told):
     connection = ConnectionSettings(told["servers"])
     # A source reports after each bulk, and not meanwhile: so it is known what a kill takes.
-    report_seconds = 3600.0 if told["role"] == "source" else 0.1
+    if told["role"] == "source":
+        mock.patch.object(AuditSettings, "report_seconds", 3600.0).start()
     settings = AuditSettings(
-        enabled=True, topic=told["reports"], bucket_seconds=60, report_seconds=report_seconds, folder=told["folder"]
+        enabled=True, topic=told["reports"], bucket_seconds=60, grace_seconds=0, folder=told["folder"]
     )
     if told["mutant"] == "new_ids":
         new_ids_for_old_reports()

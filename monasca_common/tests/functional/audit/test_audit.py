@@ -43,7 +43,6 @@ bootstrap_servers = {copy}
 topic = {reports}
 bucket_seconds = 60
 grace_seconds = {grace_seconds}
-report_seconds = 0.1
 window_seconds = 3600
 {more}
 """
@@ -72,7 +71,7 @@ class AuditCase(Waiting, base.BaseTestCase):
 
     def reporter(self, tier, application):
         settings = AuditSettings(
-            enabled=True, topic=self.reports, bucket_seconds=60, report_seconds=0.1, folder=self.folder
+            enabled=True, topic=self.reports, bucket_seconds=60, grace_seconds=0, folder=self.folder
         )
         return AuditReporter(settings, ProducerSettings(self.connection()), tier, application)
 

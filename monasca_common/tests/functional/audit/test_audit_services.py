@@ -180,7 +180,6 @@ class ServeTest(ServicesCase):
         self.options = (
             f"tenant = {_TENANT}",
             f"metrics_topic = {self.metrics}",
-            "balance_seconds = 0.1",
             f"status_port = {self.port}",
         )
         self.values = {"producer": [], "broker": [], "database": []}

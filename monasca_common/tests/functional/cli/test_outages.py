@@ -48,8 +48,6 @@ _CONFIGURATION = """
 bootstrap_servers = {servers}
 [lag]
 interval_seconds = 1
-[audit]
-balance_seconds = 1
 [mirror]
 topics = metrics
 [mirror_target]

@@ -40,7 +40,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
     def audited_by(self):
         """The settings of an audit in the source, which files have from now on."""
         folder, topic = self.useFixture(fixtures.TempDir()).path, self.fixture.topic()
-        options = {"topic": topic, "bucket_seconds": 60, "grace_seconds": 0, "report_seconds": 0.1, "folder": folder}
+        options = {"topic": topic, "bucket_seconds": 60, "grace_seconds": 0, "folder": folder}
         lines = "".join(f"{name} = {value}\n" for name, value in options.items())
         servers = self.connection(self.source).bootstrap_servers
         self.other_groups = f"[kafka]\nbootstrap_servers = {servers}\n[audit]\nenabled = true\n{lines}"
@@ -122,7 +122,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
         text = (
             f"[mirror_source]\nbootstrap_servers = {self.connection(self.source).bootstrap_servers}\n"
             f"[mirror_target]\nbootstrap_servers = {self.connection(self.target).bootstrap_servers}\n"
-            f"[mirror]\nname = {self.name}\ntopics = {self.topic}\nbatch_size = 10\n"
+            f"[mirror]\nname = {self.name}\ntopics = {self.topic}\n"
             f"[monitoring]\ndurability_check = off\n{self.other_groups}"
         )
         path = self.create_tempfiles([(uuid.uuid4().hex, text)], ".conf")[0]

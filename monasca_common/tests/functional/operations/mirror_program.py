@@ -64,4 +64,5 @@ def freezes_in_its_transaction():
 
 if __name__ == "__main__":
     globals()[sys.argv[1]]()
+    mock.patch.object(mirror, "_BATCH_MESSAGES", 10).start()
     sys.exit(main.main(sys.argv[2:]))

@@ -64,8 +64,7 @@ status_port = {lag}
 [audit]
 enabled = true
 folder = {folder}/audit
-report_seconds = 0.1
-balance_seconds = 0.5
+grace_seconds = 0
 status_port = {audit}
 [audit_count]
 status_port = {audit_count}

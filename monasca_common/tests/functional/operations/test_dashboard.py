@@ -4,7 +4,6 @@
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -31,6 +30,7 @@ from monasca_common.operations.durability import Finding, Severity
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
 from monasca_common.tests.functional.operations.browser import CONTRAST, BrowserFixture, ServedApp, keep_picture
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.periodic import periodic
 
 SECONDS = 60.0
@@ -67,12 +67,11 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
     def start(self):
         (port,) = free_ports(1)
         servers = self.cluster.direct_options()["bootstrap.servers"]
-        options = (
-            f"login = none\nport = {port}\ninterval_seconds = 1\nlag_window_seconds = 2\nsource_timeout_seconds = 8\n"
-        )
-        text = f"[kafka]\nbootstrap_servers = {servers}\n[dashboard]\n{options}"
+        options = f"login = none\nport = {port}\ninterval_seconds = 1\n"
+        text = f"[kafka]\nbootstrap_servers = {servers}\n[lag]\nwindow_seconds = 2\n[dashboard]\n{options}"
         path = self.create_tempfiles([("dashboard", text)], ".conf")[0]
-        command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard", "--config-file", path]
+        quick = {"monasca_common.monitoring.dashboard.panels._SOURCE_SECONDS": 8.0}
+        command = [*command_with(quick), "dashboard", "--config-file", path]
         self.log = Path(path).with_suffix(".log")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)

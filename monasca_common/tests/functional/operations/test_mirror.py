@@ -46,7 +46,8 @@ class TestCopies(MirrorCase):
         self.assertEqual(0, producer.flush(SECONDS))
         self.put(10, transactional_id=self.name)
         later = f"{self.topic}-later"
-        with self.mirror(f"{self.topic}*", topic_refresh_seconds=1.0):
+        self.patch(mirror, "_TOPIC_REFRESH_SECONDS", 1.0)
+        with self.mirror(f"{self.topic}*"):
             self.wait_until_copied(14)
             self.source.create_topic(later, 2)
             self.put(4, topic=later)

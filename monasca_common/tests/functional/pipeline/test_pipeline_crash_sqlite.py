@@ -32,7 +32,7 @@ _AUDIT = """\
 enabled = true
 topic = {topic}
 folder = {folder}/audit
-report_seconds = 0.1
+grace_seconds = 0
 """
 
 

@@ -29,9 +29,8 @@ class AuditCase(base.BaseTestCase):
         self.open_broker()
         self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter._POLL_SECONDS", 0.0))
         self.folder = self.useFixture(fixtures.TempDir()).path
-        self.settings = AuditSettings(
-            enabled=True, bucket_seconds=60, grace_seconds=60.0, report_seconds=3600.0, folder=self.folder
-        )
+        self.patch(AuditSettings, "report_seconds", 3600.0)
+        self.settings = AuditSettings(enabled=True, bucket_seconds=60, grace_seconds=60.0, folder=self.folder)
 
     def open_broker(self):
         """A new one, with topics that are empty."""

@@ -134,8 +134,9 @@ class AuditServiceTest(AuditCase):
         self.assertIn("read again: the brokers are away", self.log.output)
 
     def test_the_metric_that_it_sends_is_audited_itself(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.audit.service._BALANCE_SECONDS", 0.0))
         service = AuditService(
-            replace(self.settings, tenant="t1", balance_seconds=0.0),
+            replace(self.settings, tenant="t1"),
             lambda since_ms: _OneLook(service, self.lacking()),
             self.kafka.producer_settings(),
             clock=self.clock,

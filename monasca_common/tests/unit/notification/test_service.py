@@ -189,7 +189,7 @@ class DeliveryTest(ServiceCase):
     def test_what_is_handled_is_reported_to_the_audit_dead_letters_included(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
         folder = self.useFixture(fixtures.TempDir()).path
-        stop = self.start(audit=AuditSettings(enabled=True, report_seconds=3600.0, folder=folder))
+        stop = self.start(audit=AuditSettings(enabled=True, folder=folder))
         self.publish(self.alarm(1).message, b"{", self.alarm(2).message)
         self.until(lambda: self.committed(CHANGES) == 3, "the commit")
         stop()
@@ -208,7 +208,7 @@ class DeliveryTest(ServiceCase):
         receiver = self.receiver()
         receiver.answer = receiver.answers(503)
         self.method(receiver.url())
-        stop = self.start(audit=AuditSettings(enabled=True, report_seconds=3600.0, folder=folder), max_attempts=3)
+        stop = self.start(audit=AuditSettings(enabled=True, folder=folder), max_attempts=3)
         self.publish(self.alarm().message, b"{")
         self.until(lambda: self.announced() and self.letters(CHANGES) and self.letters(RETRIES), "the end of retries")
         stop()

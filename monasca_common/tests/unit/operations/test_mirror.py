@@ -71,7 +71,10 @@ class SettingsTest(base.BaseTestCase):
             (servers + "[mirror]\ntopics = a\n", "are the same: name two clusters"),
             (servers + target + "[mirror]\ntopics = a b\n", "has 'a b'"),
             (servers + target + "[mirror]\ntopics = a\nname = a/b\n", "name in group [mirror] is 'a/b'"),
-            (servers + target + "[mirror]\ntopics = a\nbatch_size = 0\n", "batch_size in group [mirror]"),
+            (
+                servers + target + "[mirror]\ntopics = a\nreplication_factor = -2\n",
+                "replication_factor in group [mirror]",
+            ),
             (servers + target + "group_id = x\n[mirror]\ntopics = a\n", "group_id"),
         ):
             self.assertIn(part, str(self.assertRaises(ConfigurationError, self.read, text)))

@@ -83,7 +83,7 @@ class MemberTest(base.BaseTestCase):
         self.kafka.broker.create_topic("monasca-audit", 1)
         self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
         folder = self.useFixture(fixtures.TempDir()).path
-        self.start(audit=AuditSettings(enabled=True, report_seconds=0.05, folder=folder))
+        self.start(audit=AuditSettings(enabled=True, grace_seconds=0, folder=folder))
         self.until(lambda: self.kafka.broker.records("monasca-audit"))
         self.stop()
 
@@ -97,7 +97,7 @@ class MemberTest(base.BaseTestCase):
 
     def test_the_audit_has_the_position_of_the_database_at_which_a_member_starts(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
-        settings = AuditSettings(enabled=True, report_seconds=0.05, folder=self.useFixture(fixtures.TempDir()).path)
+        settings = AuditSettings(enabled=True, grace_seconds=0, folder=self.useFixture(fixtures.TempDir()).path)
         for value in (1, 2):
             self.fill(envelopes.metric(value))
             self.start(audit=settings)

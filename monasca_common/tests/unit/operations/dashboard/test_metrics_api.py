@@ -11,7 +11,7 @@ class ProxyTest(base.BaseTestCase):
     def test_a_proxy_of_the_environment_never_gets_the_token(self):
         self.useFixture(fixtures.EnvironmentVariable("http_proxy", "http://127.0.0.1:9"))
         self.useFixture(fixtures.EnvironmentVariable("no_proxy"))
-        api = MetricsApi(DashboardSettings(login="none", api_url="http://127.0.0.1:1", api_timeout_seconds=5.0))
+        api = MetricsApi(DashboardSettings(login="none", api_url="http://127.0.0.1:1"))
         ports = []
 
         def connect(connection):

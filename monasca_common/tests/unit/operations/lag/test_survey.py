@@ -395,9 +395,9 @@ class TestThreshold(base.BaseTestCase):
     def told_of(self, *texts):
         return {text for text in texts if text in self.errors}
 
-    def test_the_dashboard_goes_by_the_same_option(self):
-        text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\ntopic = kept\n"
-        text += "[dashboard]\nlogin = none\nlag_window_seconds = 7\n[monitoring]\ndurability_check = off\n"
+    def test_the_dashboard_goes_by_the_same_options(self):
+        text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\nwindow_seconds = 7\ntopic = kept\n"
+        text += "[dashboard]\nlogin = none\n[monitoring]\ndurability_check = off\n"
         (config,) = self.create_tempfiles([("dashboard", text)], ".conf")
         dashboard = "monasca_common.operations.dashboard"
         with (
