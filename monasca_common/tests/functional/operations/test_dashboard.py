@@ -70,7 +70,7 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
         options = f"login = none\nport = {port}\ninterval_seconds = 1\n"
         text = f"[kafka]\nbootstrap_servers = {servers}\n[lag]\nwindow_seconds = 2\n[dashboard]\n{options}"
         path = self.create_tempfiles([("dashboard", text)], ".conf")[0]
-        quick = {"monasca_common.monitoring.dashboard.panels._SOURCE_SECONDS": 8.0}
+        quick = {"monasca_common.operations.dashboard.panels._SOURCE_SECONDS": 8.0}
         command = [*command_with(quick), "dashboard", "--config-file", path]
         self.log = Path(path).with_suffix(".log")
         with self.log.open("wb") as log:

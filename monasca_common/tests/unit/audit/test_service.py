@@ -134,7 +134,7 @@ class AuditServiceTest(AuditCase):
         self.assertIn("read again: the brokers are away", self.log.output)
 
     def test_the_metric_that_it_sends_is_audited_itself(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.audit.service._BALANCE_SECONDS", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.service._BALANCE_SECONDS", 0.0))
         service = AuditService(
             replace(self.settings, tenant="t1"),
             lambda since_ms: _OneLook(service, self.lacking()),
