@@ -50,6 +50,7 @@ class Interrupt:
 
     def run(self, call, *arguments):
         """Return the result of ``call`` in a tuple; it is empty if the call was interrupted."""
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 traces opcodes if a frame asks for it before settrace
         sys.settrace(self._trace)
         try:
             return (call(*arguments),)
