@@ -32,6 +32,7 @@ class Job:
     bulk: int = 1  # messages in one HTTP request or one `publish`
     case: str = ""  # its name, where one module has several
     database: str = ""  # a SQLAlchemy URL
+    program: str = ""  # the path of the peer's program, if it is not in Python
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """``measured``: when and at which load, by section; ``runs`` and ``failures``: by case."""
+    """``measured``: when and at which load, by section; ``runs``, ``failures`` and ``skipped``: by case."""
 
     machine: dict[str, str]
     measured: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     runs: dict[str, list[Figures]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
     def verdicts(self) -> Iterator[Verdict]:
         for required in REQUIRED:
@@ -60,6 +61,7 @@ class Results:
                 "Ratios",
                 *_aligned([("case", "peer", "required", "ratio", "min - max", "by CPU", ""), *verdicts]),
             ]
+        lines += [f"SKIPPED {case}: {reason}" for case, reason in self.skipped.items()]
         return "\n".join([*lines, *(f"FAILED {case}: {reason}" for case, reason in self.failures.items())])
 
 
@@ -77,8 +79,9 @@ def _verdict(verdict: Verdict) -> Sequence[str]:
     required, ratios = verdict.required, verdict.ratios
     spread = f"{min(ratios):.2f} - {max(ratios):.2f}"
     ratio = f"{statistics.median(ratios):.2f} x"
-    met = "met" if verdict.met else "MISSED"
-    return required.case, required.peer, f"{required.ratio:g} x", ratio, spread, f"{verdict.cpu:.2f} x", met
+    met = "met" if verdict.met else "below the goal" if required.goal else "MISSED"
+    least = f"{required.ratio:g} x" + (" (goal)" if required.goal else "")
+    return required.case, required.peer, least, ratio, spread, f"{verdict.cpu:.2f} x", met
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

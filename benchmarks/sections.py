@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``module``: below ``benchmarks``. ``environment``: None is the one that runs the benchmark."""
+    """``module``: below ``benchmarks``. ``environment``: None is the one that runs the benchmark.
+
+    ``go_program``: the folder of its source, below ``benchmarks``; without it the case is skipped.
+    """
 
     name: str
     title: str
@@ -18,6 +21,7 @@ class Case:
     threads: int = 1
     bulk: int = 1  # messages in one HTTP request or one `publish`
     environment: str | None = None
+    go_program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +43,19 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """The rate of ``case`` is at least ``ratio`` times that of ``peer``."""
+    """The rate of ``case`` is at least ``ratio`` times that of ``peer``. A ``goal`` is printed, but not checked."""
 
     case: str
     ratio: float
     peer: str
+    goal: bool = False
 
 
 _BULKS = (400_000, 96_000)
 _AUDITED = (1_000_000, 400_000)
 _BACKLOG = (1_000_000, 250_000)
 _SPARK = (2_000_000, 500_000)
+_GO_PERSISTER = "storage/persister_go"
 
 SECTIONS = (
     Section(
@@ -117,10 +123,24 @@ SECTIONS = (
     ),
     Section(
         "persisting",
-        "From Kafka to rows in PostgreSQL, exactly once",
+        "From Kafka to rows in PostgreSQL, exactly once where nothing else is said",
         (
             Case("persist-bare", "a hand-written loop, COPY into the keyed table", "storage.persisting", *_BACKLOG),
             Case("persist", "the persister, one process", "storage.persisting", *_BACKLOG),
+            Case(
+                "persist-go",
+                "Go, COPY into the keyed table, at least once",
+                "storage.persisting",
+                *_BACKLOG,
+                go_program=_GO_PERSISTER,
+            ),
+            Case(
+                "persist-go-conflict",
+                "Go, temporary table and ON CONFLICT",
+                "storage.persisting",
+                *_BACKLOG,
+                go_program=_GO_PERSISTER,
+            ),
         ),
         backlog="storage.fill_metrics",
         stores=True,
@@ -167,6 +187,8 @@ REQUIRED = (
     Required("consume-confluent", 0.7, "consume-bare"),
     Required("processor", 0.9, "consume-bare"),
     Required("persist", 0.8, "persist-bare"),
+    Required("persist", 0.8, "persist-go", goal=True),
+    Required("persist", 1, "persist-go-conflict", goal=True),
     Required("aggregate-5", 1, "aggregate-bare"),
     Required("notify", 8, "notify-bare"),
 )

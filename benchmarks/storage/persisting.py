@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A persister in its own process, from a backlog in Kafka to rows, watched through the offsets that it stores.
 
-Ours is the command with default options. The clock starts when a fifth is stored and ends when
-everything is.
+Ours is the command with default options. The program in Go commits to Kafka, the others store offsets in the database.
+The clock starts when a fifth is stored and ends when everything is.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
+from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.databases import server_version, session_cpu_seconds
 from benchmarks.job import Figures, Job, main
@@ -25,9 +26,11 @@ from benchmarks.process_tree import cpu_seconds
 from monasca_common.storage import Claim, Kind, Rows, StorageSettings, open_storage
 
 _ROOT = Path(__file__).parent.parent.parent
+_GO_SOURCE = Path(__file__).parent / "persister_go"
 _WARM_SHARE = 0.2
 _LOOK_SECONDS = 0.01
 _MOST_SECONDS = 300.0
+_COMMITTED_SECONDS = 10.0
 _STOP_SECONDS = 30.0
 
 _CONFIGURATION = """\
@@ -50,17 +53,23 @@ def run(job: Job) -> Figures:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(_running(_command(job, folder), folder / "log"))
-        stored = stack.enter_context(_watch(job.database))
+        watch = _committed_offsets if job.program else _stored_offsets
+        stored = stack.enter_context(watch(job))
         warm = _wait_for(server, stored, int(job.messages * _WARM_SHARE))
         began, before = time.perf_counter(), _cpu_seconds(server, job.database)
         end = _wait_for(server, stored, job.messages)
         seconds = time.perf_counter() - began
         used = _cpu_seconds(server, job.database) - before
-    found = {**versions(), **server_version(job.database)}
+    found = {**(_go_versions() if job.program else versions()), **server_version(job.database)}
     return Figures(end - warm, seconds, used, rows=job.messages, versions=found)
 
 
 def _command(job: Job, folder: Path) -> list[str]:
+    if job.program:
+        _create_partitions_and_offsets(job)
+        url = job.database.replace("+psycopg", "")
+        options = ["-conflict"] if job.case.endswith("-conflict") else []
+        return [job.program, *options, job.servers, job.topic, job.group, url]
     if job.case.endswith("-bare"):
         _create_partitions_and_offsets(job)
         given = {"options": consumer_options(job), "topic": job.topic, "url": job.database}
@@ -94,20 +103,35 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 @contextlib.contextmanager
-def _watch(url: str) -> Iterator[sa.Connection]:
-    with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
-        yield connection
-
-
-def _wait_for(server: subprocess.Popen[bytes], stored: sa.Connection, messages: int) -> int:
-    """How many are stored, as soon as it is ``messages``."""
+def _stored_offsets(job: Job) -> Iterator[Callable[[], int]]:
     query = sa.text("SELECT coalesce(sum(next), 0) FROM kafka_offset")
+    with sa.create_engine(job.database, isolation_level="AUTOCOMMIT").connect() as connection:
+        yield lambda: int(connection.scalar(query) or 0)
+
+
+@contextlib.contextmanager
+def _committed_offsets(job: Job) -> Iterator[Callable[[], int]]:
+    partitions = [TopicPartition(job.topic, partition) for partition in range(PARTITIONS)]
+    reader = Consumer({"bootstrap.servers": job.servers, "group.id": job.group})
+    try:
+        yield lambda: sum(max(at.offset, 0) for at in reader.committed(partitions, timeout=_COMMITTED_SECONDS))
+    finally:
+        reader.close()
+
+
+def _wait_for(server: subprocess.Popen[bytes], stored: Callable[[], int], messages: int) -> int:
+    """How many are stored, as soon as it is ``messages``."""
     deadline = time.monotonic() + _MOST_SECONDS
-    while (count := int(stored.scalar(query) or 0)) < messages:
+    while (count := stored()) < messages:
         if server.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{count} of {messages} were stored")
         time.sleep(_LOOK_SECONDS)
     return count
+
+
+def _go_versions() -> dict[str, str]:
+    lines = [line.split() for line in (_GO_SOURCE / "go.mod").read_text().splitlines()]
+    return {line[0].split("/")[2]: line[1] for line in lines if len(line) == 2 and "/" in line[0]}
 
 
 def _cpu_seconds(server: subprocess.Popen[bytes], url: str) -> float:
