@@ -33,9 +33,7 @@ class ApiStatus:
         found = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
         self._family, self._address = found[0], found[4]
         self._workers = workers
-        self.health = ServiceHealth(
-            "api", self._asked, liveness(settings.status.live_seconds, self._turns), readiness(self._reasons)
-        )
+        self.health = ServiceHealth("api", self._asked, liveness(self._turns), readiness(self._reasons))
 
     def _turns(self) -> dict[str, float | None]:
         return {f"worker_{pid}": _seconds_since_turn(worker) for pid, worker in dict(self._workers()).items()}

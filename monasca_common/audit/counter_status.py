@@ -16,7 +16,7 @@ class CounterStatus:
     ``messages``: how many it has counted. ``failures``: how often it began again after an error.
     """
 
-    def __init__(self, live_seconds: float, clock: Clock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._turn = LoopTurn(clock)
         self._trouble = "nothing has been reported yet"
         self.messages = 0
@@ -24,7 +24,7 @@ class CounterStatus:
         self.health = ServiceHealth(
             "audit_count",
             self._look,
-            liveness(live_seconds, lambda: {"audit_count": self._turn.seconds}),
+            liveness(lambda: {"audit_count": self._turn.seconds}),
             readiness(self._reasons),
         )
 

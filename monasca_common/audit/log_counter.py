@@ -10,7 +10,6 @@ sizes and delays are reported of what its group had not committed.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
 import time
@@ -30,11 +29,11 @@ from monasca_common.kafka import Admin, KafkaConsumer, KafkaProducer, PartitionB
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
+from monasca_common.runtime.shutdown import POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
 _POLL_MESSAGES = 5000
-_POLL_SECONDS = 0.2
 _MOST_IDS = 2_000_000  # 200 bytes each
 _MOST_RUNS = 5000  # in one report, which must fit into a message
 
@@ -139,7 +138,7 @@ class LogCounter:
         self._tier = tier
         self._since_ms = since_ms
         self._clock = clock or SystemClock()
-        self._status = status or CounterStatus(math.inf, self._clock)
+        self._status = status or CounterStatus(self._clock)
         self._counts = LogCounts(settings)
         self._positions: dict[TopicPartition, int] = {}
         self._logs: dict[str, str] | None = None
@@ -157,7 +156,7 @@ class LogCounter:
 
     def poll(self) -> None:
         """Count what is there. Raises `MessagingError`."""
-        batch = self._consumer.poll(_POLL_MESSAGES, _POLL_SECONDS)
+        batch = self._consumer.poll(_POLL_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             raise error
         now_ms = self._clock.time_ms()

@@ -22,10 +22,10 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-_CLOSE_SECONDS = 5.0
 _AT_ONCE = 500  # reports in one bulk
 
 
@@ -81,8 +81,8 @@ class AuditReporter:
         """Report what is left; what no broker acknowledges in a few seconds is sent at the next start."""
         self._journal.release()
         self._ended.set()
-        self._thread.join(_CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
-        self._producer.close(_CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
+        self._producer.close(CLOSE_SECONDS)
         self._journal.close()
 
     def watch(self, producer: KafkaProducer) -> None:

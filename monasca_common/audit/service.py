@@ -28,13 +28,13 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.runtime import started, stopped
 from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
 _READ_SECONDS = 300.0
 _BALANCE_SECONDS = 60.0
-_CLOSE_SECONDS = 2.0
 _MOST_LINES = 20  # of one reconciliation
 
 OpenLog = Callable[[int], ReportLog]
@@ -60,7 +60,7 @@ class AuditService:
         self.health = ServiceHealth(
             "audit",
             self._look,
-            liveness(settings.status.live_seconds, lambda: {"audit": self._turn.seconds}),
+            liveness(lambda: {"audit": self._turn.seconds}),
             readiness(self._reasons),
         )
 
@@ -100,7 +100,7 @@ class AuditService:
         """Its metric is audited as all that services send."""
         settings = stack.enter_context(audited_source(self._producer_settings, self._settings, AUDIT_GROUP))
         producer = open_producer(settings)
-        stack.callback(producer.close, _CLOSE_SECONDS)
+        stack.callback(producer.close, CLOSE_SECONDS)
         return producer
 
     def reconcile(self, totals: AuditTotals, producer: KafkaProducer | None) -> None:

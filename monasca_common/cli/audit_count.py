@@ -31,11 +31,11 @@ from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime import started, stopped
 from monasca_common.runtime.restarts import run_with_restarts
 from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOGGER = logging.getLogger(__name__)
 
 _GROUP = "monasca-audit"
-_CLOSE_SECONDS = 5.0
 _OWN = "__"  # topics of Kafka itself
 _LOOK_SECONDS = 60.0
 
@@ -96,7 +96,7 @@ class AuditCounting(ServiceCommand):
         producer = open_producer(producer_settings(conf))
         stopping = threading.Event()
         at = count_status_settings(conf)
-        status = CounterStatus(at.live_seconds, SystemClock())
+        status = CounterStatus(SystemClock())
 
         def serve() -> None:
             """After a failure, or with other topics, it begins again where the group's offsets are: what was not
@@ -117,7 +117,7 @@ class AuditCounting(ServiceCommand):
 
         stop_on_signals(stopping.set)
         with contextlib.ExitStack() as stack:
-            stack.callback(producer.close, _CLOSE_SECONDS)
+            stack.callback(producer.close, CLOSE_SECONDS)
             stack.enter_context(_status_served(at, status))
             LOGGER.info(
                 "%s", started("audit counter", reads=len(topics), group=parsed_args.group, status_at=at.address)

@@ -20,6 +20,7 @@ from monasca_common.kafka import MessagingError, Record, open_producer
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.notification.ledger import NOTIFICATION
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _MOST_AT_ONCE = 500
 _MOST_REMEMBERED = 10_000  # more stay in the outbox until they are old enough to be looked for
 _LEFT_AFTER_MS = 60_000  # who wrote a row has published it by then, or does not any more
 _LOOK_SECONDS = 30.0
-_CLOSE_SECONDS = 2.0
 
 
 class NotificationAnnouncer:
@@ -72,7 +72,7 @@ class NotificationAnnouncer:
                     LOG.exception("what became of notifications stays in the outbox")
         finally:
             if producer is not None:
-                producer.close(_CLOSE_SECONDS)
+                producer.close(CLOSE_SECONDS)
 
     def _publish_due(self, producer: KafkaProducer) -> None:
         own = [self._due.popleft() for _ in range(min(len(self._due), _MOST_AT_ONCE))]

@@ -28,13 +28,13 @@ from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import StreamOf
 from monasca_common.operations.lag.verdict import LagWindow
 from monasca_common.runtime.restarts import run_with_restarts
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
 
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
-_CLOSE_SECONDS = 1.0
 _LAG_PATIENCE_SECONDS = 1.0
 # After so long without partitions, a member is one of more than there are partitions.
 _ASSIGNED_SECONDS = 60.0
@@ -168,9 +168,9 @@ class NotificationMember:
             reporter = _reporter(self._stream, stack)
             audit = [] if reporter is None else [ReaderAudit(reporter)]
             producer = open_producer(audited(self._stream.producer, reporter))
-            stack.callback(producer.close, _CLOSE_SECONDS)
+            stack.callback(producer.close, CLOSE_SECONDS)
             consumer = open_consumer(self._stream.consumer)
-            stack.callback(consumer.close, _CLOSE_SECONDS)
+            stack.callback(consumer.close, CLOSE_SECONDS)
             processor = Processor(
                 consumer,
                 self._handle,

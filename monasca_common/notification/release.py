@@ -28,6 +28,7 @@ from monasca_common.notification.notice import Notice, repeat_of
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
 from monasca_common.runtime.restarts import run_with_restarts
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +42,6 @@ _UNFINISHED_MS = 600_000
 _CHANGING_MS = 1_000
 """When the alarm is looked at again that another transaction is changing."""
 _PUBLISH_SECONDS = 10.0
-_CLOSE_SECONDS = 1.0
 _NO_ACTION = "no action of the definition names the method any more"
 
 
@@ -83,7 +83,7 @@ class HeldRelease:
                 if self.release_due(producer) < _ROWS_A_PASS:
                     self._stopping.wait(_REST_SECONDS)
         finally:
-            producer.close(_CLOSE_SECONDS)
+            producer.close(CLOSE_SECONDS)
 
     def release_due(self, producer: KafkaProducer) -> int:
         """Look at what is due now, and return how many rows that were. Raises `StorageError`."""

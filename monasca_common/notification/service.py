@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import multiprocessing
 import threading
 from functools import partial
@@ -46,11 +45,11 @@ from monasca_common.notification.status import NotificationMetrics, WaitingNotif
 from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
 
 LOG = logging.getLogger(__name__)
 
-_CLOSE_SECONDS = 5
 _RETRY_THREADS = 32  # of each of the two topics
 _ANNOUNCE_SECONDS = 3.0
 
@@ -63,7 +62,6 @@ class NotificationWork:
         settings: NotificationSettings,
         notifiers: dict[str, Notifier],
         keys: AddressKeys = PLAIN,
-        status: StatusSettings | None = None,
     ) -> None:
         clock = SystemClock()
         self._database = AlarmsDatabase(settings.database, grouped=True)
@@ -117,8 +115,7 @@ class NotificationWork:
             NotificationMember(settings.retries, again(), _RETRY_THREADS, clock),
             NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), _RETRY_THREADS, clock),
         )
-        live_seconds = (status or StatusSettings()).live_seconds
-        self.health = service_health(self._members, live_seconds)
+        self.health = service_health(self._members)
         release = HeldRelease(
             planner, methods, retries_producer, clock, retry_topic=topic, periodic_topic=periodic_topic
         )
@@ -179,7 +176,7 @@ class NotificationWorker(cotyledon.Service):
 
     def __init__(self, worker_id: WorkerId, plan: NotificationPlan) -> None:
         super().__init__(worker_id)
-        self._work = NotificationWork(plan.settings, plan.notifiers, plan.keys, plan.status)
+        self._work = NotificationWork(plan.settings, plan.notifiers, plan.keys)
         self._status: StatusServer | None = None
         if plan.listener is not None:
             self._status = StatusServer(plan.listener, self._work.health, self._work.metrics.registry)
@@ -200,7 +197,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     """
     plan = NotificationPlan(conf)
     manager = cotyledon.ServiceManager(
-        graceful_shutdown_timeout=_grace_seconds(plan.settings), mp_context=multiprocessing.get_context("fork")
+        graceful_shutdown_timeout=grace_seconds(plan.settings.consumers), mp_context=multiprocessing.get_context("fork")
     )
     manager.add(NotificationWorker, args=(plan,))
     manager.register_hooks(on_reload=plan.reload)
@@ -209,19 +206,11 @@ def run(conf: cfg.ConfigOpts) -> None:
 
 
 def start_line(settings: NotificationSettings, status: StatusSettings) -> str:
-    consumers = [each.consumer for each in (settings.changes, settings.retries, settings.periodic)]
     return started(
         "notification",
-        reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
-        from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
+        reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in settings.consumers),
+        from_brokers=joined(each.connection.bootstrap_servers for each in settings.consumers),
         database=shown_url(settings.database.connection),
         types=joined(types()),
         status_at=status.address,
     )
-
-
-def _grace_seconds(settings: NotificationSettings) -> int:
-    """How long the process may take to stop before it is killed."""
-    streams = (settings.changes, settings.retries, settings.periodic)
-    longest = max(each.consumer.stop_timeout_seconds for each in streams)
-    return math.ceil(longest) + _CLOSE_SECONDS

@@ -352,6 +352,10 @@ class NotificationSettings:
     periodic: StreamOf
     calm: CalmRules
 
+    @property
+    def consumers(self) -> tuple[ConsumerSettings, ...]:
+        return tuple(each.consumer for each in (self.changes, self.retries, self.periodic))
+
 
 _OLD = OptionGroup(KAFKA_GROUP, options_of(OldPeriodicSettings), shared=True)
 _PROCESSOR = OptionGroup("alarm_processor", options_of(ProcessorSettings))

@@ -133,12 +133,12 @@ class WatchedMember(Protocol):
     def unready(self) -> str: ...
 
 
-def service_health(members: Sequence[WatchedMember], live_seconds: float) -> ServiceHealth:
-    """What probes are told. ``live_seconds``: how long a turn of a member's loop may take."""
+def service_health(members: Sequence[WatchedMember]) -> ServiceHealth:
+    """Return what probes are told."""
     return ServiceHealth(
         "notification",
         health(members),
-        liveness(live_seconds, lambda: {member.name: member.turn_seconds for member in members}),
+        liveness(lambda: {member.name: member.turn_seconds for member in members}),
         readiness(lambda: (f"{member.name}: {reason}" for member in members if (reason := member.unready()))),
     )
 

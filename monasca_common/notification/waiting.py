@@ -19,6 +19,7 @@ from monasca_common.kafka import KafkaProducer, Record, open_producer
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.notification.retries import Retry
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
 
@@ -33,7 +34,6 @@ _MOST_AT_ONCE = 500
 _LOOK_SECONDS = 1.0
 _CLAIM_SECONDS = 60.0  # how long a row is one process's; longer than publishing takes
 _PUBLISH_SECONDS = 5.0
-_CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class RetryTimer:
             if portion < _MOST_AT_ONCE:
                 self._stopping.wait(_LOOK_SECONDS)
         if producer is not None:
-            producer.close(_CLOSE_SECONDS)
+            producer.close(CLOSE_SECONDS)
 
     def stop(self) -> None:
         """Returns at once; `run` ends after the portion that it is publishing."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, OffsetOutOfRange, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.runtime.shutdown import POLL_SECONDS
 
 _NAME = "monasca-log-reader"  # a consumer needs the name of a group; this one never gets an offset
-_POLL_SECONDS = 0.2
 _POLL_MESSAGES = 5000
 _FEW_MESSAGES = 100
 _PATIENCE_SECONDS = 30.0
@@ -53,7 +53,7 @@ class LogReader:
         waiting = _Waiting(self._patience_seconds, self._most_seconds)
         with self._open({partition: starts[partition] for partition in left}) as consumer:
             while left:
-                batch = consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS)
+                batch = consumer.poll(_POLL_MESSAGES, timeout=POLL_SECONDS)
                 _check(batch.errors)
                 for part in batch.partitions:
                     end = ends[part.topic_partition]
@@ -77,7 +77,7 @@ class LogReader:
         waiting = _Waiting(self._patience_seconds, self._most_seconds)
         with self._open({partition: wanted[0] for partition, wanted in left.items()}) as consumer:
             while left:
-                batch = consumer.poll(_FEW_MESSAGES, timeout=_POLL_SECONDS)
+                batch = consumer.poll(_FEW_MESSAGES, timeout=POLL_SECONDS)
                 _check(error for error in batch.errors if not _is_passed_over(consumer, error))
                 reached = consumer.take_ends()
                 for part in batch.partitions:
@@ -99,7 +99,7 @@ class LogReader:
         """What is there and what comes, until ``done``, which is asked several times a second."""
         with self._open(starts) as consumer:
             while not done():
-                batch = consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS)
+                batch = consumer.poll(_POLL_MESSAGES, timeout=POLL_SECONDS)
                 _check(batch.errors)
                 yield from batch
 

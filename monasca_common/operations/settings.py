@@ -104,14 +104,6 @@ class LagSettings:
         help="How many partitions of groups have metrics of their own, the worst first. Too small: the partition at "
         "fault is found by `monasca-common lag show` alone. Too large: Prometheus has too many series.",
     )
-    read_seconds: float = option(
-        60.0,
-        minimum=1.0,
-        maximum=3600.0,
-        unit="seconds",
-        help="How long a survey may read the topic of commits, and the oldest unread messages. Too small: no survey "
-        "of a large cluster is ever complete. Too large: a broker that is silent is reported late.",
-    )
 
     def watches(self, group: str) -> bool:
         return any(fnmatch.fnmatchcase(group, pattern) for pattern in self.groups)

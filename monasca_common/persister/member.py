@@ -35,6 +35,7 @@ from monasca_common.persister.status import MemberState, MemberStatus, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.writer_pool import WriterPool
 from monasca_common.runtime.restarts import run_with_restarts
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.base import Capability, Kind, Storage
 from monasca_common.storage.errors import StorageError
 
@@ -42,7 +43,6 @@ LOG = logging.getLogger(__name__)
 
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
-_CLOSE_SECONDS = 1.0
 _TELL_SECONDS = 1.0
 _LAG_PATIENCE_SECONDS = 1.0
 _PROBE_SECONDS = 5.0
@@ -228,7 +228,7 @@ def _opened_producer(settings: ProducerSettings) -> Iterator[KafkaProducer]:
     try:
         yield producer
     finally:
-        producer.close(_CLOSE_SECONDS)
+        producer.close(CLOSE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -240,4 +240,4 @@ def _opened_consumer(group: GroupSettings, starts: StartOffsets, storage: Storag
     try:
         yield consumer
     finally:
-        consumer.close(_CLOSE_SECONDS)
+        consumer.close(CLOSE_SECONDS)

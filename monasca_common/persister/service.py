@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import multiprocessing
 import os
 import threading
@@ -33,6 +32,7 @@ from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.status_server import status_server
 from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
+from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.errors import StorageUnavailable
@@ -40,8 +40,6 @@ from monasca_common.storage.plugins import open_storage
 
 LOG = logging.getLogger(__name__)
 
-# In addition to the members' stop: for their clients to close, and for the parent to notice.
-_CLOSE_SECONDS = 5
 # Of one partition; the next one stops its consumer until a restart, because the topic is probably the wrong one.
 _MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
 _MARGIN_SECONDS = 1  # the process ends itself before it is killed
@@ -173,7 +171,7 @@ class PersisterWorker(cotyledon.Service):
         spec = plan.workers[index][worker_id]
         limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
         self._rest_seconds = respawns.rest_seconds(spec.names[0])
-        self._stop_seconds = _grace_seconds(plan.settings) - _MARGIN_SECONDS
+        self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
         self._stopping = threading.Event()
         self._members = []
         for name, group in zip(spec.names, spec.groups, strict=True):
@@ -210,7 +208,7 @@ class StatusWorker(cotyledon.Service):
     def __init__(self, worker_id: WorkerId, plan: Plan) -> None:
         super().__init__(worker_id)
         assert plan.listener is not None
-        self._server = status_server(plan.listener, plan.board, plan.settings.status.live_seconds)
+        self._server = status_server(plan.listener, plan.board)
 
     def run(self) -> None:
         self._server.serve_forever()
@@ -228,7 +226,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     respawns = Respawns(SystemClock())
     # The children inherit the board and the listening socket. Before the fork nothing connects and no thread runs.
     manager = cotyledon.ServiceManager(
-        graceful_shutdown_timeout=_grace_seconds(plan.settings), mp_context=multiprocessing.get_context("fork")
+        graceful_shutdown_timeout=grace_seconds(plan.settings.consumers), mp_context=multiprocessing.get_context("fork")
     )
     names: dict[tuple[object, int], tuple[str, ...]] = {}
     if plan.listener is not None:
@@ -279,8 +277,3 @@ def stop_line(statuses: Sequence[Status]) -> str:
         dead_letters=sum(each.dead_letters for each in statuses),
         restarts=sum(each.restarts for each in statuses),
     )
-
-
-def _grace_seconds(settings: PersisterSettings) -> int:
-    """How long a worker may take to stop before it is killed."""
-    return math.ceil(max(group.consumer.stop_timeout_seconds for group in settings.groups)) + _CLOSE_SECONDS

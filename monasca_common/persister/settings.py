@@ -115,6 +115,10 @@ class PersisterSettings:
     storage: StorageSettings
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
+    @property
+    def consumers(self) -> tuple[ConsumerSettings, ...]:
+        return tuple(group.consumer for group in self.groups)
+
 
 _PERSISTER = OptionGroup(
     PERSISTER_GROUP, (*options_of(PersisterSettings), *options_of(GroupSettings, "max_cached_series"))

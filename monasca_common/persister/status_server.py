@@ -26,8 +26,8 @@ _ASSIGNED_SECONDS = 60
 _STALL_SECONDS = round(LagWindow().seconds)
 
 
-def status_server(listener: socket.socket, board: StatusBoard, live_seconds: float) -> StatusServer:
-    """On a socket that is bound and listening already. ``live_seconds``: how long a turn of a loop may take."""
+def status_server(listener: socket.socket, board: StatusBoard) -> StatusServer:
+    """On a socket that is bound and listening already."""
     clock = SystemClock()
     registry = CollectorRegistry()
     registry.register(_Collector(board))
@@ -39,7 +39,7 @@ def status_server(listener: socket.socket, board: StatusBoard, live_seconds: flo
     checks = ServiceHealth(
         "persister",
         look,
-        liveness(live_seconds, lambda: turn_ages(board.statuses(), clock.time_ms())),
+        liveness(lambda: turn_ages(board.statuses(), clock.time_ms())),
         readiness(lambda: unready_reasons(board.statuses(), clock.time_ms())),
     )
     return StatusServer(listener, checks, registry)

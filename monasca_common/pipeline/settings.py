@@ -37,6 +37,7 @@ from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.reader import read as read_specifications
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.runtime import shown_url
+from monasca_common.runtime.health import LIVE_SECONDS
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.settings import storage_settings
 
@@ -86,6 +87,21 @@ class SparkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JobStatusSettings(StatusSettings):
+    """Where a job serves its status. A batch is a turn of its loop."""
+
+    live_seconds: float = option(
+        LIVE_SECONDS,
+        name="status_live_seconds",
+        minimum=1.0,
+        maximum=86_400.0,
+        unit="seconds",
+        help="How long a batch may take before /healthz answers 503. Too small: a job with a long batch is restarted "
+        "in the middle of it. Too large: one that hangs goes unnoticed.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class StreamSettings:
     """How a job reads its topic, batch by batch.
 
@@ -130,7 +146,7 @@ class StreamSettings:
         help="The least number of tasks that read a batch; partitions of the topic are split. 0: one task for each "
         "partition.",
     )
-    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+    status: JobStatusSettings = field(default_factory=JobStatusSettings, metadata=made_of(JobStatusSettings))
     audit: AuditSettings | None = None
 
     @property
@@ -304,7 +320,7 @@ class StreamGroup:
         stream = read.settings(
             StreamSettings,
             consumer=consumer,
-            status=read.settings(StatusSettings),
+            status=read.settings(JobStatusSettings),
             # Publishing and accounting are not one transaction: ids and versions make repeats harmless.
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
             connection=connection or read["connection"] or storage_settings(conf).connection,
@@ -318,7 +334,7 @@ _AGGREGATE = StreamGroup(
     OptionGroup(AGGREGATE_GROUP, (*options_of(StreamSettings), *options_of(AggregateSettings))),
     MappingProxyType({"topic": ["metrics"], "group_id": "spark-aggregate"}),
 )
-_BACKFILL = OptionGroup(BACKFILL_GROUP, (*options_of(BackfillSettings), *options_of(StatusSettings)))
+_BACKFILL = OptionGroup(BACKFILL_GROUP, (*options_of(BackfillSettings), *options_of(JobStatusSettings)))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
@@ -358,9 +374,9 @@ def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
     return BackfillSettings(read["margin_seconds"] * 1000, from_archive=read["source"] == "archive")
 
 
-def status_settings(conf: cfg.ConfigOpts, group: str) -> StatusSettings:
+def status_settings(conf: cfg.ConfigOpts, group: str) -> JobStatusSettings:
     """Where a job that ends by itself serves /metrics while it runs. Raises `ConfigurationError`."""
-    return GroupReader(conf, OptionGroup(group, options_of(StatusSettings), shared=True)).settings(StatusSettings)
+    return GroupReader(conf, OptionGroup(group, options_of(JobStatusSettings), shared=True)).settings(JobStatusSettings)
 
 
 def _specifications(read: GroupReader, connection: str) -> Specifications:

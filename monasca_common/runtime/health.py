@@ -17,6 +17,10 @@ from monasca_common.kafka.clock import Clock
 HealthLook = Callable[[], tuple[bool, dict[str, Any]]]
 
 
+#: How long a loop of a service may take for a turn before the service does not live.
+LIVE_SECONDS = 600.0
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
     """``service``: its name in metrics. ``health``: of ``/healthcheck``; ``live``: of ``/healthz``; ``ready``: of
@@ -28,7 +32,7 @@ class ServiceHealth:
     ready: HealthLook
 
 
-def liveness(limit_seconds: float, turns: Callable[[], Mapping[str, float | None]]) -> HealthLook:
+def liveness(turns: Callable[[], Mapping[str, float | None]], limit_seconds: float = LIVE_SECONDS) -> HealthLook:
     """``turns``: how many seconds ago each loop has turned; ``None``: it runs none now, which is not its fault."""
 
     def look() -> tuple[bool, dict[str, Any]]:

@@ -27,15 +27,6 @@ class StatusSettings:
         help="The port at which /healthz, /readyz and /healthcheck (JSON) and /metrics (Prometheus) answer. Unset: "
         "none is served.",
     )
-    live_seconds: float = option(
-        600.0,
-        name="status_live_seconds",
-        minimum=1.0,
-        maximum=86_400.0,
-        unit="seconds",
-        help="How long a loop of the service may take for a turn before /healthz answers 503. Too small: a service "
-        "with much to do is restarted in the middle of it. Too large: one that hangs goes unnoticed.",
-    )
 
     @property
     def address(self) -> str:

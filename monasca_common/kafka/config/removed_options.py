@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 
+_LIVE = "a loop of the service may take 600 seconds for a turn"
+
 
 def _group(name: str, **decisions: str) -> OldGroup:
     """Return the group with its removed options, each with what decides."""
@@ -20,6 +22,7 @@ def _group(name: str, **decisions: str) -> OldGroup:
 OLD_GROUPS: tuple[OldGroup, ...] = (
     _group(
         "api",
+        status_live_seconds=_LIVE,
         max_gzip_ratio="a gzip body may become 100 times larger, within max_body_bytes",
         header_timeout_seconds="a client has 10 seconds for a header",
         body_timeout_seconds="a client has 10 seconds for a body",
@@ -32,6 +35,7 @@ OLD_GROUPS: tuple[OldGroup, ...] = (
     ),
     _group(
         "notification",
+        status_live_seconds=_LIVE,
         connect_timeout_seconds="connecting to an address of a receiver may take 3 seconds",
         read_timeout_seconds="timeout in the group of each notifier bounds an attempt",
         max_response_bytes="8192 bytes of an answer are read",
@@ -46,23 +50,32 @@ OLD_GROUPS: tuple[OldGroup, ...] = (
         max_interval="two attempts are at most 600 seconds apart, or interval",
         number="32 threads send retries, and 32 periodic notifications",
     ),
+    _group("audit_count", status_live_seconds=_LIVE),
+    _group("lag", status_live_seconds=_LIVE, read_seconds="a survey reads for at most 60 seconds"),
     _group(
         "audit",
+        status_live_seconds=_LIVE,
         report_seconds="reports are sent every 10 seconds, or more often if grace_seconds is below ten minutes",
         balance_seconds="audit serve reconciles the reports once a minute",
     ),
     _group(
         "dashboard",
+        status_live_seconds=_LIVE,
         source_timeout_seconds="a panel waits 30 seconds for its source",
         lag_window_seconds="window_seconds in group [lag] counts for the dashboard too",
         api_timeout_seconds="a page waits 10 seconds for the API",
     ),
     _group(
         "mirror",
+        status_live_seconds=_LIVE,
         batch_size="a transaction copies at most 5000 messages",
         topic_refresh_seconds="the mirror looks for new topics once a minute",
     ),
-    _group("persister", max_consecutive_dead_letters="10,000 dead letters in a row stop a consumer until a restart"),
+    _group(
+        "persister",
+        status_live_seconds=_LIVE,
+        max_consecutive_dead_letters="10,000 dead letters in a row stop a consumer until a restart",
+    ),
     _group("pipeline_archive", compact_to_mb="the job compact merges files to 128 MB"),
     _group("storage", max_results="one read returns at most 100,000 rows"),
 )

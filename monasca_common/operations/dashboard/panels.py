@@ -58,13 +58,13 @@ class Panels:
         for source in self._sources.values():
             source.stop()
 
-    def health(self, live_seconds: float) -> ServiceHealth:
+    def health(self) -> ServiceHealth:
         """It is ready as soon as there is something to show of every source, if only why it fails: who takes it out of
         service when Kafka is down takes away the page that tells so."""
         return ServiceHealth(
             "dashboard",
             self._failures,
-            liveness(live_seconds, lambda: {name: each.seconds_overdue for name, each in self._sources.items()}),
+            liveness(lambda: {name: each.seconds_overdue for name, each in self._sources.items()}),
             readiness(self._unseen),
         )
 

@@ -217,7 +217,7 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
         self._panels = self._make_panels(self._trends)
         self._panels.start()
         status = self._settings.status
-        health = self._panels.health(status.live_seconds)
+        health = self._panels.health()
         self._status.enter_context(status_served(DASHBOARD_GROUP, status, health, CollectorRegistry()))
         return partial(
             DashboardWorker.read_first, make_app(self._settings, self._panels, self._login, sessions=self._sessions)

@@ -41,12 +41,12 @@ from monasca_common.operations.dead_letters.notes import (
     SentMessages,
     is_note,
 )
+from monasca_common.runtime.shutdown import POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 30.0
 
-_POLL_SECONDS = 0.2
 _REPEATED = "its message goes back by another letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
 # What is refused because of its topic, and would be with any letter; because of itself. All else may be the brokers'
@@ -379,7 +379,7 @@ class DeadLetterReplay:
         return [one for one in sorted(mine) if max(consumer.position(one) or 0, reached.get(one, 0)) < ends[one]]
 
     def _poll(self) -> Batch:
-        batch = self._consumer.poll(timeout=_POLL_SECONDS)
+        batch = self._consumer.poll(timeout=POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
                 LOG.warning("letters were deleted, by retention or a purge, before they were sent back: %s", error)

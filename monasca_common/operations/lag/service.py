@@ -41,13 +41,14 @@ from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_l
 from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
 from monasca_common.runtime import joined, started, stopped
 from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
-_CLOSE_SECONDS = 2.0
 # A survey is late when so many intervals have passed since the last complete one.
 _LATE_INTERVALS = 3
+READ_SECONDS = 60.0  # of a survey, for the topic of commits and the oldest unread messages
 _SHOWN_LINES = 6  # of the log, on which positions count
 
 OpenProducer = Callable[[LagSettings], KafkaProducer]
@@ -71,7 +72,7 @@ class LagService:
         self._open_kept = open_kept
         self._read_positions = read_positions
         self._window = settings.judging.window
-        self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=settings.read_seconds)
+        self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=READ_SECONDS)
         self._stopping = threading.Event()
         self._turn = LoopTurn(self._clock)
         self._history: LagHistory | None = None
@@ -82,7 +83,7 @@ class LagService:
         self.health = ServiceHealth(
             "lag",
             self._look,
-            liveness(settings.status.live_seconds, lambda: {"lag": self._turn.seconds}),
+            liveness(lambda: {"lag": self._turn.seconds}),
             readiness(self._reasons),
         )
 
@@ -100,14 +101,14 @@ class LagService:
                     self.metrics.failed()
                     LOG.warning("the survey of lag failed, and is repeated after the interval: %s", error)
                     if producer is not None:  # what broke it may be an error that it does not recover from
-                        producer.close(_CLOSE_SECONDS)
+                        producer.close(CLOSE_SECONDS)
                         producer = None
                 self._turn.turned()
                 spent = self._clock.monotonic() - began
                 self._stopping.wait(max(0.0, self._settings.interval_seconds - spent))
         finally:
             if producer is not None:
-                producer.close(_CLOSE_SECONDS)
+                producer.close(CLOSE_SECONDS)
 
     def stop(self) -> None:
         """Returns at once."""
@@ -133,7 +134,7 @@ class LagService:
             self._admin,
             self._settings.connection,
             self._settings.topic,
-            timeout_seconds=self._settings.read_seconds,
+            timeout_seconds=READ_SECONDS,
         )
         if kept is None:
             raise ConfigurationError(
@@ -169,7 +170,7 @@ class LagService:
         if self._trouble:
             yield self._trouble
         surveyed_ms = self._history.surveyed_ms if self._history is not None else None
-        late_seconds = _LATE_INTERVALS * self._settings.interval_seconds + self._settings.read_seconds
+        late_seconds = _LATE_INTERVALS * self._settings.interval_seconds + READ_SECONDS
         if surveyed_ms is not None and self._clock.time_ms() - surveyed_ms > late_seconds * 1000:
             yield f"the last complete survey was {(self._clock.time_ms() - surveyed_ms) // 1000} s ago"
 

@@ -46,12 +46,11 @@ from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
+from monasca_common.runtime.shutdown import CLOSE_SECONDS, POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
 _NAME = "monasca-mirror"  # a consumer needs the name of a group; this one never gets an offset
-_POLL_SECONDS = 0.5
-_CLOSE_SECONDS = 5.0
 _BATCH_MESSAGES = 5000  # in one transaction, which readers of the target wait for
 _TOPIC_REFRESH_SECONDS = 60.0
 _PACE_SECONDS = 1.0
@@ -117,14 +116,14 @@ class Mirror:
             return
         with ExitStack() as stack:
             producer = open_producer(_producer_settings(settings, plan))
-            stack.callback(producer.close, _CLOSE_SECONDS)
+            stack.callback(producer.close, CLOSE_SECONDS)
             producer.init_transactions()
             at = self._claim(producer, plan)
             starts = {partition: position.next_offset for partition, position in at.items()}
             if self._audit is not None:
                 self._hook = ReaderAudit(self._audit, positions=starts)
             consumer = _open_reader(settings, starts)
-            stack.callback(consumer.close, _CLOSE_SECONDS)
+            stack.callback(consumer.close, CLOSE_SECONDS)
             status.begins(topic.name for topic in plan.topics)
             status.lag = lambda: _lag_by_topic(consumer)
             stack.callback(setattr, status, "lag", dict)
@@ -235,7 +234,7 @@ class Mirror:
 
     def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
         """What comes with an error is copied as well: the consumer does not hand it out again."""
-        batch = consumer.poll(_BATCH_MESSAGES, _POLL_SECONDS)
+        batch = consumer.poll(_BATCH_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
                 self._skip_deleted(error, consumer, at[error.partition].next_offset)

@@ -41,9 +41,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     status = MirrorStatus(SystemClock())
     audit = audit_settings(conf)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            status_served(MIRROR_GROUP, settings.status, status.probed(settings.status.live_seconds), status.registry)
-        )
+        stack.enter_context(status_served(MIRROR_GROUP, settings.status, status.probed(), status.registry))
         LOG.info(
             "%s",
             started(

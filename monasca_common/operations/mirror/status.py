@@ -98,12 +98,12 @@ class MirrorStatus(Collector):
         up.add_metric([], 0 if self.trouble else 1)
         yield up
 
-    def probed(self, live_seconds: float) -> ServiceHealth:
-        """What probes are told. ``live_seconds``: how long its loop may take for a turn."""
+    def probed(self) -> ServiceHealth:
+        """Return what probes are told."""
         return ServiceHealth(
             "mirror",
             self.health,
-            liveness(live_seconds, lambda: {"mirror": self.turn.seconds}),
+            liveness(lambda: {"mirror": self.turn.seconds}),
             readiness(self._reasons),
         )
 

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
+from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
-from monasca_common.runtime.settings import StatusSettings
 from monasca_common.runtime.status_server import status_served
 
 PREFIX = "monasca_pipeline"
@@ -82,7 +82,7 @@ class _JobTurns:
         self.health = ServiceHealth(
             f"pipeline_{job}",
             self._look,
-            liveness(live_seconds, lambda: {job: self._turn.seconds}),
+            liveness(lambda: {job: self._turn.seconds}, live_seconds),
             readiness(lambda: [self._trouble] if self._trouble else []),
         )
 
@@ -96,7 +96,7 @@ class _JobTurns:
 
 
 @contextlib.contextmanager
-def served(job: str, status: StatusSettings, watcher: JobWatcher, *collectors: Collector) -> Iterator[JobWatcher]:
+def served(job: str, status: JobStatusSettings, watcher: JobWatcher, *collectors: Collector) -> Iterator[JobWatcher]:
     """A watcher that forwards progress to ``watcher``, and serves it, and how the job is, at the port if there is one,
     with what ``collectors`` of the job have."""
     if status.port is None:

@@ -21,7 +21,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.pipeline.archive.settings import archive_location
 from monasca_common.pipeline.patterns import Pattern
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings, check_dialect, storage_settings
 
@@ -93,7 +93,7 @@ class ReplaySettings:
     )
 
 
-_REPLAY = OptionGroup(REPLAY_GROUP, (*options_of(ReplaySettings), *options_of(StatusSettings)))
+_REPLAY = OptionGroup(REPLAY_GROUP, (*options_of(ReplaySettings), *options_of(JobStatusSettings)))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:

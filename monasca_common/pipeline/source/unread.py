@@ -12,8 +12,8 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import MIB, ConsumerSettings
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import NotJson
+from monasca_common.runtime.shutdown import POLL_SECONDS
 
-_POLL_SECONDS = 0.5
 _MEMBERS = ("metric", "alarm-transitioned", "log", "event")
 
 
@@ -35,7 +35,7 @@ def unread_times(
             consumer.seek(each, offset)
         deadline = consumer.clock.monotonic() + wait_seconds
         while wanted and consumer.clock.monotonic() < deadline:
-            batch = consumer.poll(timeout=min(_POLL_SECONDS, wait_seconds))
+            batch = consumer.poll(timeout=min(POLL_SECONDS, wait_seconds))
             for part in batch.partitions:
                 if part.topic_partition in wanted:
                     del wanted[part.topic_partition]

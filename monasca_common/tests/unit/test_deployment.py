@@ -20,13 +20,12 @@ from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over
 from monasca_common.devbroker.jars import KAFKA_VERSION
-from monasca_common.notification import service as notification
 from monasca_common.notification.settings import notification_settings
 from monasca_common.operations.dashboard.settings import DashboardSettings
-from monasca_common.operations.settings import lag_settings
-from monasca_common.persister import service
+from monasca_common.operations.lag.service import READ_SECONDS
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.settings import spark_settings
+from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_server import STATUS_PATHS
 from monasca_common.tests.unit.test_command_pages import commands
 
@@ -221,11 +220,11 @@ class ConfigurationsTest(ConfiguredTestCase):
             gunicorn = server.Server(self.conf(where, "api"), api_settings(self.conf(where, "api")))
             takes = {
                 "api": gunicorn.cfg.graceful_timeout,
-                "persister": service._grace_seconds(persister_settings(self.conf(where))),
+                "persister": grace_seconds(persister_settings(self.conf(where)).consumers),
                 "pipeline": _BATCH_SECONDS,
                 "evaluator": _BATCH_SECONDS,
-                "notification": notification._grace_seconds(notification_settings(self.conf(where, "notification"))),
-                "lag": lag_settings(self.conf(where, "lag")).read_seconds,
+                "notification": grace_seconds(notification_settings(self.conf(where, "notification")).consumers),
+                "lag": READ_SECONDS,
             }
             for name, least in takes.items():
                 self.assertGreater(seconds(unit(name)["TimeoutStopSec"]), least)

@@ -146,7 +146,7 @@ class MetricsTableTest(base.BaseTestCase):
         made = AuditMetrics()
         made.reconciled([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
         made.failed()
-        made.registry.register(CounterCollector(CounterStatus(1.0, SystemClock())))
+        made.registry.register(CounterCollector(CounterStatus(SystemClock())))
         self.assert_told("monasca_audit_", generate_latest(made.registry).decode())
 
     def test_every_service(self):

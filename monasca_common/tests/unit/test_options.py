@@ -43,6 +43,7 @@ from monasca_common.pipeline.replay.settings import ReplaySettings
 from monasca_common.pipeline.settings import (
     AggregateSettings,
     BackfillSettings,
+    JobStatusSettings,
     SparkSettings,
     SpecificationSource,
     StreamSettings,
@@ -82,6 +83,7 @@ DECLARING = (
     AggregateSettings,
     EvaluateSettings,
     BackfillSettings,
+    JobStatusSettings,
     SparkSettings,
     SpecificationSource,
     LagSettings,

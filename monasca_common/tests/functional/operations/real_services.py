@@ -20,8 +20,8 @@ from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.timing import PartitionLag
+from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.runtime.settings import StatusSettings
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 #: The commands, by the name that their readiness has as a metric.
@@ -130,7 +130,7 @@ class RealServices(Waiting):
     def serve_evaluator(self, url):
         with OffsetStore(url).writing() as connection:
             progress.save(connection, "evaluate", StoredProgress(1, 0))
-        status = StatusSettings(port=self.ports[EVALUATOR])
+        status = JobStatusSettings(port=self.ports[EVALUATOR])
         levels = LevelsCollector(url, "evaluate")
         watcher = self.useFixture(Entered(served("evaluate", status, JobWatcher(), levels, lost_transitions()))).value
         watcher.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))

@@ -75,7 +75,6 @@ class LagServiceCase(Waiting, base.BaseTestCase):
             judging=JudgingSettings(window_seconds=self.window_seconds),
             groups=(self.group,),
             topic=self.history,
-            read_seconds=SECONDS,
         )
         return LagService(settings, self.admin)
 

@@ -9,7 +9,6 @@ from oslotest import base
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.status import ApiStatus
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.runtime.settings import StatusSettings
 
 
 class Worker(BaseHTTPRequestHandler):
@@ -29,7 +28,7 @@ class ApiStatusTest(base.BaseTestCase):
         self.server = HTTPServer(("127.0.0.1", 0), Worker)
         self.addCleanup(self.server.server_close)
         self.status = ApiStatus(
-            ApiSettings(host="0.0.0.0", port=self.server.server_port, status=StatusSettings(live_seconds=60)),
+            ApiSettings(host="0.0.0.0", port=self.server.server_port),
             lambda: self.workers,
         ).health
 
@@ -75,5 +74,5 @@ class ApiStatusTest(base.BaseTestCase):
     def test_it_lives_while_every_worker_turns(self):
         self.workers = {7: self.worker(1.0), 8: self.worker(None)}
         self.assertTrue(self.status.live()[0])
-        self.workers[9] = self.worker(61.0)
+        self.workers[9] = self.worker(601.0)
         self.assertFalse(self.status.live()[0])

@@ -27,7 +27,7 @@ class AuditCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.open_broker()
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter._POLL_SECONDS", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter.POLL_SECONDS", 0.0))
         self.folder = self.useFixture(fixtures.TempDir()).path
         self.patch(AuditSettings, "report_seconds", 3600.0)
         self.settings = AuditSettings(enabled=True, bucket_seconds=60, grace_seconds=60.0, folder=self.folder)

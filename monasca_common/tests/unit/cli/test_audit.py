@@ -67,7 +67,7 @@ class AuditCommandCase(CommandCase):
         self.kafka.broker.create_topic(_REPORTS.topic, 1)
         admin = OneTopicAdmin(self.kafka.broker)
         self.useFixture(fixtures.MonkeyPatch(f"{plugins.__name__}.load_admin", lambda *_: admin))
-        self.useFixture(fixtures.MonkeyPatch(f"{report_log.__name__}._POLL_SECONDS", 0.0))
+        self.useFixture(fixtures.MonkeyPatch(f"{report_log.__name__}.POLL_SECONDS", 0.0))
         self.bucket_ms = round(time.time() * 1000) // _BUCKET_MS * _BUCKET_MS - 5 * _BUCKET_MS
         self.ids = 0
 

@@ -78,7 +78,7 @@ class ReadinessTest(base.BaseTestCase):
         consumer.health = lambda: SimpleNamespace(seconds_since_poll=self.seconds_since_poll)
         stream = mock.Mock(audit=None, consumer=SimpleNamespace(topics=("alarm-state-transitions",)))
         self.member = NotificationMember(stream, lambda _: (), 1, self.clock)
-        self.health = service_health([self.member], 600.0)
+        self.health = service_health([self.member])
         for name, stand_in in (("open_producer", mock.Mock()), ("open_consumer", lambda _: consumer)):
             self.useFixture(fixtures.MonkeyPatch(f"{member.__name__}.{name}", stand_in))
 

@@ -531,7 +531,7 @@ class StatusTest(base.BaseTestCase):
         clock = VirtualClock()
         status = MirrorStatus(clock)
         status.trouble, status.lag = "", lambda: {"metrics": 5, "logs": 0}
-        ready = status.probed(600.0).ready
+        ready = status.probed().ready
         clock.advance(1000.0)
         status.begins(["metrics", "logs"])
         self.assertEqual((True, []), _found(ready))
@@ -548,7 +548,7 @@ class StatusTest(base.BaseTestCase):
     def test_a_transaction_that_hangs_is_a_loop_that_does_not_turn(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
-        live = status.probed(600.0).live
+        live = status.probed().live
         clock.advance(601.0)
         self.assertEqual((False, {"mirror": 601.0}), (live()[0], live()[1]["seconds_since_turn"]))
         status.turn.turned()

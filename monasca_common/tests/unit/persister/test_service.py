@@ -88,7 +88,7 @@ class StopTest(ServiceCase):
         plan = SimpleNamespace(
             settings=settings, workers=specs, storage=None, board=StatusBoard([Status("metrics-0", Kind.METRICS)])
         )
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service._CLOSE_SECONDS", 0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
         worker = PersisterWorker(0, plan, 0, Respawns(VirtualClock()))
         worker._threads[0].start()
         stopper = threading.Thread(target=worker.terminate, daemon=True)

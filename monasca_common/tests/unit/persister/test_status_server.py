@@ -39,7 +39,7 @@ class StatusServerTest(base.BaseTestCase):
         super().setUp()
         self.board = StatusBoard([RUNNING, Status("logs-0", Kind.LOGS, state=MemberState.RUNNING)])
         listener = socket.create_server(("127.0.0.1", 0))
-        self.server = status_server(listener, self.board, 600.0)
+        self.server = status_server(listener, self.board)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         self.addCleanup(thread.join)

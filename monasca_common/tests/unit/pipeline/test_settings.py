@@ -10,13 +10,13 @@ from monasca_common.pipeline.errors import InvalidSpecifications
 from monasca_common.pipeline.replay.job import ReplayJob
 from monasca_common.pipeline.settings import (
     BACKFILL_GROUP,
+    JobStatusSettings,
     aggregate_settings,
     backfill_settings,
     list_opts,
     spark_settings,
     status_settings,
 )
-from monasca_common.runtime.settings import StatusSettings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row
 
@@ -135,8 +135,8 @@ class StatusOptionsTest(ConfigurationTestCase):
 
         for job, group, more in ((backfill, "pipeline_backfill", ""), (replay, "pipeline_replay", "output_topic = x")):
             told = self.status(job, (group, f"{more}\nstatus_port = 8073\nstatus_host = 0.0.0.0"))
-            self.assertEqual(StatusSettings("0.0.0.0", 8073), told)
-            self.assertEqual(StatusSettings(), self.status(job, (group, more)))
+            self.assertEqual(JobStatusSettings("0.0.0.0", 8073), told)
+            self.assertEqual(JobStatusSettings(), self.status(job, (group, more)))
 
 
 class SparkOptionsTest(ConfigurationTestCase):

@@ -12,7 +12,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.timing import PartitionLag
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.pipeline.settings import JobStatusSettings
 
 
 class ServedTest(base.BaseTestCase):
@@ -37,7 +37,7 @@ class ServedTest(base.BaseTestCase):
 
     def test_what_a_job_tells_is_what_a_scrape_finds(self):
         self.taken.close()
-        with served("backfill", StatusSettings(port=self.port), self.watcher) as watcher:
+        with served("backfill", JobStatusSettings(port=self.port), self.watcher) as watcher:
             watcher.tell(JobProgress(100, 50, 2.5, {"records": 90}))
             for _ in range(2):  # the second time, nothing has come
                 watcher.tell(JobProgress(150, 0, 1.5, {"records": 130}))
@@ -58,7 +58,7 @@ class ServedTest(base.BaseTestCase):
     def test_stages_are_counted_each_and_a_lag_stays_until_another_is_known(self):
         self.taken.close()
         lags = (PartitionLag("metrics", 0, 7.5), PartitionLag("metrics", 1, 2.0))
-        with served("aggregate", StatusSettings(port=self.port), self.watcher) as watcher:
+        with served("aggregate", JobStatusSettings(port=self.port), self.watcher) as watcher:
             watcher.tell(JobProgress(1, 0, 1.0, {}, {"stage": 0.5, "merge": 0.25}, lags))
             watcher.tell(JobProgress(2, 0, 1.0, {}, {"stage": 1.5}, (PartitionLag("metrics", 1, 0.0),)))
             found = self.scraped("aggregate")
@@ -87,7 +87,7 @@ class ServedTest(base.BaseTestCase):
 
     def test_a_job_is_ready_while_its_last_batch_was_done_and_lives_while_it_turns(self):
         self.taken.close()
-        with served("evaluate", StatusSettings(port=self.port), self.watcher) as watcher:
+        with served("evaluate", JobStatusSettings(port=self.port), self.watcher) as watcher:
             self.assertEqual((503, ["no batch is done yet"]), self.reasons())
             watcher.tell(JobProgress(1, 0, 1.0))
             self.assertEqual((200, []), self.reasons())
@@ -102,14 +102,14 @@ class ServedTest(base.BaseTestCase):
 
     def test_a_job_that_does_not_turn_does_not_live(self):
         self.taken.close()
-        with served("evaluate", StatusSettings(port=self.port, live_seconds=-1.0), self.watcher):
+        with served("evaluate", JobStatusSettings(port=self.port, live_seconds=-1.0), self.watcher):
             self.assertEqual(503, self.probed("/healthz")[0])
 
     def test_without_a_port_nobody_listens(self):
-        with served("aggregate", StatusSettings(), self.watcher) as watcher:
+        with served("aggregate", JobStatusSettings(), self.watcher) as watcher:
             self.assertIs(self.watcher, watcher)
 
     def test_a_port_that_is_taken_is_told_with_the_group_of_the_job(self):
-        told = served("replay", StatusSettings(port=self.port), self.watcher)
+        told = served("replay", JobStatusSettings(port=self.port), self.watcher)
         error = self.assertRaises(ConfigurationError, told.__enter__)
         self.assertThat(str(error), Contains(f"status_port in group [pipeline_replay] is {self.port}"))

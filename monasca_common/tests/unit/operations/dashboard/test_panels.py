@@ -48,7 +48,7 @@ class HealthTest(base.BaseTestCase):
             name: PanelSource(name, gather, interval_seconds=1, timeout_seconds=5, now_ms=lambda: 1000)
             for name, gather in {"lag": fail, "load": lambda _now: ()}.items()
         }
-        health = Panels(sources, lambda: 1000).health(60.0)
+        health = Panels(sources, lambda: 1000).health()
         sources["load"].look()
         self.assertEqual((False, {"ready": False, "reasons": ["lag: not looked at yet"]}), health.ready())
         sources["lag"].look()
