@@ -17,7 +17,7 @@ _ACTIONS = {
     Fate.RENAMED: "Renamed, still read",
     Fate.SERVICE: "Read by the service",
     Fate.IGNORED: "Ignored with a warning",
-    Fate.REMOVED: "Refused",
+    Fate.REFUSED: "An error",
 }
 
 

@@ -47,7 +47,8 @@ def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
         refused = _unreadable(error)
     if refused is not None:
         raise refused
-    check_removed(conf, sorted({*(each.name for each in removed_options.OLD_GROUPS), *names_in_files(conf)}))
+    for group in sorted({*(each.name for each in removed_options.OLD_GROUPS), *names_in_files(conf)}):
+        check_removed(conf, group, of_consumer=group in CONSUMER_GROUPS)
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
@@ -59,18 +60,17 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
         )
 
 
-def check_removed(conf: cfg.ConfigOpts, groups: Iterable[str]) -> None:
-    """Raise `ConfigurationError` for a removed name that these groups have in a file or in the environment."""
-    in_files = names_in_files(conf)
-    for group in groups:
-        for name, decision in removed_options.decisions(group).items():
-            if name in in_files[group]:
-                place = _file_with(conf, group, name)
-            elif f"OS_{group}__{name}".upper() in os.environ:
-                place = "the environment"
-            else:
-                continue
-            raise ConfigurationError(f"{name} in group [{group}] in {place} has no effect: {decision}; remove it")
+def check_removed(conf: cfg.ConfigOpts, group: str, *, of_consumer: bool = False) -> None:
+    """Raise `ConfigurationError` for a removed name that this group has in a file or in the environment."""
+    in_files = names_in_files(conf)[group]
+    for name, decision in removed_options.decisions(group, of_consumer=of_consumer).items():
+        if name in in_files:
+            place = _file_with(conf, group, name)
+        elif f"OS_{group}__{name}".upper() in os.environ:
+            place = "the environment"
+        else:
+            continue
+        raise ConfigurationError(f"{name} in group [{group}] in {place} has no effect: {decision}; remove it")
 
 
 def check_names(conf: cfg.ConfigOpts, group: str) -> None:
@@ -78,7 +78,8 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
     It logs old names without effect. Raises `ConfigurationError` for a name that never existed.
     """
-    check_removed(conf, (KAFKA_GROUP, group.lower()))
+    check_removed(conf, KAFKA_GROUP)
+    check_removed(conf, group.lower(), of_consumer=group != KAFKA_GROUP)
     in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
         for option in sorted(in_files[name] - registered[name]):
@@ -101,7 +102,7 @@ def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()
 
     It serves the groups of services on this layer; `check_names` serves those of producers and consumers.
     """
-    check_removed(conf, (group.lower(),))
+    check_removed(conf, group.lower())
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option names that configuration files must not contain, because a constant or another option decides.
 
-`config_file` refuses them. A name of ``[kafka]`` is also refused in the group of a consumer.
+`config_file` refuses them. Those of ``[kafka]`` and of consumers are among the options in `legacy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from monasca_common.kafka.config import legacy
 from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 
@@ -16,7 +17,7 @@ _LIVE = "a loop of the service may take 600 seconds for a turn"
 
 def _group(name: str, **decisions: str) -> OldGroup:
     """Return the group with its removed options, each with what decides."""
-    return OldGroup(name, None, tuple(OldOption(each, Fate.REMOVED, note) for each, note in decisions.items()))
+    return OldGroup(name, None, tuple(OldOption(each, Fate.REFUSED, note) for each, note in decisions.items()))
 
 
 OLD_GROUPS: tuple[OldGroup, ...] = (
@@ -85,7 +86,12 @@ _BY_GROUP: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def decisions(group: str) -> Mapping[str, str]:
-    """Return what decides, by name, for each name that ``[<group>]`` must not contain."""
-    of_kafka = _BY_GROUP.get(KAFKA_GROUP, {}) if group.startswith(KAFKA_GROUP) else {}
+def decisions(group: str, *, of_consumer: bool = False) -> Mapping[str, str]:
+    """Return what decides, by name, for each name that ``[<group>]`` must not contain. ``of_consumer``: the group has
+    the options of a consumer."""
+    of_kafka = {
+        old.name: old.note
+        for old in legacy.OLD_OPTIONS
+        if old.fate is Fate.REFUSED and (group == KAFKA_GROUP or (of_consumer and old.consumers))
+    }
     return {**of_kafka, **_BY_GROUP.get(group, {})}
