@@ -19,6 +19,7 @@ from oslotest import base
 from monasca_common.alarms.settings import AlarmsSettings
 from monasca_common.api.settings import ApiSettings
 from monasca_common.audit.settings import AuditSettings
+from monasca_common.cli.configuration import own_options
 from monasca_common.kafka.declaration import option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.notification.settings import (
@@ -255,3 +256,36 @@ class DeclarationTest(base.BaseTestCase):
                     for each in kinds
                 )
                 self.assertIsInstance(field.default, origins, f"{made.__name__}.{field.name}: {found.name}")
+
+
+class AdviceTest(base.BaseTestCase):
+    """An option exists only if an operator is told when to change it."""
+
+    def test_the_page_says_of_each_option_when_to_change_it_and_of_no_other(self):
+        page = (ETC.parent / "doc" / "source" / "admin" / "tuning.rst").read_text()
+        self.assertEqual(own_names(), advised_names(page))
+
+    def test_an_option_without_a_reason_or_in_another_group_is_not_advised(self):
+        page = "Groups: ``[a]``,\n``[b]``\n\n* ``x``, ``y``: if it\n  is ``z``.\n* ``w``\n\n"
+        page += "Groups: ``[c]``\n\n* ``v``: set it.\n"
+        self.assertEqual({("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("c", "v")}, advised_names(page))
+
+
+def own_names() -> set[tuple[str, str]]:
+    """Group and name of each option, but for those that a consumer's group inherits."""
+    return {
+        (group, each.name)
+        for group, options in own_options()
+        for each in options
+        if "Inherited from [kafka]." not in (each.help or "") and group != "keystone_authtoken"
+    }
+
+
+def advised_names(page: str) -> set[tuple[str, str]]:
+    """Group and name of each option whose line on the page has a reason after its name."""
+    found = set()
+    for part in re.split(r"^Groups: ", page, flags=re.MULTILINE)[1:]:
+        groups, _, lines = part.partition("\n\n")
+        for names in re.findall(r"^\* ((?:``\w+``,?\s+)*``\w+``): \S", lines, re.MULTILINE):
+            found |= {(group, name) for group in re.findall(r"\[(\w+)\]", groups) for name in re.findall(r"\w+", names)}
+    return found

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
 import fixtures
 from oslo_config import cfg
 
@@ -7,6 +9,7 @@ from monasca_common.cli.configuration import own_options
 from monasca_common.kafka.config import config_file, removed_options
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
+ROOT = Path(__file__).parents[5]
 LINE = "max_gzip_ratio = 50\n"
 DECISION = "a gzip body may become 100 times larger, within max_body_bytes"
 
@@ -50,3 +53,10 @@ class RemovedOptionsTest(ConfigurationTestCase):
         }
         removed = {(group.name, old.name) for group in removed_options.OLD_GROUPS for old in group.options}
         self.assertEqual(set(), removed & (current | former))
+
+    def test_the_release_note_names_each_of_them(self):
+        [path] = (ROOT / "releasenotes" / "notes").glob("fewer-options-*.yaml")
+        for group in removed_options.OLD_GROUPS:
+            for old in group.options:
+                for part in (group.name, f"``{old.name}``"):
+                    self.assertIn(part, path.read_text(), f"[{group.name}] {old.name}")
