@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.functional.with_constants import command_with
 
 #: The commands, by the name that their readiness has as a metric.
 COMMANDS = {
@@ -114,7 +114,8 @@ class RealServices(Waiting):
         self.serve_evaluator(url)
 
     def start_service(self, service, *words):
-        command = [sys.executable, "-m", "monasca_common.cli.main", *words, "--config-file", str(self.configuration)]
+        quick = {"monasca_common.audit.service._BALANCE_SECONDS": 0.5}
+        command = [*command_with(quick), *words, "--config-file", str(self.configuration)]
         with self.log_of(service).open("wb") as log:
             self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
 
