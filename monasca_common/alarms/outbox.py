@@ -20,6 +20,7 @@ from monasca_common.storage.sql import tables
 LOG = logging.getLogger(__name__)
 
 TRANSITION = "transition"
+LEFT_AFTER_MS = 60_000  # who wrote a row has published it by then, or does not any more
 
 _OUTBOX = tables.alarm_outbox
 _INSERT = _OUTBOX.insert()

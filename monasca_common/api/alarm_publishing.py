@@ -17,7 +17,6 @@ from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
 
-_LEFT_AFTER_MS = 60_000  # who wrote a row has published it by then, or does not any more
 _MOST_AT_ONCE = 100
 
 
@@ -27,7 +26,7 @@ def publish_due(
     """Publish ``due``, and some of what others left. The change is committed, so what fails here is logged and left in
     the outbox: the evaluator publishes it, or counts it as lost."""
     try:
-        every = outbox.oldest(database, before_ms=now_ms - _LEFT_AFTER_MS, limit=_MOST_AT_ONCE, due=due)
+        every = outbox.oldest(database, before_ms=now_ms - outbox.LEFT_AFTER_MS, limit=_MOST_AT_ONCE, due=due)
         if not every:
             return  # another has published it
         records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in every]

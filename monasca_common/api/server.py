@@ -26,6 +26,7 @@ from monasca_common.api.status import ApiStatus
 from monasca_common.api.worker import ApiWorker
 from monasca_common.kafka.config import producer_settings
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.health import WORKER_SILENT_SECONDS
 from monasca_common.runtime.status_server import status_served
 from monasca_common.storage.base import Capability
 from monasca_common.storage.plugins import driver_of
@@ -41,7 +42,6 @@ _KEEP_ALIVE_SECONDS = 75
 _CONNECTIONS = 4096
 _WAITING_BYTES = 64 * 1024 * 1024  # of requests that are not complete, and of answers that are not taken; at least
 _WAITING_BODIES = 2  # of the largest body
-_WORKER_SILENT_SECONDS = 60
 _OTHER_FILES = 256  # what a worker has open beside its clients' connections: logs, Kafka, databases
 _LEAST_CONNECTIONS = 16
 # A request of 100 metrics makes a thousand objects that are part of no cycle: with Python's own thresholds the
@@ -101,7 +101,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "workers": settings.workers,
             "worker_class": ApiWorker,
             "graceful_timeout": round(stop_seconds),
-            "timeout": max(_WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
+            "timeout": max(WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
             "proc_name": "monasca-api",
             "control_socket_disable": True,
             "logger_class": GunicornLog,

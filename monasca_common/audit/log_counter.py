@@ -29,11 +29,10 @@ from monasca_common.kafka import Admin, KafkaConsumer, KafkaProducer, PartitionB
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
-from monasca_common.runtime.shutdown import POLL_SECONDS
+from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-_POLL_MESSAGES = 5000
 _MOST_IDS = 2_000_000  # 200 bytes each
 _MOST_RUNS = 5000  # in one report, which must fit into a message
 
@@ -156,7 +155,7 @@ class LogCounter:
 
     def poll(self) -> None:
         """Count what is there. Raises `MessagingError`."""
-        batch = self._consumer.poll(_POLL_MESSAGES, POLL_SECONDS)
+        batch = self._consumer.poll(POLL_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             raise error
         now_ms = self._clock.time_ms()

@@ -13,10 +13,9 @@ from monasca_common.kafka import Admin, GivenStarts, RetriableError, open_consum
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.runtime.shutdown import POLL_SECONDS
+from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
 _NAME = "monasca-audit-reader"  # this group never gets an offset: reading leaves no trace
-_POLL_MESSAGES = 5000
 
 
 class ReportLog:
@@ -48,7 +47,7 @@ class ReportLog:
 
     def poll(self) -> Iterator[AuditReport]:
         """What came meanwhile. Raises `TransportError`."""
-        batch = self._consumer.poll(_POLL_MESSAGES, timeout=POLL_SECONDS)
+        batch = self._consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
         for error in batch.errors:
             raise error
         for part in batch.partitions:

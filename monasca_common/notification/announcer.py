@@ -30,7 +30,6 @@ LOG = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 500
 _MOST_REMEMBERED = 10_000  # more stay in the outbox until they are old enough to be looked for
-_LEFT_AFTER_MS = 60_000  # who wrote a row has published it by then, or does not any more
 _LOOK_SECONDS = 30.0
 
 
@@ -79,7 +78,7 @@ class NotificationAnnouncer:
         if own:
             self._publish(producer, own)
         else:
-            before_ms = self._clock.time_ms() - _LEFT_AFTER_MS
+            before_ms = self._clock.time_ms() - outbox.LEFT_AFTER_MS
             while left := outbox.left(self._database, NOTIFICATION, before_ms=before_ms, limit=_MOST_AT_ONCE):
                 if not self._publish(producer, left):
                     return

@@ -27,6 +27,7 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import StreamOf
 from monasca_common.operations.lag.verdict import LagWindow
+from monasca_common.runtime.polling import LAG_SECONDS
 from monasca_common.runtime.restarts import run_with_restarts
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.errors import StorageError
@@ -35,7 +36,6 @@ LOG = logging.getLogger(__name__)
 
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
-_LAG_PATIENCE_SECONDS = 1.0
 # After so long without partitions, a member is one of more than there are partitions.
 _ASSIGNED_SECONDS = 60.0
 _STALL_SECONDS = LagWindow().seconds
@@ -129,7 +129,7 @@ class NotificationMember:
         if self.trouble or consumer is None:
             return self.trouble or "it has not begun"
         try:
-            behind = consumer.lag(_LAG_PATIENCE_SECONDS)
+            behind = consumer.lag(LAG_SECONDS)
         except MessagingError as error:
             return f"it does not reach Kafka: {error}"
         if not behind and now - self._began < _ASSIGNED_SECONDS:

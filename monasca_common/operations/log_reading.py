@@ -10,10 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, OffsetOutOfRange, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.runtime.shutdown import POLL_SECONDS
+from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
 _NAME = "monasca-log-reader"  # a consumer needs the name of a group; this one never gets an offset
-_POLL_MESSAGES = 5000
 _FEW_MESSAGES = 100
 _PATIENCE_SECONDS = 30.0
 _BUFFER_BYTES = 8 * 1024 * 1024
@@ -53,7 +52,7 @@ class LogReader:
         waiting = _Waiting(self._patience_seconds, self._most_seconds)
         with self._open({partition: starts[partition] for partition in left}) as consumer:
             while left:
-                batch = consumer.poll(_POLL_MESSAGES, timeout=POLL_SECONDS)
+                batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
                 _check(batch.errors)
                 for part in batch.partitions:
                     end = ends[part.topic_partition]
@@ -99,7 +98,7 @@ class LogReader:
         """What is there and what comes, until ``done``, which is asked several times a second."""
         with self._open(starts) as consumer:
             while not done():
-                batch = consumer.poll(_POLL_MESSAGES, timeout=POLL_SECONDS)
+                batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
                 _check(batch.errors)
                 yield from batch
 

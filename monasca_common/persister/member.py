@@ -34,6 +34,7 @@ from monasca_common.persister.start_offsets import StartOffsets
 from monasca_common.persister.status import MemberState, MemberStatus, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.runtime.polling import LAG_SECONDS
 from monasca_common.runtime.restarts import run_with_restarts
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.base import Capability, Kind, Storage
@@ -44,7 +45,6 @@ LOG = logging.getLogger(__name__)
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 _TELL_SECONDS = 1.0
-_LAG_PATIENCE_SECONDS = 1.0
 _PROBE_SECONDS = 5.0
 _PROBE_PATIENCE_SECONDS = 2.0
 
@@ -173,7 +173,7 @@ class Member:
 
     def _ends(self, consumer: KafkaConsumer) -> dict[TopicPartition, int]:
         try:
-            behind = consumer.lag(_LAG_PATIENCE_SECONDS)
+            behind = consumer.lag(LAG_SECONDS)
         except MessagingError:
             return {}
         positions = {partition: consumer.position(partition) for partition in behind}

@@ -19,6 +19,8 @@ HealthLook = Callable[[], tuple[bool, dict[str, Any]]]
 
 #: How long a loop of a service may take for a turn before the service does not live.
 LIVE_SECONDS = 600.0
+#: How long a worker of gunicorn may be silent before it is replaced.
+WORKER_SILENT_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a stop may take: of a client, of a poll, and of a process with consumers."""
+"""How long a stop may take: of a client, and of a process with consumers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from monasca_common.kafka.settings import ConsumerSettings
 
 #: The wait for a client to close. What has to arrive was flushed, stored or kept in a journal before.
 CLOSE_SECONDS = 1.0
-#: The wait of one poll, within which a loop notices that it is to stop.
-POLL_SECONDS = 0.2
 # In addition to the stop of the members: for their clients to close, and for the parent to notice.
 _LEAVE_SECONDS = 5
 

@@ -25,6 +25,7 @@ from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.sessions import kept_sessions
 from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, DashboardSettings
 from monasca_common.runtime import joined, started, stopped
+from monasca_common.runtime.health import WORKER_SILENT_SECONDS
 from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
@@ -38,7 +39,6 @@ _WAITED_FOR = _THREADS - 1
 _IDLE_AT_AN_ADDRESS = 50  # as proxies keep
 _MOST_BODY_BYTES = 8193  # one more than a form may have
 _STOP_SECONDS = 3
-_WORKER_SILENT_SECONDS = 60
 _MAX_LINE, _MAX_HEADERS, _MAX_HEADER_BYTES = 8190, 50, 8190
 
 
@@ -194,7 +194,7 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
             "worker_connections": _CONNECTIONS,
             "keepalive": _SILENT_SECONDS,
             "graceful_timeout": _STOP_SECONDS,
-            "timeout": _WORKER_SILENT_SECONDS,
+            "timeout": WORKER_SILENT_SECONDS,
             "limit_request_line": _MAX_LINE,
             "limit_request_fields": _MAX_HEADERS,
             "limit_request_field_size": _MAX_HEADER_BYTES,

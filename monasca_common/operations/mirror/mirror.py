@@ -45,8 +45,9 @@ from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, TRANSACT
 from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
+from monasca_common.runtime.polling import POLL_SECONDS
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
-from monasca_common.runtime.shutdown import CLOSE_SECONDS, POLL_SECONDS
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from monasca_common.kafka.errors import ConsumerError, TransportError
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange
+from monasca_common.runtime.polling import POLL_MESSAGES
 
 _ANSWER_SECONDS = 60.0
-_POLL_MESSAGES = 5_000
 
 
 class RangeReader:
@@ -69,7 +69,7 @@ class RangeReader:
         self._consumer.close()
 
     def _poll(self) -> tuple[PartitionBatch, ...]:
-        batch = self._consumer.poll(_POLL_MESSAGES, 1.0)
+        batch = self._consumer.poll(POLL_MESSAGES, 1.0)
         for error in batch.errors:
             if isinstance(error, ConsumerError):  # the next plan of ranges names the remedy
                 raise TransportError(str(error)) from error

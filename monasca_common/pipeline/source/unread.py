@@ -12,7 +12,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import MIB, ConsumerSettings
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import NotJson
-from monasca_common.runtime.shutdown import POLL_SECONDS
+from monasca_common.runtime.polling import POLL_SECONDS
 
 _MEMBERS = ("metric", "alarm-transitioned", "log", "event")
 

@@ -146,7 +146,7 @@ def main(arguments):
         owns_everything(*facts["owns"])
     # Tests look at the status, and should not wait for it; nor should a busy broker's answer be missing in it.
     patch(member, "_TELL_SECONDS", 0.2)
-    patch(member, "_LAG_PATIENCE_SECONDS", 5.0)
+    patch(member, "LAG_SECONDS", 5.0)
     if "crashes" in facts:
         arms_every_worker(*facts["crashes"])
     else:
