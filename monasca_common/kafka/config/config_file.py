@@ -37,7 +37,7 @@ _warned: set[str] = set()
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
     """Call ``conf(arguments, **names)``; its errors become a `ConfigurationError` that quotes no line of a file.
 
-    Raises `ConfigurationError` for each removed name in any group.
+    Raises `ConfigurationError`, which names each removed name in any group.
     """
     # Raised outside of the handler: the original error may quote a password's line, and would be its context.
     refused = None
@@ -47,8 +47,7 @@ def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
         refused = _unreadable(error)
     if refused is not None:
         raise refused
-    for group in sorted({*(each.name for each in removed_options.OLD_GROUPS), *names_in_files(conf)}):
-        check_removed(conf, group, of_consumer=group in CONSUMER_GROUPS)
+    check_removed(conf, sorted({*(each.name for each in removed_options.OLD_GROUPS), *names_in_files(conf)}))
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
@@ -60,17 +59,22 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
         )
 
 
-def check_removed(conf: cfg.ConfigOpts, group: str, *, of_consumer: bool = False) -> None:
-    """Raise `ConfigurationError` for a removed name that this group has in a file or in the environment."""
-    in_files = names_in_files(conf)[group]
-    for name, decision in removed_options.decisions(group, of_consumer=of_consumer).items():
-        if name in in_files:
-            place = _file_with(conf, group, name)
-        elif f"OS_{group}__{name}".upper() in os.environ:
-            place = "the environment"
-        else:
-            continue
-        raise ConfigurationError(f"{name} in group [{group}] in {place} has no effect: {decision}; remove it")
+def check_removed(
+    conf: cfg.ConfigOpts, groups: Iterable[str], *, of_consumers: Sequence[str] = CONSUMER_GROUPS
+) -> None:
+    """Raise `ConfigurationError`, which names each removed name that these groups have in files or in the environment.
+
+    ``of_consumers``: which groups have the options of a consumer.
+    """
+    found, in_files = [], names_in_files(conf)
+    for group in groups:
+        for name, decision in removed_options.decisions(group, of_consumer=group in of_consumers).items():
+            variable = f"OS_{group}__{name}".upper()
+            if name in in_files[group] or variable in os.environ:
+                place = _file_with(conf, group, name) if name in in_files[group] else "the environment"
+                found.append(f"{name} in group [{group}] in {place} has no effect: {decision}")
+    if found:
+        raise ConfigurationError(f"{'; '.join(found)}; remove {'it' if len(found) == 1 else 'them'}")
 
 
 def check_names(conf: cfg.ConfigOpts, group: str) -> None:
@@ -78,8 +82,7 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
     It logs old names without effect. Raises `ConfigurationError` for a name that never existed.
     """
-    check_removed(conf, KAFKA_GROUP)
-    check_removed(conf, group.lower(), of_consumer=group != KAFKA_GROUP)
+    check_removed(conf, dict.fromkeys((KAFKA_GROUP, group.lower())), of_consumers=[group.lower()])
     in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
         for option in sorted(in_files[name] - registered[name]):
@@ -102,7 +105,7 @@ def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()
 
     It serves the groups of services on this layer; `check_names` serves those of producers and consumers.
     """
-    check_removed(conf, group.lower())
+    check_removed(conf, [group.lower()])
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(

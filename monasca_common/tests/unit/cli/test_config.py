@@ -53,6 +53,11 @@ class ConfigCheckTest(CommandCase):
         for lacking in ("bootstrap_servers", "connection in group [database] is not set"):
             self.assertIn(lacking, persister)
 
+    def test_a_removed_name_is_a_fault(self):
+        (fault,) = self.faults(f"{_GOOD}{_KEYS}[storage]\nmax_results = 9\n")
+        self.assertIn("max_results in group [storage] in ", fault)
+        self.assertIn("one read returns at most 100,000 rows; remove it", fault)
+
     def test_one_fault_does_not_hide_another(self):
         text = "[storage]\nretention_days = 0\n[persister]\nstatus_prot = 1\n"
         found = " ".join(self.faults(text, service="persister"))

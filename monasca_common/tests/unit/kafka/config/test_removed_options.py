@@ -25,6 +25,13 @@ class RemovedOptionsTest(ConfigurationTestCase):
             f"max_gzip_ratio in group [api] in {path} has no effect: {DECISION}; remove it", self.refused_file(path)
         )
 
+    def test_all_removed_names_are_in_one_error(self):
+        path = self.path_of(f"[api]\n{LINE}page_limit = 9\n[storage]\nmax_results = 9\n")
+        told = self.refused_file(path)
+        for part in ("max_gzip_ratio in group [api]", "page_limit in group [api]", "max_results in group [storage]"):
+            self.assertIn(part, told)
+        self.assertTrue(told.endswith("; remove them"), told)
+
     def test_of_several_files_the_one_with_the_name_is_named(self):
         path = self.path_of(f"[api]\n{LINE}")
         self.assertIn(path, self.refused_file(self.path_of("[api]\nworkers = 2\n"), path, self.path_of("[api]\n")))
