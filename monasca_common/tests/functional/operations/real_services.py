@@ -64,7 +64,7 @@ status_port = {lag}
 [audit]
 enabled = true
 folder = {folder}/audit
-grace_seconds = 0
+grace_seconds = 6
 status_port = {audit}
 [audit_count]
 status_port = {audit_count}

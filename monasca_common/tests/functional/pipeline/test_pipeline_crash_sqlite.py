@@ -32,7 +32,7 @@ _AUDIT = """\
 enabled = true
 topic = {topic}
 folder = {folder}/audit
-grace_seconds = 0
+grace_seconds = 60
 """
 
 
