@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option names that configuration files must not contain, because a constant or another option decides.
 
-`config_file` refuses them. Those of ``[kafka]`` and of consumers are among the options in `legacy`.
+`config_file` refuses them. A name of ``[kafka]`` is also refused in the group of a consumer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from monasca_common.kafka.config import legacy
 from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 
@@ -87,11 +86,7 @@ _BY_GROUP: Mapping[str, Mapping[str, str]] = {
 
 
 def decisions(group: str, *, of_consumer: bool = False) -> Mapping[str, str]:
-    """Return what decides, by name, for each name that ``[<group>]`` must not contain. ``of_consumer``: the group has
-    the options of a consumer."""
-    of_kafka = {
-        old.name: old.note
-        for old in legacy.OLD_OPTIONS
-        if old.fate is Fate.REFUSED and (group == KAFKA_GROUP or (of_consumer and old.consumers))
-    }
+    """Return what decides, by name, for each name that ``[<group>]`` must not contain. ``of_consumer``: it has the
+    options of a consumer, so a name that ``[kafka]`` must not contain is refused too."""
+    of_kafka = _BY_GROUP.get(KAFKA_GROUP, {}) if of_consumer else {}
     return {**of_kafka, **_BY_GROUP.get(group, {})}
