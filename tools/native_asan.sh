@@ -16,7 +16,7 @@ cp -r monasca_common "$copy"
 native=monasca_common/kafka/transport/native
 headers="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
 gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wall -Wextra \
-    -Wno-missing-field-initializers -Werror -shared -fPIC -DPy_LIMITED_API=0x030B0000 -I"$headers" \
+    -Wno-missing-field-initializers -Wno-unused-parameter -Werror -shared -fPIC -DPy_LIMITED_API=0x030B0000 -I"$headers" \
     "$native"/*.c -o "$copy/$native/_librdkafka.abi3.so"
 
 cd "$copy"

@@ -11,22 +11,11 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#define OLDEST_VERSION 0x020300ff /* the first that describes topics with their ids, which a producer asks for */
-#define SLICE_MS 100              /* how long a signal may wait for its handler */
-#define MOST_NOTICES 1000         /* until the next call that takes them; further log lines are dropped */
-
-enum { LOG_LINE, ERROR, FATAL_ERROR };
-
-typedef struct {
-    int number; /* the code of an error, the syslog level of a log line */
-    int kind;
-    char *text;
-} notice_t;
+#define SLICE_MS 100      /* how long a signal may wait for its handler */
+#define MOST_NOTICES 1000 /* until the next call that takes them; further log lines are dropped */
 
 struct rd_kafka_functions rd;
 
@@ -50,10 +39,31 @@ void *append(array_t *array, size_t item_size) {
     return memset(array->items + array->count++ * item_size, 0, item_size);
 }
 
-static void add_notice(client_t *self, int number, int kind, const char *text) {
+static bytes_t copied(char **to, const void *from, size_t size) {
+    bytes_t copy = {from ? *to : NULL, size};
+    if (from && size)
+        memcpy(*to, from, size);
+    *to += size;
+    return copy;
+}
+
+void add_notice(array_t *notices, int kind, int code, const char *text, const rd_kafka_message_t *message) {
+    notice_t *notice = required(malloc(sizeof(notice_t) + strlen(text) + 1 + message->len + message->key_len));
+    char *to = notice->bytes;
+    notice->kind = kind;
+    notice->code = code;
+    notice->sequence = (intptr_t)message->opaque;
+    notice->text = copied(&to, text, strlen(text) + 1).start;
+    notice->value = copied(&to, message->payload, message->len);
+    notice->key = copied(&to, message->key, message->key_len);
+    *(notice_t **)append(notices, sizeof(notice_t *)) = notice;
+}
+
+static void add_client_notice(client_t *self, int kind, int code, const char *text) {
+    static const rd_kafka_message_t no_message;
     pthread_mutex_lock(&self->notices_lock);
     if (self->notices.count < MOST_NOTICES || kind != LOG_LINE) /* librdkafka repeats an error once in 30 s */
-        *(notice_t *)append(&self->notices, sizeof(notice_t)) = (notice_t){number, kind, required(strdup(text))};
+        add_notice(&self->notices, kind, code, text, &no_message);
     self->has_errors |= kind != LOG_LINE;
     pthread_mutex_unlock(&self->notices_lock);
 }
@@ -63,7 +73,7 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
     int fatal = code == RD_KAFKA_RESP_ERR__FATAL; /* it stands for the error that made the client unusable */
     if (fatal)
         code = rd.fatal_error(rk, text, sizeof text);
-    add_notice(opaque, code, fatal ? FATAL_ERROR : ERROR, fatal ? text : reason);
+    add_client_notice(opaque, fatal ? FATAL_ERROR : ERROR, code, fatal ? text : reason);
 }
 
 static void on_log(const rd_kafka_t *rk, int level, const char *facility, const char *text) {
@@ -71,19 +81,23 @@ static void on_log(const rd_kafka_t *rk, int level, const char *facility, const 
     if (!rk || !rd.opaque(rk))
         return;
     snprintf(line, sizeof line, "%s [%s] %s", facility, rd.name(rk), text);
-    add_notice(rd.opaque(rk), level, LOG_LINE, line);
+    add_client_notice(rd.opaque(rk), LOG_LINE, level, line);
 }
 
-/* (code or level, text, kind) */
+/* (kind, code, text, sequence, value, key) */
 static PyObject *notice_tuple(const void *from, size_t index) {
-    const notice_t *notice = (const notice_t *)from + index;
-    return Py_BuildValue("(iNi)", notice->number, decoded((bytes_t){notice->text, strlen(notice->text)}), notice->kind);
+    const notice_t *notice = ((notice_t *const *)from)[index];
+    return Py_BuildValue("(iiNLNN)", notice->kind, notice->code, decoded(notice->text), (long long)notice->sequence,
+                         bytes_or_none(notice->value), bytes_or_none(notice->key));
 }
 
-static void free_notices(array_t *notices) {
+PyObject *list_notices(const array_t *notices) { return build_list(notice_tuple, notices->items, notices->count); }
+
+void free_notices(array_t *notices) {
     for (size_t i = 0; i < notices->count; i++)
-        free(((notice_t *)notices->items)[i].text);
+        free(((notice_t **)notices->items)[i]);
     free(notices->items);
+    *notices = (array_t){0};
 }
 
 PyObject *take_notices(client_t *self) {
@@ -92,14 +106,14 @@ PyObject *take_notices(client_t *self) {
     self->notices = (array_t){0};
     self->has_errors = 0;
     pthread_mutex_unlock(&self->notices_lock);
-    PyObject *taken = build_list(notice_tuple, notices.items, notices.count);
+    PyObject *taken = list_notices(&notices);
     free_notices(&notices);
     return taken;
 }
 
 /* ---- 2. Arguments and results ---- */
 
-PyObject *decoded(bytes_t text) { return PyUnicode_DecodeUTF8(text.start, text.size, "replace"); }
+PyObject *decoded(const char *text) { return PyUnicode_DecodeUTF8(text, strlen(text), "replace"); }
 
 PyObject *bytes_or_none(bytes_t bytes) {
     return bytes.start ? PyBytes_FromStringAndSize(bytes.start, bytes.size) : Py_NewRef(Py_None);
@@ -118,8 +132,7 @@ PyObject *build_list(build_item_t *build_item, const void *from, size_t count) {
 }
 
 void raise_error(int code, const char *text, int fatal) {
-    bytes_t shown = {text, strlen(text)}; /* librdkafka may cut it within a character */
-    PyObject *arguments = Py_BuildValue("(iNO)", code, decoded(shown), fatal ? Py_True : Py_False);
+    PyObject *arguments = Py_BuildValue("(iNO)", code, decoded(text), fatal ? Py_True : Py_False);
     if (arguments)
         PyErr_SetObject(Error, arguments);
     Py_XDECREF(arguments);
@@ -140,15 +153,14 @@ int has_type(const char *what, PyObject *object, int matches, const char *wanted
     return matches;
 }
 
-int as_text(const char *what, PyObject *object, bytes_t *text) {
+const char *as_text(const char *what, PyObject *object) {
     Py_ssize_t size;
-    if (!has_type(what, object, PyUnicode_Check(object), "str"))
-        return 0;
-    text->start = PyUnicode_AsUTF8AndSize(object, &size);
-    text->size = size;
-    if (text->start && strlen(text->start) != text->size)
-        PyErr_Format(PyExc_ValueError, "%s must not contain a null character", what);
-    return text->start && strlen(text->start) == text->size;
+    int is_text = has_type(what, object, PyUnicode_Check(object), "str");
+    const char *text = is_text ? PyUnicode_AsUTF8AndSize(object, &size) : NULL;
+    if (!text || (Py_ssize_t)strlen(text) == size)
+        return text;
+    PyErr_Format(PyExc_ValueError, "%s must not contain a null character", what);
+    return NULL;
 }
 
 /* ---- 3. Waiting ---- */
@@ -165,22 +177,9 @@ static int is_closed(const client_t *self) {
     return self->closed || (self->closing && self->closing != thread && self->serving != thread);
 }
 
-/* Returns with an exception if a signal handler raised one. */
-static void wait_in_slices(client_t *self, int slice(client_t *, int), int64_t timeout_ms) {
-    int64_t until_ms = monotonic_ms() + timeout_ms;
-    for (;;) {
-        int64_t left_ms = until_ms - monotonic_ms();
-        int over, slice_ms = left_ms < 0 ? 0 : left_ms < SLICE_MS ? left_ms : SLICE_MS;
-        Py_BEGIN_ALLOW_THREADS
-        over = slice(self, slice_ms);
-        Py_END_ALLOW_THREADS
-        if (PyErr_CheckSignals() || over || is_closed(self) || left_ms <= SLICE_MS)
-            return;
-    }
-}
-
 PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, PyObject *take(client_t *)) {
-    PyObject *taken;
+    int64_t left_ms, until_ms = monotonic_ms() + timeout_ms;
+    int over;
     if (PyErr_Occurred() || !is_open(self))
         return NULL;
     if (self->serving) {
@@ -189,20 +188,38 @@ PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, 
     }
     self->serving = PyThread_get_thread_ident();
     begin_use(self);
-    wait_in_slices(self, slice, timeout_ms);
-    taken = take(self);
+    do {
+        left_ms = until_ms - monotonic_ms();
+        int slice_ms = left_ms < 0 ? 0 : left_ms < SLICE_MS ? left_ms : SLICE_MS;
+        Py_BEGIN_ALLOW_THREADS
+        over = slice(self, slice_ms);
+        Py_END_ALLOW_THREADS
+    } while (!PyErr_CheckSignals() && !over && !is_closed(self) && left_ms > SLICE_MS);
+    PyObject *taken = take(self); /* with an exception if a signal handler raised one */
     self->serving = 0;
     end_use(self);
     return taken;
 }
 
-/* ---- 4. The life of a client ---- */
+int call(client_t *self, int run(rd_kafka_t *, void *), void *argument) {
+    int code;
+    if (!is_open(self))
+        return 0;
+    begin_use(self);
+    Py_BEGIN_ALLOW_THREADS
+    code = run(self->rk, argument);
+    Py_END_ALLOW_THREADS
+    if (code)
+        raise_refused(self, code);
+    end_use(self);
+    return !code;
+}
 
-PyObject *new_object(PyTypeObject *type) { return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); }
+/* ---- 4. The life of a client ---- */
 
 void free_object(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    PyObject_Free(self);
     Py_DECREF(type);
 }
 
@@ -234,7 +251,6 @@ void end_use(client_t *self) {
 /* Destroys the client, unless a call uses it: then that call does so at its end. */
 PyObject *close_client(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
-    (void)unused;
     if (!self->closed) {
         self->closed = 1;
         if (!self->users)
@@ -252,12 +268,13 @@ void free_client(client_t *self) {
 static int set_options(rd_kafka_conf_t *conf, PyObject *options) {
     PyObject *name_object, *value_object;
     Py_ssize_t position = 0;
-    bytes_t name, value;
     char text[512];
     while (PyDict_Next(options, &position, &name_object, &value_object)) {
-        if (!as_text("an option's name", name_object, &name) || !as_text("an option's value", value_object, &value))
+        const char *name = as_text("an option's name", name_object);
+        const char *value = name ? as_text("an option's value", value_object) : NULL;
+        if (!value)
             return 0;
-        if (rd.conf_set(conf, name.start, value.start, text, sizeof text) != RD_KAFKA_CONF_OK) {
+        if (rd.conf_set(conf, name, value, text, sizeof text) != RD_KAFKA_CONF_OK) {
             raise_error(RD_KAFKA_RESP_ERR__INVALID_ARG, text, 0);
             return 0;
         }
@@ -265,43 +282,31 @@ static int set_options(rd_kafka_conf_t *conf, PyObject *options) {
     return 1;
 }
 
-/* Opens the librdkafka client; `set_callbacks`: those of its kind. */
-static int open_client(client_t *self, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *)) {
-    char text[512];
-    rd_kafka_conf_t *conf = rd.conf_new();
-    if (!set_options(conf, options)) {
-        rd.conf_destroy(conf);
-        return 0;
-    }
-    rd.conf_set_opaque(conf, self);
-    rd.conf_set_error_cb(conf, on_error);
-    rd.conf_set_log_cb(conf, on_log);
-    set_callbacks(conf);
-    Py_BEGIN_ALLOW_THREADS
-    self->rk = rd.new(kind, conf, text, sizeof text);
-    Py_END_ALLOW_THREADS
-    if (self->rk)
-        return 1;
-    rd.conf_destroy(conf);
-    raise_error(rd.last_error(), text, 0);
-    return 0;
-}
-
 client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *),
                      void release(client_t *)) {
-    client_t *self = (client_t *)new_object(type);
+    char text[512];
+    client_t *self = (client_t *)PyType_GenericNew(type, NULL, NULL);
     if (!self)
         return NULL;
     self->pid = getpid();
     self->release = release;
     pthread_mutex_init(&self->notices_lock, NULL);
-    self->closed = 1;
-    if (!open_client(self, options, kind, set_callbacks)) {
-        Py_DECREF(self);
-        return NULL;
+    rd_kafka_conf_t *conf = rd.conf_new();
+    if (set_options(conf, options)) {
+        rd.conf_set_opaque(conf, self);
+        rd.conf_set_error_cb(conf, on_error);
+        rd.conf_set_log_cb(conf, on_log);
+        set_callbacks(conf);
+        Py_BEGIN_ALLOW_THREADS
+        self->rk = rd.new(kind, conf, text, sizeof text);
+        Py_END_ALLOW_THREADS
+        if (self->rk)
+            return self;
+        raise_error(rd.last_error(), text, 0);
     }
-    self->closed = 0;
-    return self;
+    rd.conf_destroy(conf);
+    Py_DECREF(self);
+    return NULL;
 }
 
 /* ---- 5. The functions of librdkafka, and the module ---- */
@@ -311,7 +316,7 @@ static const char *const symbols[] = {RD_KAFKA_FUNCTIONS(RD_KAFKA_SYMBOL)};
 #define SYMBOL_COUNT (sizeof symbols / sizeof symbols[0])
 _Static_assert(sizeof rd == SYMBOL_COUNT * sizeof(void *), "a pointer for each symbol");
 
-/* Fills `rd` from the librdkafka that confluent-kafka uses. Raises ImportError. */
+/* Fills `rd` from the librdkafka that confluent-kafka uses. Returns 0 with ImportError. */
 static int load_librdkafka(void) {
     void *functions[SYMBOL_COUNT];
     PyObject *client = PyImport_ImportModule("confluent_kafka.cimpl");
@@ -327,15 +332,11 @@ static int load_librdkafka(void) {
             library = NULL;
         }
     }
+    if (library)
+        memcpy(&rd, functions, sizeof rd);
     Py_XDECREF(path);
     Py_XDECREF(client);
-    if (!library)
-        return 0;
-    memcpy(&rd, functions, sizeof rd);
-    if (rd.version() >= OLDEST_VERSION)
-        return 1;
-    PyErr_Format(PyExc_ImportError, "librdkafka %s is too old: use 2.3.0 or a later version", rd.version_str());
-    return 0;
+    return library != NULL;
 }
 
 static struct PyModuleDef module_definition = {
@@ -344,22 +345,17 @@ static struct PyModuleDef module_definition = {
     .m_size = -1,
 };
 
-static int add(PyObject *module, const char *name, PyObject *object) {
-    int failed = !object || PyModule_AddObjectRef(module, name, object);
-    Py_XDECREF(object);
-    return !failed;
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
+    return type && PyModule_AddType(module, type) ? NULL : type;
 }
 
 PyMODINIT_FUNC PyInit__librdkafka(void) {
     PyObject *module = load_librdkafka() ? PyModule_Create(&module_definition) : NULL;
-    Error = module ? PyErr_NewException("monasca_common.kafka.transport.native._librdkafka.Error", NULL, NULL) : NULL;
-    rows_type = Error ? (PyTypeObject *)PyType_FromSpec(&rows_spec) : NULL;
-    reservation_type = rows_type ? (PyTypeObject *)PyType_FromSpec(&reservation_spec) : NULL;
-    if (reservation_type && add(module, "Error", Py_NewRef(Error)) &&
-        add(module, "Rows", Py_NewRef((PyObject *)rows_type)) &&
-        add(module, "Reservation", Py_NewRef((PyObject *)reservation_type)) &&
-        add(module, "Producer", PyType_FromSpec(&producer_spec)) &&
-        add(module, "Consumer", PyType_FromSpec(&consumer_spec)))
+    Error = module ? PyErr_NewException(MODULE ".Error", NULL, NULL) : NULL;
+    if (Error && !PyModule_AddObjectRef(module, "Error", Error) && (rows_type = add_type(module, &rows_spec)) &&
+        (reservation_type = add_type(module, &reservation_spec)) && add_type(module, &producer_spec) &&
+        add_type(module, &consumer_spec))
         return module;
     Py_XDECREF(module);
     return NULL;

@@ -8,8 +8,12 @@
 #include <Python.h>
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "rdkafka_abi.h"
+
+#define MODULE "monasca_common.kafka.transport.native._librdkafka"
 
 #pragma GCC visibility push(hidden)
 
@@ -22,6 +26,17 @@ typedef struct {
     char *items;
     size_t count, room;
 } array_t;
+
+enum { LOG_LINE, ERROR, FATAL_ERROR, UNDELIVERED };
+
+/* What librdkafka reports, until the next call takes it. */
+typedef struct {
+    int kind, code;   /* of a log line, its syslog level */
+    int64_t sequence; /* this, the value and the key are of an undelivered message */
+    const char *text;
+    bytes_t value, key;
+    char bytes[]; /* to which they point */
+} notice_t;
 
 typedef struct client {
     PyObject_HEAD
@@ -45,34 +60,39 @@ extern PyTypeObject *reservation_type, *rows_type;
 void *required(void *memory);
 void *append(array_t *array, size_t item_size);
 
-PyObject *decoded(bytes_t text);
+void add_notice(array_t *notices, int kind, int code, const char *text, const rd_kafka_message_t *message);
+PyObject *list_notices(const array_t *notices);
+void free_notices(array_t *notices);
+PyObject *take_notices(client_t *self);
+
+PyObject *decoded(const char *text); /* librdkafka may cut it within a character */
 PyObject *bytes_or_none(bytes_t bytes);
 
 /* Builds the item at `index` of what is at `from`. */
 typedef PyObject *build_item_t(const void *from, size_t index);
 PyObject *build_list(build_item_t *build_item, const void *from, size_t count);
 
-/* Those that return int return 0 with an exception. */
-int as_text(const char *what, PyObject *object, bytes_t *text);
+/* These return 0 or NULL with an exception. */
+const char *as_text(const char *what, PyObject *object);
 int has_type(const char *what, PyObject *object, int matches, const char *wanted);
 int is_open(const client_t *self);
 void raise_error(int code, const char *text, int fatal);
 void raise_refused(client_t *self, int code);
 
-void begin_use(client_t *self);
-void end_use(client_t *self);
-PyObject *take_notices(client_t *self);
+/* Calls librdkafka without the GIL. Returns 0 with the exception for the code that `run` returns. */
+int call(client_t *self, int run(rd_kafka_t *, void *argument), void *argument);
 
 /* Waits in slices, each of which says without the GIL whether the wait is over, and returns what `take` does then:
  * that is called with an exception if a signal handler raised one. */
 PyObject *serve(client_t *self, int slice(client_t *, int timeout_ms), int64_t timeout_ms, PyObject *take(client_t *));
 
+void begin_use(client_t *self);
+void end_use(client_t *self);
 client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *),
                      void release(client_t *));
 PyObject *close_client(PyObject *self, PyObject *unused);
 void destroy_client(client_t *self);
 void free_client(client_t *self);
-PyObject *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 
 #pragma GCC visibility pop

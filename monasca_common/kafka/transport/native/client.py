@@ -52,11 +52,11 @@ class Notices:
         self._client_id = client_id
 
     def handle(self, notices: list[_librdkafka.Notice], on_error: Callable[[TransportError], None] | None) -> None:
-        for number, text, kind in notices:
+        for kind, code, text, *_ in notices:
             if kind == _LOG_LINE:
-                self._log.log(_LOG_LEVELS[number & 7], "%s", text)
+                self._log.log(_LOG_LEVELS[code & 7], "%s", text)
                 continue
-            fault = translate(KafkaError(number, text, kind == _FATAL_ERROR))
+            fault = translate(KafkaError(code, text, kind == _FATAL_ERROR))
             self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
             try:
                 if on_error is not None:

@@ -9,14 +9,13 @@
 
 #include "client.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
+#include <structmember.h>
 #include <unistd.h>
 
 /* Messages keep the memory of the answers that they came in. What exceeds these is copied, the oldest first. */
 #define MOST_KEPT_ROWS 64
 #define MOST_KEPT_BYTES (16 << 20)
+#define MOST_POLLED 100000   /* messages that a poll takes, whatever it wants */
 #define LONGEST_CALL_MS 5000 /* that a close waits for; a commit may never end */
 
 enum { COLUMNS = 5 };
@@ -28,8 +27,9 @@ typedef struct rows {
     PyObject_HEAD
     consumer_t *consumer; /* NULL: all columns are built, and the messages released */
     struct rows *older, *newer;
-    rd_kafka_topic_t *topic;
-    int32_t partition;
+    rd_kafka_topic_t *handle; /* of the topic, while a poll adds messages */
+    PyObject *topic;
+    int partition;
     array_t messages;
     size_t bytes;
     PyObject *columns[COLUMNS];
@@ -39,10 +39,10 @@ struct consumer {
     client_t client;
     rd_kafka_queue_t *queue; /* of messages and callbacks */
     PyObject *on_rebalance;
-    int answered;         /* whether the callback took the partitions that it was called for */
-    PyObject *raised[3];  /* what `on_rebalance` raised, for PyErr_Restore */
-    rd_kafka_message_t **messages; /* of this poll */
-    size_t count, wanted, room;
+    int answered;                  /* whether the callback took the partitions that it was called for */
+    PyObject *raised[3];           /* what `on_rebalance` raised, for PyErr_Restore */
+    rd_kafka_message_t **messages; /* of this poll; room for MOST_POLLED */
+    size_t count, wanted;
     rows_t *oldest, *newest; /* those that keep messages */
     size_t kept_rows, kept_bytes;
 };
@@ -76,10 +76,10 @@ static PyObject *timestamp_at(const void *from, size_t index) {
 }
 
 static PyObject *header_at(const void *from, size_t index) {
-    bytes_t name, value;
-    if (rd.header_get_all(from, index, &name.start, (const void **)&value.start, &value.size))
+    const char *name;
+    bytes_t value;
+    if (rd.header_get_all(from, index, &name, (const void **)&value.start, &value.size))
         return Py_NewRef(Py_None);
-    name.size = strlen(name.start);
     return Py_BuildValue("(NN)", decoded(name), bytes_or_none(value));
 }
 
@@ -141,16 +141,18 @@ static void rows_dealloc(PyObject *object) {
     release_messages(self);
     for (int kind = 0; kind < COLUMNS; kind++)
         Py_XDECREF(self->columns[kind]);
+    Py_XDECREF(self->topic);
     free(self->messages.items);
     free_object(object);
 }
 
 static rows_t *new_rows(consumer_t *consumer, const rd_kafka_message_t *message) {
-    rows_t *self = (rows_t *)new_object(rows_type);
+    rows_t *self = (rows_t *)PyType_GenericNew(rows_type, NULL, NULL);
     if (!self)
         return NULL;
     self->consumer = consumer;
-    self->topic = message->rkt;
+    self->handle = message->rkt;
+    self->topic = PyUnicode_FromString(rd.topic_name(message->rkt));
     self->partition = message->partition;
     self->older = consumer->newest;
     *(consumer->newest ? &consumer->newest->newer : &consumer->oldest) = self;
@@ -180,30 +182,27 @@ static int poll_slice(client_t *client, int timeout_ms) {
 }
 
 /* (code, text, topic, partition, offset) */
-static PyObject *event_tuple(const rd_kafka_message_t *message) {
-    const char *text = rd.message_errstr(message);
-    return Py_BuildValue("(iNziL)", message->err, decoded((bytes_t){text, strlen(text)}),
+static PyObject *event_tuple(const void *from, size_t index) {
+    const rd_kafka_message_t *message = message_at(from, index);
+    return Py_BuildValue("(iNziL)", message->err, decoded(rd.message_errstr(message)),
                          message->rkt ? rd.topic_name(message->rkt) : NULL, message->partition,
                          (long long)message->offset);
 }
 
 /* Adds the message to the rows of its partition. Returns 0 with an exception, and does not own the message then. */
-static int add_message(consumer_t *self, PyObject *parts, array_t *found, rd_kafka_message_t *message) {
+static int add_message(consumer_t *self, PyObject *parts, rd_kafka_message_t *message) {
     rows_t *rows = NULL;
-    for (size_t i = found->count; i > 0 && !rows; i--) { /* most often the last */
-        rows_t *other = ((rows_t **)found->items)[i - 1];
-        if (other->topic == message->rkt && other->partition == message->partition)
+    for (Py_ssize_t i = PyList_Size(parts); i > 0 && !rows; i--) { /* most often the last */
+        rows_t *other = (rows_t *)PyList_GetItem(parts, i - 1);
+        if (other->handle == message->rkt && other->partition == message->partition)
             rows = other;
     }
     if (!rows) {
         rows = new_rows(self, message);
-        PyObject *part = Py_BuildValue("(siN)", rd.topic_name(message->rkt), message->partition, rows);
-        if (!part || PyList_Append(parts, part)) {
-            Py_XDECREF(part);
+        int added = rows && rows->topic && !PyList_Append(parts, (PyObject *)rows);
+        Py_XDECREF((PyObject *)rows);
+        if (!added)
             return 0;
-        }
-        Py_DECREF(part);
-        *(rows_t **)append(found, sizeof(rows_t *)) = rows;
     }
     *(rd_kafka_message_t **)append(&rows->messages, sizeof(rd_kafka_message_t *)) = message;
     rows->bytes += message->len + message->key_len;
@@ -221,51 +220,41 @@ static int restore(consumer_t *self) {
     return !PyErr_Occurred();
 }
 
-/* After an exception the next poll returns the events again, because librdkafka reports some errors only once. A caller
- * reads messages, and ends of logs, again from its position. */
-static void keep_events(consumer_t *self, size_t from) {
-    size_t kept = 0;
-    for (size_t i = from; i < self->count; i++) {
-        int code = self->messages[i]->err;
-        if (code && code != RD_KAFKA_RESP_ERR__PARTITION_EOF)
-            self->messages[kept++] = self->messages[i];
-        else
-            rd.message_destroy(self->messages[i]);
+/* Builds rows from the messages, and keeps the errors among them. Returns NULL with an exception. */
+static PyObject *take_messages(consumer_t *self) {
+    PyObject *parts = PyErr_Occurred() ? NULL : PyList_New(0);
+    size_t errors = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        rd_kafka_message_t *message = self->messages[i];
+        if (message->err) {
+            self->messages[errors++] = message;
+        } else if (!parts || !add_message(self, parts, message)) {
+            Py_CLEAR(parts);
+            rd.message_destroy(message);
+        }
     }
-    self->count = kept;
+    self->count = errors;
+    return parts;
 }
 
-/* Returns (parts, events, notices), or None. */
+/* Returns (parts, events, notices), or None. After an exception the next poll returns the events again, because
+ * librdkafka reports some errors only once. A caller reads messages, and ends of logs, again from its position. */
 static PyObject *take_fetched(client_t *client) {
     consumer_t *self = (consumer_t *)client;
-    size_t i = 0;
-    array_t found = {0};
-    PyObject *parts = NULL, *events = NULL, *event;
-    if (restore(self)) {
-        if (!self->count && !client->notices.count)
-            Py_RETURN_NONE;
-        parts = PyList_New(0);
-        events = PyList_New(0);
-    }
-    for (; parts && events && i < self->count; i++) {
-        rd_kafka_message_t *message = self->messages[i];
-        if (!message->err && !add_message(self, parts, &found, message))
-            break;
-        if (!message->err)
-            continue;
-        event = event_tuple(message);
-        if (!event || PyList_Append(events, event))
-            break;
-        Py_DECREF(event);
-        rd.message_destroy(message);
-    }
     PyObject *fetched = NULL;
-    if (i == self->count && !PyErr_Occurred())
-        fetched = Py_BuildValue("(OON)", parts, events, take_notices(client));
-    keep_events(self, i);
-    free(found.items);
-    Py_XDECREF(parts);
-    Py_XDECREF(events);
+    if (restore(self) && !self->count && !client->notices.count)
+        Py_RETURN_NONE;
+    PyObject *parts = take_messages(self);
+    size_t events = self->count;
+    if (parts)
+        fetched = Py_BuildValue("(NNN)", parts, build_list(event_tuple, self->messages, events), take_notices(client));
+    self->count = 0;
+    for (size_t i = 0; i < events; i++) {
+        if (fetched || self->messages[i]->err == RD_KAFKA_RESP_ERR__PARTITION_EOF)
+            rd.message_destroy(self->messages[i]);
+        else
+            self->messages[self->count++] = self->messages[i];
+    }
     while (self->kept_rows > MOST_KEPT_ROWS || (self->kept_bytes > MOST_KEPT_BYTES && self->oldest != self->newest))
         copy_columns(self->oldest);
     return fetched;
@@ -277,14 +266,10 @@ static PyObject *consumer_poll(PyObject *object, PyObject *arguments) {
     long long timeout_ms;
     if (!PyArg_ParseTuple(arguments, "nL:poll", &wanted, &timeout_ms))
         return NULL;
-    if (wanted <= 0 || wanted > INT_MAX)
-        return PyErr_Format(PyExc_ValueError, "a poll is for 1 to %d messages, not %zd", INT_MAX, wanted);
-    if (!self->client.serving) {
-        self->wanted = wanted;
-        if (self->room < self->wanted)
-            self->messages = required(realloc(self->messages, wanted * sizeof *self->messages));
-        self->room = self->room < self->wanted ? self->wanted : self->room;
-    }
+    if (wanted <= 0)
+        return PyErr_Format(PyExc_ValueError, "a poll is for at least 1 message, not %zd", wanted);
+    if (!self->client.serving) /* else `serve` refuses */
+        self->wanted = wanted < MOST_POLLED ? wanted : MOST_POLLED;
     return serve(&self->client, poll_slice, timeout_ms, take_fetched);
 }
 
@@ -358,47 +343,65 @@ static rd_kafka_partitions_t *as_partitions(PyObject *object) {
     return list;
 }
 
-/* `partitions`: those that were asked for, and then the answer. */
-typedef int call_t(rd_kafka_t *rk, rd_kafka_partitions_t **partitions, int timeout_ms);
+/* What a call of librdkafka takes, and then what it returns: partitions, or bytes. */
+typedef struct {
+    rd_kafka_partitions_t *partitions;
+    bytes_t bytes;
+    int timeout_ms;
+} question_t;
 
 /* The arguments are partitions, and a time-out in milliseconds if the call has one. Returns the answer: tuples (topic,
- * partition, offset, code of an error). */
-static PyObject *call(PyObject *object, PyObject *arguments, call_t *run) {
-    consumer_t *self = (consumer_t *)object;
-    PyObject *given, *answered = NULL;
-    int timeout_ms = 0, code;
-    if (!PyArg_ParseTuple(arguments, "O|i", &given, &timeout_ms))
+ * partition, offset, code of an error), or bytes. */
+static PyObject *ask(client_t *self, PyObject *arguments, int run(rd_kafka_t *, void *)) {
+    PyObject *partitions, *answer = NULL;
+    question_t asked = {0};
+    if (!PyArg_ParseTuple(arguments, "O|i", &partitions, &asked.timeout_ms))
         return NULL;
-    rd_kafka_partitions_t *partitions = as_partitions(given);
-    if (partitions && is_open(&self->client)) {
-        begin_use(&self->client);
-        Py_BEGIN_ALLOW_THREADS
-        code = run(self->client.rk, &partitions, timeout_ms);
-        Py_END_ALLOW_THREADS
-        if (code)
-            raise_refused(&self->client, code);
-        else
-            answered = build_list(partition_tuple, partitions->elems, partitions->cnt);
-        end_use(&self->client);
+    asked.partitions = as_partitions(partitions);
+    begin_use(self); /* until the partitions are destroyed, which may refer to the client's own */
+    if (asked.partitions && call(self, run, &asked)) {
+        answer = asked.bytes.start ? bytes_or_none(asked.bytes)
+                                   : build_list(partition_tuple, asked.partitions->elems, asked.partitions->cnt);
+        rd.mem_free(NULL, (void *)asked.bytes.start);
     }
-    if (partitions)
-        rd.topic_partition_list_destroy(partitions);
-    return answered;
+    if (asked.partitions)
+        rd.topic_partition_list_destroy(asked.partitions);
+    end_use(self);
+    return answer;
 }
 
 static void on_committed(rd_kafka_t *rk, int code, rd_kafka_partitions_t *answer, void *opaque) {
-    rd_kafka_partitions_t **partitions = opaque;
-    (void)rk, (void)code;
+    question_t *asked = opaque;
     if (!answer)
         return;
-    rd.topic_partition_list_destroy(*partitions);
-    *partitions = rd.topic_partition_list_copy(answer);
+    rd.topic_partition_list_destroy(asked->partitions);
+    asked->partitions = rd.topic_partition_list_copy(answer);
 }
 
-static int get_assignment(rd_kafka_t *rk, rd_kafka_partitions_t **partitions) {
-    rd.topic_partition_list_destroy(*partitions);
-    *partitions = NULL;
-    return rd.assignment(rk, partitions);
+static int get_assignment(rd_kafka_t *rk, question_t *asked) {
+    rd.topic_partition_list_destroy(asked->partitions);
+    asked->partitions = NULL;
+    return rd.assignment(rk, &asked->partitions);
+}
+
+/* The lowest and the next offset of a partition that is given twice; with time-out 0 from the last fetch. */
+static int get_watermarks(rd_kafka_t *rk, question_t *asked) {
+    rd_kafka_topic_partition_t *low = asked->partitions->elems, *high = low + 1;
+    if (asked->partitions->cnt != 2)
+        return RD_KAFKA_RESP_ERR__INVALID_ARG;
+    if (asked->timeout_ms <= 0)
+        return rd.get_watermark_offsets(rk, low->topic, low->partition, &low->offset, &high->offset);
+    return rd.query_watermark_offsets(rk, low->topic, low->partition, &low->offset, &high->offset, asked->timeout_ms);
+}
+
+/* In the form that confluent-kafka's producer takes, which is of bytes as well. */
+static int get_group_metadata(rd_kafka_t *rk, question_t *asked) {
+    rd_kafka_consumer_group_metadata_t *metadata = rd.consumer_group_metadata(rk);
+    if (!metadata) /* another thread closes the client */
+        return RD_KAFKA_RESP_ERR__DESTROY;
+    int code = code_of(rd.consumer_group_metadata_write(metadata, (void **)&asked->bytes.start, &asked->bytes.size));
+    rd.consumer_group_metadata_destroy(metadata);
+    return code;
 }
 
 static int answered(rd_kafka_t *rk, int code) {
@@ -407,77 +410,32 @@ static int answered(rd_kafka_t *rk, int code) {
 }
 
 #define CALLS(F)                                                                                                       \
-    F(subscribe, rd.subscribe(rk, *partitions))                                                                        \
+    F(subscribe, rd.subscribe(rk, asked->partitions))                                                                  \
     F(unsubscribe, rd.unsubscribe(rk))                                                                                 \
-    F(assign, answered(rk, rd.assign(rk, *partitions)))                                                                \
-    F(incremental_assign, answered(rk, code_of(rd.incremental_assign(rk, *partitions))))                               \
-    F(incremental_unassign, answered(rk, code_of(rd.incremental_unassign(rk, *partitions))))                           \
-    F(assignment, get_assignment(rk, partitions))                                                                      \
-    F(pause, rd.pause_partitions(rk, *partitions))                                                                     \
-    F(resume, rd.resume_partitions(rk, *partitions))                                                                   \
-    F(seek, code_of(rd.seek_partitions(rk, *partitions, timeout_ms)))                                                  \
-    F(position, rd.position(rk, *partitions))                                                                          \
-    F(commit, rd.commit_queue(rk, *partitions, NULL, on_committed, partitions))                                        \
-    F(committed, rd.committed(rk, *partitions, timeout_ms))                                                            \
-    F(offsets_for_times, rd.offsets_for_times(rk, *partitions, timeout_ms))
+    F(assign, answered(rk, rd.assign(rk, asked->partitions)))                                                          \
+    F(incremental_assign, answered(rk, code_of(rd.incremental_assign(rk, asked->partitions))))                         \
+    F(incremental_unassign, answered(rk, code_of(rd.incremental_unassign(rk, asked->partitions))))                     \
+    F(assignment, get_assignment(rk, asked))                                                                           \
+    F(pause, rd.pause_partitions(rk, asked->partitions))                                                               \
+    F(resume, rd.resume_partitions(rk, asked->partitions))                                                             \
+    F(seek, code_of(rd.seek_partitions(rk, asked->partitions, asked->timeout_ms)))                                     \
+    F(position, rd.position(rk, asked->partitions))                                                                    \
+    F(commit, rd.commit_queue(rk, asked->partitions, NULL, on_committed, asked))                                       \
+    F(committed, rd.committed(rk, asked->partitions, asked->timeout_ms))                                               \
+    F(offsets_for_times, rd.offsets_for_times(rk, asked->partitions, asked->timeout_ms))                               \
+    F(watermarks, get_watermarks(rk, asked))                                                                           \
+    F(group_metadata, get_group_metadata(rk, asked))
 
 #define DEFINE_CALL(name, expression)                                                                                  \
-    static int run_##name(rd_kafka_t *rk, rd_kafka_partitions_t **partitions, int timeout_ms) {              \
-        (void)rk, (void)partitions, (void)timeout_ms;                                                                  \
+    static int run_##name(rd_kafka_t *rk, void *argument) {                                                            \
+        question_t *asked = argument;                                                                                  \
+        (void)asked;                                                                                                   \
         return expression;                                                                                             \
     }                                                                                                                  \
-    static PyObject *consumer_##name(PyObject *self, PyObject *arguments) { return call(self, arguments, run_##name); }
-CALLS(DEFINE_CALL)
-
-/* With time-out 0 from the last fetch. */
-static PyObject *consumer_watermarks(PyObject *object, PyObject *arguments) {
-    client_t *self = (client_t *)object;
-    const char *topic;
-    int partition, timeout_ms, code;
-    int64_t low, high;
-    if (!PyArg_ParseTuple(arguments, "sii:watermarks", &topic, &partition, &timeout_ms) || !is_open(self))
-        return NULL;
-    begin_use(self);
-    Py_BEGIN_ALLOW_THREADS
-    if (timeout_ms > 0)
-        code = rd.query_watermark_offsets(self->rk, topic, partition, &low, &high, timeout_ms);
-    else
-        code = rd.get_watermark_offsets(self->rk, topic, partition, &low, &high);
-    Py_END_ALLOW_THREADS
-    if (code)
-        raise_refused(self, code);
-    end_use(self);
-    return code ? NULL : Py_BuildValue("(LL)", (long long)low, (long long)high);
-}
-
-/* In the form that confluent-kafka's producer takes, which is of bytes as well. */
-static PyObject *consumer_group_metadata(PyObject *object, PyObject *unused) {
-    client_t *self = (client_t *)object;
-    rd_kafka_consumer_group_metadata_t *metadata;
-    PyObject *written = NULL;
-    void *buffer;
-    size_t size;
-    (void)unused;
-    if (!is_open(self))
-        return NULL;
-    begin_use(self);
-    Py_BEGIN_ALLOW_THREADS
-    metadata = rd.consumer_group_metadata(self->rk);
-    Py_END_ALLOW_THREADS
-    int code = RD_KAFKA_RESP_ERR__DESTROY; /* without metadata: another thread closes the client */
-    if (metadata)
-        code = code_of(rd.consumer_group_metadata_write(metadata, &buffer, &size));
-    if (code)
-        raise_refused(self, code);
-    else {
-        written = PyBytes_FromStringAndSize(buffer, size);
-        rd.mem_free(NULL, buffer);
+    static PyObject *consumer_##name(PyObject *self, PyObject *arguments) {                                            \
+        return ask((client_t *)self, arguments, run_##name);                                                           \
     }
-    if (metadata)
-        rd.consumer_group_metadata_destroy(metadata);
-    end_use(self);
-    return written;
-}
+CALLS(DEFINE_CALL)
 
 /* ---- 5. The type ---- */
 
@@ -493,16 +451,16 @@ static void release(client_t *client) {
     Py_CLEAR(self->on_rebalance);
 }
 
-static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"", "", NULL};
     PyObject *options, *rebalance;
-    if (names && PyDict_Size(names))
-        return PyErr_Format(PyExc_TypeError, "Consumer takes no keyword arguments");
-    if (!PyArg_ParseTuple(arguments, "O!O:Consumer", &PyDict_Type, &options, &rebalance))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O:Consumer", names, &PyDict_Type, &options, &rebalance))
         return NULL;
     consumer_t *self = (consumer_t *)new_client(type, options, RD_KAFKA_CONSUMER, set_callbacks, release);
     if (!self)
         return NULL;
     self->on_rebalance = Py_NewRef(rebalance);
+    self->messages = required(malloc(MOST_POLLED * sizeof *self->messages)); /* pages that are not used cost nothing */
     rd.poll_set_consumer(self->client.rk);
     self->queue = rd.queue_get_consumer(self->client.rk);
     if (self->queue)
@@ -516,7 +474,6 @@ static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject 
  * end before: librdkafka does not answer what comes while it leaves, such as a request for the assignment. */
 static PyObject *consumer_close(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
-    (void)unused;
     if (self->closed || self->closing)
         Py_RETURN_NONE;
     self->closing = PyThread_get_thread_ident();
@@ -551,8 +508,6 @@ static void consumer_dealloc(PyObject *object) {
 static PyMethodDef consumer_methods[] = {
     {"poll", consumer_poll, METH_VARARGS, "poll(most, timeout_ms) -> (parts, events, notices), or None"},
     CALLS(CALL_METHOD)
-    {"watermarks", consumer_watermarks, METH_VARARGS, "watermarks(topic, partition, timeout_ms) -> (low, high)"},
-    {"group_metadata", consumer_group_metadata, METH_NOARGS, "The metadata of the group, for a transaction."},
     {"close", consumer_close, METH_NOARGS, "Leave the group and destroy the client."},
     {"abandon", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it do so."},
     {NULL, NULL, 0, NULL},
@@ -566,12 +521,7 @@ static PyType_Slot consumer_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec consumer_spec = {
-    .name = "monasca_common.kafka.transport.native._librdkafka.Consumer",
-    .basicsize = sizeof(consumer_t),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = consumer_slots,
-};
+PyType_Spec consumer_spec = {MODULE ".Consumer", sizeof(consumer_t), 0, Py_TPFLAGS_DEFAULT, consumer_slots};
 
 static PyGetSetDef rows_columns[] = {
     {"offsets", rows_get, NULL, NULL, (void *)0}, {"keys", rows_get, NULL, NULL, (void *)1},
@@ -579,16 +529,19 @@ static PyGetSetDef rows_columns[] = {
     {"headers", rows_get, NULL, NULL, (void *)4}, {NULL, NULL, NULL, NULL, NULL},
 };
 
+static PyMemberDef rows_members[] = {
+    {"topic", T_OBJECT, offsetof(rows_t, topic), READONLY, NULL},
+    {"partition", T_INT, offsetof(rows_t, partition), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot rows_slots[] = {
     {Py_tp_dealloc, rows_dealloc},
+    {Py_tp_members, rows_members},
     {Py_tp_getset, rows_columns},
     {Py_sq_length, rows_length},
     {0, NULL},
 };
 
-PyType_Spec rows_spec = {
-    .name = "monasca_common.kafka.transport.native._librdkafka.Rows",
-    .basicsize = sizeof(rows_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = rows_slots,
-};
+PyType_Spec rows_spec = {MODULE ".Rows", sizeof(rows_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                         rows_slots};

@@ -68,7 +68,7 @@ class NativeConsumer(LibrdkafkaConsumer):
             timeout = deadline - self.clock.monotonic()
             if parts or events or timeout <= 0:
                 return Fetched(
-                    [(TopicPartition(topic, number), NativeColumns(rows)) for topic, number, rows in parts],
+                    [(TopicPartition(rows.topic, rows.partition), NativeColumns(rows)) for rows in parts],
                     [
                         PartitionEvent(
                             translate(KafkaError(code, text)), topic, number, offset if offset >= 0 else None
@@ -79,7 +79,7 @@ class NativeConsumer(LibrdkafkaConsumer):
 
     def group_metadata(self) -> Any:
         with self._calling():
-            return self._client.group_metadata()
+            return self._client.group_metadata([])
 
     def abandon(self) -> None:
         self._closing = True
@@ -98,8 +98,10 @@ class NativeConsumer(LibrdkafkaConsumer):
         }
 
     def _watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int] | None:
+        twice = [(*partition, OFFSET_INVALID)] * 2
         with self._calling():
-            return self._client.watermarks(partition.topic, partition.partition, milliseconds(timeout))
+            (_, _, low, _), (_, _, high, _) = self._client.watermarks(twice, milliseconds(timeout))
+        return low, high
 
     def _poll_for_rebalances(self, timeout: float) -> None:
         try:

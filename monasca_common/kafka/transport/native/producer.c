@@ -11,8 +11,6 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <structmember.h>
 #include <time.h>
 
@@ -28,7 +26,6 @@
 #define ID_DIGITS 12
 #define MOST_ID_BYTES 80
 #define ANY_PARTITION -1
-#define COUNTS_LOOKED_AT 8 /* Python adds up the counts of the same bucket */
 /* Less takes less time than it may take to get the GIL again. */
 #define GIL_RELEASED_FROM_MESSAGES 64
 #define GIL_RELEASED_FROM_BYTES 65536
@@ -40,13 +37,7 @@ typedef struct {
     int64_t partition;
 } delivered_t;
 
-typedef struct {
-    int64_t sequence;
-    int code;
-    bytes_t text, value, key;
-    char bytes[]; /* to which they point */
-} undelivered_t;
-
+/* Python adds up those of the same topic and bucket. */
 typedef struct {
     char *topic;
     int64_t bucket_ms; /* its beginning */
@@ -55,8 +46,8 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    int64_t next, end; /* sequences */
-    int64_t left, largest, overhead; /* bytes */
+    long long next, end;               /* sequences */
+    long long left, largest, overhead; /* bytes */
     bytes_t id_prefix;
     char prefix[MOST_ID_BYTES]; /* to which it points */
 } reservation_t;
@@ -66,38 +57,15 @@ typedef struct {
     rd_kafka_topic_t *topic; /* the one that `send` used last, or NULL */
     int64_t queued;          /* handed over, and not returned as an outcome */
     _Atomic int64_t bucket_ms;
-    array_t delivered, undelivered, counts; /* written by callbacks */
+    array_t delivered, undelivered, counts; /* written by callbacks; the second one has notices */
 } producer_t;
 
 /* ---- 1. Delivery reports ---- */
 
-static bytes_t copied(char **to, const void *from, size_t size) {
-    bytes_t copy = {from ? *to : NULL, size};
-    if (from && size)
-        memcpy(*to, from, size);
-    *to += size;
-    return copy;
-}
-
-static undelivered_t *undelivered_copy(const rd_kafka_message_t *message) {
-    const char *text = rd.message_produce_errstr(message);
-    if (!text)
-        text = rd.err2str(message->err);
-    undelivered_t *copy = required(malloc(sizeof(undelivered_t) + strlen(text) + message->len + message->key_len));
-    char *to = copy->bytes;
-    copy->sequence = (intptr_t)message->opaque;
-    copy->code = message->err;
-    copy->text = copied(&to, text, strlen(text));
-    copy->value = copied(&to, message->payload, message->len);
-    copy->key = copied(&to, message->key, message->key_len);
-    return copy;
-}
-
-static count_t *find_count(array_t *counts, const char *topic, int64_t bucket_ms) {
-    count_t *end = (count_t *)counts->items + counts->count;
-    for (size_t i = 1; i <= counts->count && i <= COUNTS_LOOKED_AT; i++)
-        if (end[-i].bucket_ms == bucket_ms && !strcmp(end[-i].topic, topic))
-            return &end[-i];
+static count_t *count_of(array_t *counts, const char *topic, int64_t bucket_ms) {
+    count_t *latest = counts->count ? (count_t *)counts->items + counts->count - 1 : NULL;
+    if (latest && latest->bucket_ms == bucket_ms && !strcmp(latest->topic, topic))
+        return latest;
     count_t *count = append(counts, sizeof(count_t));
     count->topic = required(strdup(topic));
     count->bucket_ms = bucket_ms;
@@ -108,7 +76,7 @@ static void count_delivered(producer_t *self, const rd_kafka_message_t *message,
     int kind;
     struct timespec now;
     int64_t sent_ms = rd.message_timestamp(message, &kind);
-    count_t *count = find_count(&self->counts, rd.topic_name(message->rkt), sent_ms - sent_ms % length_ms);
+    count_t *count = count_of(&self->counts, rd.topic_name(message->rkt), sent_ms - sent_ms % length_ms);
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
     int64_t delay_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - sent_ms;
     count->messages++;
@@ -121,9 +89,9 @@ static void count_delivered(producer_t *self, const rd_kafka_message_t *message,
 static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
     producer_t *self = opaque;
     int64_t bucket_ms = self->bucket_ms;
-    (void)rk;
     if (message->err) {
-        *(undelivered_t **)append(&self->undelivered, sizeof(undelivered_t *)) = undelivered_copy(message);
+        const char *text = rd.message_produce_errstr(message);
+        add_notice(&self->undelivered, UNDELIVERED, message->err, text ? text : rd.err2str(message->err), message);
         return;
     }
     if (bucket_ms)
@@ -132,13 +100,11 @@ static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message
         (delivered_t){(intptr_t)message->opaque, message->offset, message->len + message->key_len, message->partition};
 }
 
-/* The arrays keep their memory for the next reports. */
 static void clear_outcomes(producer_t *self) {
-    for (size_t i = 0; i < self->undelivered.count; i++)
-        free(((undelivered_t **)self->undelivered.items)[i]);
     for (size_t i = 0; i < self->counts.count; i++)
         free(((count_t *)self->counts.items)[i].topic);
-    self->delivered.count = self->undelivered.count = self->counts.count = 0;
+    self->delivered.count = self->counts.count = 0; /* they keep their memory for the next reports */
+    free_notices(&self->undelivered);
 }
 
 /* ---- 2. The arrays as Python objects ---- */
@@ -173,13 +139,6 @@ static void sort_delivered(array_t *array) {
     free(to);
 }
 
-/* (sequence, code, text, value, key) */
-static PyObject *undelivered_tuple(const void *from, size_t index) {
-    const undelivered_t *message = ((undelivered_t *const *)from)[index];
-    return Py_BuildValue("(LiNNN)", (long long)message->sequence, message->code, decoded(message->text),
-                         bytes_or_none(message->value), bytes_or_none(message->key));
-}
-
 /* (topic, beginning of the bucket, messages, bytes, delay_ms, most_delay_ms) */
 static PyObject *count_tuple(const void *from, size_t index) {
     const count_t *count = (const count_t *)from + index;
@@ -201,9 +160,8 @@ static PyObject *take_outcomes(client_t *client) {
     for (size_t i = 1; columns && i < self->delivered.count; i++)
         delivered[i].size += delivered[i - 1].size;
     PyObject *outcomes = Py_BuildValue("(NNNN)", columns,
-                                       build_list(undelivered_tuple, self->undelivered.items, self->undelivered.count),
                                        build_list(count_tuple, self->counts.items, self->counts.count),
-                                       take_notices(client));
+                                       list_notices(&self->undelivered), take_notices(client));
     if (outcomes) {
         self->queued -= count;
         clear_outcomes(self);
@@ -227,12 +185,12 @@ static int as_optional_bytes(const char *what, PyObject *object, bytes_t *bytes)
     return object == Py_None || as_bytes(what, object, bytes);
 }
 
-static int as_sequence(PyObject *object, int64_t *sequence) {
-    *sequence = PyLong_AsLongLong(object);
-    if (*sequence >= 0)
+static int as_number(const char *what, PyObject *object, int64_t least, int64_t *number) {
+    *number = PyLong_AsLongLong(object);
+    if (*number >= least)
         return 1;
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "a sequence must not be negative: %lld", (long long)*sequence);
+        PyErr_Format(PyExc_ValueError, "%s must be at least %lld: %lld", what, (long long)least, (long long)*number);
     return 0;
 }
 
@@ -249,12 +207,12 @@ static int as_prefix(PyObject *object, bytes_t *prefix) {
  * The last check of a call: Python code that runs after it, such as a finalizer, may select another topic or close the
  * client. Whatever may run Python code or allocate an object that is garbage-collected comes before it. */
 static int select_topic(producer_t *self, PyObject *object) {
-    bytes_t name;
-    if (!is_open(&self->client) || !as_text("topic", object, &name))
+    const char *name = is_open(&self->client) ? as_text("topic", object) : NULL;
+    if (!name)
         return 0;
-    if (self->topic && !strcmp(rd.topic_name(self->topic), name.start))
+    if (self->topic && !strcmp(rd.topic_name(self->topic), name))
         return 1;
-    rd_kafka_topic_t *topic = rd.topic_new(self->client.rk, name.start, NULL);
+    rd_kafka_topic_t *topic = rd.topic_new(self->client.rk, name, NULL);
     if (!topic) {
         raise_refused(&self->client, rd.last_error());
         return 0;
@@ -303,9 +261,8 @@ static int queue_message(bulk_t *bulk, bytes_t value, int64_t sequence) {
         return rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADER, ID_HEADER, bulk->id.start, (ssize_t)bulk->id.size,
                            RD_KAFKA_VTYPE_END);
     }
-    if (bulk->headers)
-        return rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADERS, bulk->headers, RD_KAFKA_VTYPE_END);
-    return rd.producev(MESSAGE, RD_KAFKA_VTYPE_END);
+    return rd.producev(MESSAGE, bulk->headers ? RD_KAFKA_VTYPE_HEADERS : RD_KAFKA_VTYPE_END, bulk->headers,
+                       RD_KAFKA_VTYPE_END);
 }
 
 static void queue_bulk(bulk_t *bulk) {
@@ -328,6 +285,7 @@ static void queue_without_gil(producer_t *self, bulk_t *bulk) {
     end_use(&self->client);
 }
 
+/* Returns 0 with an exception if the topic is refused; `bulk` has why not all values were taken. */
 static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
     if (!select_topic(self, topic))
         return 0;
@@ -346,9 +304,8 @@ static PyObject *producer_produce(PyObject *object, PyObject *const *arguments, 
     bulk_t bulk = {.partition = ANY_PARTITION};
     if (count != 5)
         return PyErr_Format(PyExc_TypeError, "produce takes 5 arguments, not %zd", count);
-    if (!as_optional_bytes("key", arguments[2], &bulk.key) || !as_sequence(arguments[3], &bulk.first) ||
-        !as_prefix(arguments[4], &bulk.prefix) ||
-        !has_type("values", arguments[1], PyList_Check(arguments[1]), "list"))
+    if (!as_optional_bytes("key", arguments[2], &bulk.key) || !as_number("first", arguments[3], 0, &bulk.first) ||
+        !as_prefix(arguments[4], &bulk.prefix) || !has_type("values", arguments[1], PyList_Check(arguments[1]), "list"))
         return NULL;
     PyObject *held = PyList_AsTuple(arguments[1]); /* another thread may change the list */
     if (!held)
@@ -365,21 +322,11 @@ static PyObject *producer_produce(PyObject *object, PyObject *const *arguments, 
     return queued ? PyLong_FromSsize_t(bulk.taken) : NULL;
 }
 
-/* Queues one message, or raises. */
-static int queue_one(producer_t *self, PyObject *topic, bulk_t *bulk, bytes_t value) {
-    bulk->values = &value;
-    bulk->count = 1;
-    if (queue_values(self, topic, bulk) && bulk->error)
-        raise_refused(&self->client, bulk->error);
-    return bulk->taken;
-}
-
 /* Holds the GIL from the look at the reservation until the message is queued and counted: no other thread and no
  * signal handler comes in between. A message that is large, or that librdkafka refuses, is not taken. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    producer_t *self = (producer_t *)object;
-    bulk_t bulk = {.partition = ANY_PARTITION, .count = 1};
     bytes_t value;
+    bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
     if (count != 4)
         return PyErr_Format(PyExc_TypeError, "send takes 4 arguments, not %zd", count);
     reservation_t *from = (reservation_t *)arguments[3];
@@ -390,21 +337,14 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
     int64_t size = value.size + bulk.key.size + from->overhead;
     if (from->next == from->end || size > from->left || size > from->largest || value.size >= GIL_RELEASED_FROM_BYTES)
         Py_RETURN_NONE;
-    if (!select_topic(self, arguments[0])) {
-        PyErr_Clear(); /* `produce_record` will say it */
-        Py_RETURN_NONE;
-    }
-    bulk.rk = self->client.rk;
-    bulk.topic = self->topic;
-    bulk.values = &value;
     bulk.first = from->next;
     bulk.prefix = from->id_prefix;
-    queue_bulk(&bulk);
-    if (bulk.error)
+    if (!queue_values((producer_t *)object, arguments[0], &bulk))
+        PyErr_Clear(); /* `produce_record` will say it */
+    if (!bulk.taken)
         Py_RETURN_NONE;
     from->next++;
     from->left -= size;
-    self->queued++;
     return PyBytes_FromStringAndSize(bulk.id.start, bulk.id.size);
 }
 
@@ -416,18 +356,18 @@ static int as_headers(PyObject *object, rd_kafka_headers_t **headers) {
     Py_ssize_t count = PyTuple_Size(pairs);
     *headers = count ? rd.headers_new(count) : NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *name_object, *value_object;
-        bytes_t name, value;
+        const char *name;
+        PyObject *value_object;
+        bytes_t value;
         PyObject *pair = PyTuple_GetItem(pairs, i);
         if (!has_type("each header", pair, PyTuple_Check(pair), "a tuple (name, value)") ||
-            !PyArg_ParseTuple(pair, "OO", &name_object, &value_object) ||
-            !as_text("a header's name", name_object, &name) ||
+            !PyArg_ParseTuple(pair, "sO;each header must be a tuple (str, bytes or None)", &name, &value_object) ||
             !as_optional_bytes("a header's value", value_object, &value)) {
             rd.headers_destroy(*headers);
             Py_DECREF(pairs);
             return 0;
         }
-        rd.header_add(*headers, name.start, name.size, value.start, value.size);
+        rd.header_add(*headers, name, -1, value.start, value.size);
     }
     Py_DECREF(pairs);
     return 1;
@@ -436,15 +376,17 @@ static int as_headers(PyObject *object, rd_kafka_headers_t **headers) {
 static PyObject *producer_produce_record(PyObject *object, PyObject *arguments) {
     PyObject *topic, *value_object, *key, *headers, *sequence;
     bytes_t value;
-    bulk_t bulk = {0};
+    bulk_t bulk = {.values = &value, .count = 1};
     long long timestamp_ms;
     if (!PyArg_ParseTuple(arguments, "OOOiLOO:produce_record", &topic, &value_object, &key, &bulk.partition,
                           &timestamp_ms, &headers, &sequence) ||
         !as_optional_bytes("value", value_object, &value) || !as_optional_bytes("key", key, &bulk.key) ||
-        !as_sequence(sequence, &bulk.first) || !as_headers(headers, &bulk.headers))
+        !as_number("sequence", sequence, 0, &bulk.first) || !as_headers(headers, &bulk.headers))
         return NULL;
     bulk.timestamp_ms = timestamp_ms;
-    if (queue_one((producer_t *)object, topic, &bulk, value))
+    if (queue_values((producer_t *)object, topic, &bulk) && bulk.error)
+        raise_refused((client_t *)object, bulk.error);
+    if (bulk.taken)
         Py_RETURN_NONE;
     if (bulk.headers)
         rd.headers_destroy(bulk.headers);
@@ -455,30 +397,24 @@ static PyObject *producer_produce_record(PyObject *object, PyObject *arguments) 
 
 PyTypeObject *reservation_type;
 
-static PyObject *reservation_new(PyTypeObject *type, PyObject *arguments, PyObject *names) {
-    long long first, end, left, largest, overhead;
+static PyObject *reservation_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"", "", "", "", "", "", NULL};
     PyObject *id_prefix;
     bytes_t prefix;
-    if (names && PyDict_Size(names))
-        return PyErr_Format(PyExc_TypeError, "Reservation takes no keyword arguments");
-    if (!PyArg_ParseTuple(arguments, "LLLLLO:Reservation", &first, &end, &left, &largest, &overhead, &id_prefix) ||
-        !as_prefix(id_prefix, &prefix))
-        return NULL;
-    reservation_t *self = (reservation_t *)new_object(type);
-    if (self) {
-        self->next = first;
-        self->end = end;
-        self->left = left;
-        self->largest = largest;
-        self->overhead = overhead;
+    reservation_t *self = (reservation_t *)PyType_GenericNew(type, NULL, NULL);
+    if (self &&
+        PyArg_ParseTupleAndKeywords(arguments, keywords, "LLLLLO:Reservation", names, &self->next, &self->end,
+                                    &self->left, &self->largest, &self->overhead, &id_prefix) &&
+        as_prefix(id_prefix, &prefix)) {
         self->id_prefix = (bytes_t){prefix.start ? memcpy(self->prefix, prefix.start, prefix.size) : NULL, prefix.size};
+        return (PyObject *)self;
     }
-    return (PyObject *)self;
+    Py_XDECREF((PyObject *)self);
+    return NULL;
 }
 
 static PyObject *reservation_close(PyObject *object, PyObject *unused) {
     reservation_t *self = (reservation_t *)object;
-    (void)unused;
     self->end = self->next;
     Py_RETURN_NONE;
 }
@@ -504,12 +440,7 @@ static PyType_Slot reservation_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec reservation_spec = {
-    .name = "monasca_common.kafka.transport.native._librdkafka.Reservation",
-    .basicsize = sizeof(reservation_t),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = reservation_slots,
-};
+PyType_Spec reservation_spec = {MODULE ".Reservation", sizeof(reservation_t), 0, Py_TPFLAGS_DEFAULT, reservation_slots};
 
 /* ---- 5. Serving, and the type ---- */
 
@@ -534,30 +465,23 @@ static PyObject *producer_flush(PyObject *self, PyObject *timeout) {
 }
 
 static PyObject *producer_queued(PyObject *self, PyObject *unused) {
-    (void)unused;
     return PyLong_FromLongLong(((producer_t *)self)->queued);
 }
 
-static PyObject *producer_count(PyObject *self, PyObject *bucket_seconds) {
-    long long seconds = PyLong_AsLongLong(bucket_seconds);
-    if (seconds > 0 && seconds <= INT32_MAX)
-        ((producer_t *)self)->bucket_ms = seconds * 1000;
-    else if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "bucket_seconds must be positive: %lld", seconds);
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+static PyObject *producer_count(PyObject *self, PyObject *bucket_ms) {
+    int64_t length_ms;
+    if (!as_number("bucket_ms", bucket_ms, 1, &length_ms))
+        return NULL;
+    ((producer_t *)self)->bucket_ms = length_ms;
+    Py_RETURN_NONE;
 }
 
-static PyObject *producer_purge(PyObject *object, PyObject *unused) {
-    client_t *self = (client_t *)object;
-    (void)unused;
-    if (!is_open(self))
-        return NULL;
-    begin_use(self);
-    Py_BEGIN_ALLOW_THREADS
-    rd.purge(self->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
-    Py_END_ALLOW_THREADS
-    end_use(self);
-    Py_RETURN_NONE;
+static int purge(rd_kafka_t *rk, void *unused) {
+    return rd.purge(rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
+}
+
+static PyObject *producer_purge(PyObject *self, PyObject *unused) {
+    return call((client_t *)self, purge, NULL) ? Py_NewRef(Py_None) : NULL;
 }
 
 static void set_callbacks(rd_kafka_conf_t *conf) { rd.conf_set_dr_msg_cb(conf, on_delivery_report); }
@@ -569,11 +493,10 @@ static void release(client_t *client) {
     self->topic = NULL;
 }
 
-static PyObject *producer_new(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+static PyObject *producer_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"", NULL};
     PyObject *options;
-    if (names && PyDict_Size(names))
-        return PyErr_Format(PyExc_TypeError, "Producer takes no keyword arguments");
-    if (!PyArg_ParseTuple(arguments, "O!:Producer", &PyDict_Type, &options))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!:Producer", names, &PyDict_Type, &options))
         return NULL;
     return (PyObject *)new_client(type, options, RD_KAFKA_PRODUCER, set_callbacks, release);
 }
@@ -583,7 +506,6 @@ static void producer_dealloc(PyObject *object) {
     destroy_client(&self->client);
     clear_outcomes(self);
     free(self->delivered.items);
-    free(self->undelivered.items);
     free(self->counts.items);
     free_client(&self->client);
 }
@@ -599,7 +521,7 @@ static PyMethodDef producer_methods[] = {
     {"poll", producer_poll, METH_O, "poll(timeout_ms) -> outcomes; waits for the first"},
     {"flush", producer_flush, METH_O, "flush(timeout_ms) -> outcomes; waits until nothing is queued"},
     {"queued", producer_queued, METH_NOARGS, "How many messages have no outcome that poll or flush returned."},
-    {"count", producer_count, METH_O, "count(bucket_seconds): count what is delivered from now on."},
+    {"count", producer_count, METH_O, "count(bucket_ms): count what is delivered from now on."},
     {"purge", producer_purge, METH_NOARGS, "Give up all messages, without waiting."},
     {"close", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it do so."},
     {NULL, NULL, 0, NULL},
@@ -613,9 +535,4 @@ static PyType_Slot producer_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec producer_spec = {
-    .name = "monasca_common.kafka.transport.native._librdkafka.Producer",
-    .basicsize = sizeof(producer_t),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = producer_slots,
-};
+PyType_Spec producer_spec = {MODULE ".Producer", sizeof(producer_t), 0, Py_TPFLAGS_DEFAULT, producer_slots};

@@ -83,7 +83,7 @@ class NativeProducer(LibrdkafkaProducer):
         return self._client.queued()
 
     def count(self, bucket_seconds: int) -> None:
-        self._client.count(bucket_seconds)
+        self._client.count(bucket_seconds * 1000)
 
     def purge(self) -> None:
         self._client.purge()
@@ -91,7 +91,7 @@ class NativeProducer(LibrdkafkaProducer):
     def _outcomes(self, collected: _librdkafka.Outcomes | None) -> Outcomes:
         if collected is None:
             return Outcomes()
-        delivered, undelivered, counts, notices = collected
+        delivered, counts, undelivered, notices = collected
         numbers = memoryview(delivered).cast("q")
         outcomes = Outcomes(
             numbers[_SEQUENCE::_NUMBERS],
@@ -100,7 +100,7 @@ class NativeProducer(LibrdkafkaProducer):
             numbers[_SIZE::_NUMBERS],
             [
                 UndeliveredMessage(sequence, translate(KafkaError(code, text)), value, key)
-                for sequence, code, text, value, key in undelivered
+                for _, code, text, sequence, value, key in undelivered
             ],
             _added_up(counts),
         )

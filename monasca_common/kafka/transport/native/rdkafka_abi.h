@@ -89,8 +89,6 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
 
 /* F(name without rd_kafka_, result, parameters) */
 #define RD_KAFKA_FUNCTIONS(F)                                                                                          \
-    F(version, int, (void))                                                                                            \
-    F(version_str, const char *, (void))                                                                               \
     F(conf_new, rd_kafka_conf_t *, (void))                                                                             \
     F(conf_destroy, void, (rd_kafka_conf_t *))                                                                         \
     F(conf_set, int, (rd_kafka_conf_t *, const char *name, const char *value, char *error, size_t error_size))         \

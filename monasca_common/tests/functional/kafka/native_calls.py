@@ -70,12 +70,12 @@ class Tracked:
     def collect(self, outcomes: tuple[Any, ...] | None) -> None:
         if outcomes is None:
             return
-        messages, undelivered, _, _ = outcomes
+        messages, _, undelivered, _ = outcomes
         delivered = memoryview(messages).cast("q")[::4].tolist()
         assert delivered == sorted(delivered), delivered
         with self._lock:
             self.reported.update(delivered)
-            self.reported.update(sequence for sequence, *_ in undelivered)
+            self.reported.update(sequence for *_, sequence, _, _ in undelivered)
 
     def end(self) -> None:
         """Give up the rest; every message that the client took has one outcome."""
@@ -140,7 +140,7 @@ def read(reading: Reading, numbers: random.Random) -> None:
     partitions = [(numbers.choice(TOPICS), numbers.randrange(5), numbers.choice((-2, -1, 0, 7))) for _ in range(3)]
     if kind < 7:
         parts, *_ = client.poll(numbers.choice((1, 10, 500)), numbers.choice((0, 1, 20))) or ([],)
-        reading.kept += [rows for *_, rows in parts]
+        reading.kept += parts
         if numbers.random() < 0.5:
             reading.kept = [rows for rows in list(reading.kept) if numbers.random() < 0.8][-200:]
         for rows in list(reading.kept):
@@ -155,10 +155,11 @@ def read(reading: Reading, numbers: random.Random) -> None:
     elif kind == 12 and reading.has_broker:
         client.commit([(topic, number, 1) for topic, number, _ in partitions], 0)
     elif kind == 13:
-        numbers.choice((lambda: client.watermarks("a", 0, numbers.choice((0, 5))), client.group_metadata))()
+        client.watermarks([("a", 0, 0)] * numbers.choice((1, 2, 2, 2)), numbers.choice((0, 5)))
+        client.group_metadata(())
     elif kind == 14:
         wrong: list[Any] = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 1, 2, 3)))]
-        numbers.choice((client.poll, client.assign, client.seek, client.watermarks, Consumer))(*wrong)
+        numbers.choice((client.poll, client.assign, client.seek, client.group_metadata, Consumer))(*wrong)
 
 
 def call(tracked: Tracked, numbers: random.Random) -> None:

@@ -123,7 +123,8 @@ class TestWithoutBroker(NativeConsumerCase):
             (client.assign, ([["t", 0, 0]],)),
             (client.assign, ([("t\0", 0, 0)],)),
             (client.assign, ([("t", 2**40, 0)],)),
-            (client.watermarks, ("t", "0", 0)),
+            (client.watermarks, ([("t", "0", 0)] * 2, 0)),
+            (client.group_metadata, ()),
             (type(client), ({},)),
             (type(client), ({1: "2"}, print)),
         ):
