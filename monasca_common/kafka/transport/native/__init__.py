@@ -9,8 +9,6 @@ import sysconfig
 
 from monasca_common.kafka.settings import ProducerSettings
 
-OLDEST_VERSION = 0x020300FF  # of librdkafka: the first that describes topics with their ids
-
 
 @functools.cache
 def reason() -> str | None:
@@ -18,13 +16,12 @@ def reason() -> str | None:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "it is not built for free-threaded Python"
     try:
-        name, version = importlib.import_module("confluent_kafka").libversion()
         importlib.import_module(f"{__name__}._librdkafka")
     except ModuleNotFoundError:
         return "its extension module was not built: it needs a C compiler and Python's headers"
     except ImportError as error:
         return f"its extension module cannot be loaded: {error}"
-    return None if version >= OLDEST_VERSION else f"librdkafka {name} is too old: use 2.3.0 or a later version"
+    return None
 
 
 def native_can(settings: ProducerSettings) -> str | None:

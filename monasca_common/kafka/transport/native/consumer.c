@@ -320,27 +320,24 @@ static void on_rebalance(rd_kafka_t *rk, int code, rd_kafka_partitions_t *partit
 
 /* ---- 4. Partitions with offsets ---- */
 
-/* From tuples (topic, partition, offset). Returns NULL with an exception. */
-static rd_kafka_partitions_t *as_partitions(PyObject *object) {
+/* From tuples (topic, partition, offset): a converter for PyArg_ParseTuple. The caller owns the list, also of those
+ * before a wrong one. */
+static int as_partitions(PyObject *object, void *to) {
     PyObject *tuple = PySequence_Tuple(object);
-    if (!tuple)
-        return NULL;
-    rd_kafka_partitions_t *list = rd.topic_partition_list_new(PyTuple_Size(tuple));
-    for (Py_ssize_t i = 0; list && i < PyTuple_Size(tuple); i++) {
+    Py_ssize_t read = 0, count = tuple ? PyTuple_Size(tuple) : 0;
+    rd_kafka_partitions_t *list = *(rd_kafka_partitions_t **)to = rd.topic_partition_list_new(count);
+    for (; read < count; read++) {
         const char *topic;
         int partition;
         long long offset;
-        PyObject *item = PyTuple_GetItem(tuple, i);
-        if (has_type("each partition", item, PyTuple_Check(item), "a tuple (topic, partition, offset)") &&
-            PyArg_ParseTuple(item, "siL", &topic, &partition, &offset)) {
-            rd.topic_partition_list_add(list, topic, partition)->offset = offset;
-        } else {
-            rd.topic_partition_list_destroy(list);
-            list = NULL;
-        }
+        PyObject *item = PyTuple_GetItem(tuple, read);
+        if (!has_type("each partition", item, PyTuple_Check(item), "a tuple (topic, partition, offset)") ||
+            !PyArg_ParseTuple(item, "siL", &topic, &partition, &offset))
+            break;
+        rd.topic_partition_list_add(list, topic, partition)->offset = offset;
     }
-    Py_DECREF(tuple);
-    return list;
+    Py_XDECREF(tuple);
+    return tuple && read == count;
 }
 
 /* What a call of librdkafka takes, and then what it returns: partitions, or bytes. */
@@ -353,13 +350,11 @@ typedef struct {
 /* The arguments are partitions, and a time-out in milliseconds if the call has one. Returns the answer: tuples (topic,
  * partition, offset, code of an error), or bytes. */
 static PyObject *ask(client_t *self, PyObject *arguments, int run(rd_kafka_t *, void *)) {
-    PyObject *partitions, *answer = NULL;
+    PyObject *answer = NULL;
     question_t asked = {0};
-    if (!PyArg_ParseTuple(arguments, "O|i", &partitions, &asked.timeout_ms))
-        return NULL;
-    asked.partitions = as_partitions(partitions);
+    int given = PyArg_ParseTuple(arguments, "O&|i", as_partitions, &asked.partitions, &asked.timeout_ms);
     begin_use(self); /* until the partitions are destroyed, which may refer to the client's own */
-    if (asked.partitions && call(self, run, &asked)) {
+    if (given && call(self, run, &asked)) {
         answer = asked.bytes.start ? bytes_or_none(asked.bytes)
                                    : build_list(partition_tuple, asked.partitions->elems, asked.partitions->cnt);
         rd.mem_free(NULL, (void *)asked.bytes.start);
@@ -445,10 +440,10 @@ static void release(client_t *client) {
     consumer_t *self = (consumer_t *)client;
     while (self->oldest)
         copy_columns(self->oldest);
+    while (self->count) /* events that no poll returned */
+        rd.message_destroy(self->messages[--self->count]);
     if (self->queue)
         rd.queue_destroy(self->queue);
-    self->queue = NULL;
-    Py_CLEAR(self->on_rebalance);
 }
 
 static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {

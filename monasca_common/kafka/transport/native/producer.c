@@ -171,36 +171,54 @@ static PyObject *take_outcomes(client_t *client) {
 
 /* ---- 3. Producing ---- */
 
-static int as_bytes(const char *what, PyObject *object, bytes_t *bytes) {
+/* Converters for PyArg_ParseTuple: they return 0 with an exception. */
+
+static int as_bytes(PyObject *object, void *to) {
     char *start;
     Py_ssize_t size;
-    if (!has_type(what, object, PyBytes_Check(object), "bytes") || PyBytes_AsStringAndSize(object, &start, &size))
+    if (!has_type("a value, key or prefix", object, PyBytes_Check(object), "bytes") ||
+        PyBytes_AsStringAndSize(object, &start, &size))
         return 0;
-    *bytes = (bytes_t){start, size};
+    *(bytes_t *)to = (bytes_t){start, size};
     return 1;
 }
 
-static int as_optional_bytes(const char *what, PyObject *object, bytes_t *bytes) {
-    *bytes = (bytes_t){NULL, 0};
-    return object == Py_None || as_bytes(what, object, bytes);
+static int as_optional_bytes(PyObject *object, void *to) {
+    *(bytes_t *)to = (bytes_t){NULL, 0};
+    return object == Py_None || as_bytes(object, to);
 }
 
-static int as_number(const char *what, PyObject *object, int64_t least, int64_t *number) {
-    *number = PyLong_AsLongLong(object);
-    if (*number >= least)
-        return 1;
-    if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "%s must be at least %lld: %lld", what, (long long)least, (long long)*number);
-    return 0;
-}
-
-static int as_prefix(PyObject *object, bytes_t *prefix) {
-    if (!as_optional_bytes("id_prefix", object, prefix))
+static int as_prefix(PyObject *object, void *to) {
+    if (!as_optional_bytes(object, to))
         return 0;
-    if (prefix->size <= MOST_ID_BYTES - 16)
+    if (((bytes_t *)to)->size <= MOST_ID_BYTES - 16)
         return 1;
     PyErr_Format(PyExc_ValueError, "id_prefix must have at most %d bytes", MOST_ID_BYTES - 16);
     return 0;
+}
+
+/* No pairs are NULL; the caller owns the headers. */
+static int as_headers(PyObject *object, void *to) {
+    rd_kafka_headers_t **headers = to;
+    PyObject *pairs = PySequence_Tuple(object);
+    Py_ssize_t read = 0, count = pairs ? PyTuple_Size(pairs) : 0;
+    *headers = count ? rd.headers_new(count) : NULL;
+    for (; read < count; read++) {
+        const char *name;
+        bytes_t value;
+        PyObject *pair = PyTuple_GetItem(pairs, read);
+        if (!has_type("each header", pair, PyTuple_Check(pair), "a tuple (name, value)") ||
+            !PyArg_ParseTuple(pair, "sO&;each header must be a tuple (str, bytes or None)", &name, as_optional_bytes,
+                              &value))
+            break;
+        rd.header_add(*headers, name, -1, value.start, value.size);
+    }
+    if (read < count) {
+        rd.headers_destroy(*headers);
+        *headers = NULL;
+    }
+    Py_XDECREF(pairs);
+    return pairs && read == count;
 }
 
 /* Selects the topic to produce to. Its handle stays until another is selected, which saves the look-up by name.
@@ -240,9 +258,9 @@ typedef struct {
     Py_ssize_t count, taken;
     size_t bytes; /* of all values */
     bytes_t key, prefix;
-    int64_t first; /* sequence */
-    int32_t partition;
-    int64_t timestamp_ms;
+    long long first; /* sequence */
+    int partition;
+    long long timestamp_ms;
     rd_kafka_headers_t *headers; /* of the only message */
     bytes_t id;                  /* of the last message; NULL without a prefix */
     char digits[MOST_ID_BYTES];
@@ -254,7 +272,7 @@ static int queue_message(bulk_t *bulk, bytes_t value, int64_t sequence) {
     bulk->rk, RD_KAFKA_VTYPE_RKT, bulk->topic, RD_KAFKA_VTYPE_MSGFLAGS, RD_KAFKA_MSG_F_COPY, RD_KAFKA_VTYPE_VALUE,     \
         value.start, value.size, RD_KAFKA_VTYPE_KEY, bulk->key.start, bulk->key.size, RD_KAFKA_VTYPE_OPAQUE,           \
         (void *)(intptr_t)sequence, RD_KAFKA_VTYPE_PARTITION, bulk->partition, RD_KAFKA_VTYPE_TIMESTAMP,               \
-        bulk->timestamp_ms
+        (int64_t)bulk->timestamp_ms
     if (bulk->prefix.start) {
         bulk->id.start = bulk->digits;
         bulk->id.size = bulk->prefix.size + write_digits(bulk->digits + bulk->prefix.size, sequence);
@@ -300,23 +318,22 @@ static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
     return 1;
 }
 
-static PyObject *producer_produce(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
+static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
     bulk_t bulk = {.partition = ANY_PARTITION};
-    if (count != 5)
-        return PyErr_Format(PyExc_TypeError, "produce takes 5 arguments, not %zd", count);
-    if (!as_optional_bytes("key", arguments[2], &bulk.key) || !as_number("first", arguments[3], 0, &bulk.first) ||
-        !as_prefix(arguments[4], &bulk.prefix) || !has_type("values", arguments[1], PyList_Check(arguments[1]), "list"))
+    PyObject *topic, *list;
+    if (!PyArg_ParseTuple(arguments, "OO!O&LO&:produce", &topic, &PyList_Type, &list, as_optional_bytes, &bulk.key,
+                          &bulk.first, as_prefix, &bulk.prefix))
         return NULL;
-    PyObject *held = PyList_AsTuple(arguments[1]); /* another thread may change the list */
+    PyObject *held = PyList_AsTuple(list); /* another thread may change the list */
     if (!held)
         return NULL;
     bulk.count = PyTuple_Size(held);
     bytes_t *values = required(malloc((bulk.count + 1) * sizeof(bytes_t)));
     Py_ssize_t read = 0;
-    for (; read < bulk.count && as_bytes("each value", PyTuple_GetItem(held, read), &values[read]); read++)
+    for (; read < bulk.count && as_bytes(PyTuple_GetItem(held, read), &values[read]); read++)
         bulk.bytes += values[read].size;
     bulk.values = values;
-    int queued = read == bulk.count && queue_values((producer_t *)object, arguments[0], &bulk);
+    int queued = read == bulk.count && queue_values((producer_t *)object, topic, &bulk);
     free(values);
     Py_DECREF(held);
     return queued ? PyLong_FromSsize_t(bulk.taken) : NULL;
@@ -330,7 +347,7 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
     if (count != 4)
         return PyErr_Format(PyExc_TypeError, "send takes 4 arguments, not %zd", count);
     reservation_t *from = (reservation_t *)arguments[3];
-    if (!as_bytes("value", arguments[1], &value) || !as_optional_bytes("key", arguments[2], &bulk.key) ||
+    if (!as_bytes(arguments[1], &value) || !as_optional_bytes(arguments[2], &bulk.key) ||
         !has_type("reservation", arguments[3], Py_IS_TYPE(arguments[3], reservation_type), "a Reservation") ||
         !has_type("topic", arguments[0], PyUnicode_Check(arguments[0]), "str"))
         return NULL;
@@ -348,43 +365,13 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
     return PyBytes_FromStringAndSize(bulk.id.start, bulk.id.size);
 }
 
-/* Returns 0 for None or an empty sequence, too; the caller owns the headers. */
-static int as_headers(PyObject *object, rd_kafka_headers_t **headers) {
-    PyObject *pairs = PySequence_Tuple(object);
-    if (!pairs)
-        return 0;
-    Py_ssize_t count = PyTuple_Size(pairs);
-    *headers = count ? rd.headers_new(count) : NULL;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        const char *name;
-        PyObject *value_object;
-        bytes_t value;
-        PyObject *pair = PyTuple_GetItem(pairs, i);
-        if (!has_type("each header", pair, PyTuple_Check(pair), "a tuple (name, value)") ||
-            !PyArg_ParseTuple(pair, "sO;each header must be a tuple (str, bytes or None)", &name, &value_object) ||
-            !as_optional_bytes("a header's value", value_object, &value)) {
-            rd.headers_destroy(*headers);
-            Py_DECREF(pairs);
-            return 0;
-        }
-        rd.header_add(*headers, name, -1, value.start, value.size);
-    }
-    Py_DECREF(pairs);
-    return 1;
-}
-
 static PyObject *producer_produce_record(PyObject *object, PyObject *arguments) {
-    PyObject *topic, *value_object, *key, *headers, *sequence;
+    PyObject *topic;
     bytes_t value;
     bulk_t bulk = {.values = &value, .count = 1};
-    long long timestamp_ms;
-    if (!PyArg_ParseTuple(arguments, "OOOiLOO:produce_record", &topic, &value_object, &key, &bulk.partition,
-                          &timestamp_ms, &headers, &sequence) ||
-        !as_optional_bytes("value", value_object, &value) || !as_optional_bytes("key", key, &bulk.key) ||
-        !as_number("sequence", sequence, 0, &bulk.first) || !as_headers(headers, &bulk.headers))
-        return NULL;
-    bulk.timestamp_ms = timestamp_ms;
-    if (queue_values((producer_t *)object, topic, &bulk) && bulk.error)
+    if (PyArg_ParseTuple(arguments, "OO&O&iLO&L:produce_record", &topic, as_optional_bytes, &value, as_optional_bytes,
+                         &bulk.key, &bulk.partition, &bulk.timestamp_ms, as_headers, &bulk.headers, &bulk.first) &&
+        queue_values((producer_t *)object, topic, &bulk) && bulk.error)
         raise_refused((client_t *)object, bulk.error);
     if (bulk.taken)
         Py_RETURN_NONE;
@@ -399,13 +386,10 @@ PyTypeObject *reservation_type;
 
 static PyObject *reservation_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"", "", "", "", "", "", NULL};
-    PyObject *id_prefix;
     bytes_t prefix;
     reservation_t *self = (reservation_t *)PyType_GenericNew(type, NULL, NULL);
-    if (self &&
-        PyArg_ParseTupleAndKeywords(arguments, keywords, "LLLLLO:Reservation", names, &self->next, &self->end,
-                                    &self->left, &self->largest, &self->overhead, &id_prefix) &&
-        as_prefix(id_prefix, &prefix)) {
+    if (self && PyArg_ParseTupleAndKeywords(arguments, keywords, "LLLLLO&:Reservation", names, &self->next, &self->end,
+                                            &self->left, &self->largest, &self->overhead, as_prefix, &prefix)) {
         self->id_prefix = (bytes_t){prefix.start ? memcpy(self->prefix, prefix.start, prefix.size) : NULL, prefix.size};
         return (PyObject *)self;
     }
@@ -469,8 +453,10 @@ static PyObject *producer_queued(PyObject *self, PyObject *unused) {
 }
 
 static PyObject *producer_count(PyObject *self, PyObject *bucket_ms) {
-    int64_t length_ms;
-    if (!as_number("bucket_ms", bucket_ms, 1, &length_ms))
+    long long length_ms = PyLong_AsLongLong(bucket_ms);
+    if (length_ms <= 0 && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "bucket_ms must be positive: %lld", length_ms);
+    if (length_ms <= 0)
         return NULL;
     ((producer_t *)self)->bucket_ms = length_ms;
     Py_RETURN_NONE;
@@ -510,11 +496,10 @@ static void producer_dealloc(PyObject *object) {
     free_client(&self->client);
 }
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(function))
-
 static PyMethodDef producer_methods[] = {
-    {"send", FAST(producer_send), METH_FASTCALL, "send(topic, value, key, reservation) -> the id; None: not taken"},
-    {"produce", FAST(producer_produce), METH_FASTCALL,
+    {"send", (PyCFunction)(void (*)(void))producer_send, METH_FASTCALL,
+     "send(topic, value, key, reservation) -> the id; None: not taken"},
+    {"produce", producer_produce, METH_VARARGS,
      "produce(topic, values, key, first, id_prefix) -> how many were queued"},
     {"produce_record", producer_produce_record, METH_VARARGS,
      "produce_record(topic, value, key, partition, timestamp_ms, headers, sequence)"},

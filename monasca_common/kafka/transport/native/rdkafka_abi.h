@@ -14,7 +14,6 @@
 typedef struct rd_kafka_s rd_kafka_t;
 typedef struct rd_kafka_conf_s rd_kafka_conf_t;
 typedef struct rd_kafka_topic_s rd_kafka_topic_t;
-typedef struct rd_kafka_topic_conf_s rd_kafka_topic_conf_t;
 typedef struct rd_kafka_headers_s rd_kafka_headers_t;
 typedef struct rd_kafka_queue_s rd_kafka_queue_t;
 typedef struct rd_kafka_error_s rd_kafka_error_t;
@@ -27,10 +26,8 @@ enum {
     RD_KAFKA_RESP_ERR__DESTROY = -197,
     RD_KAFKA_RESP_ERR__PARTITION_EOF = -191,
     RD_KAFKA_RESP_ERR__INVALID_ARG = -186,
-    RD_KAFKA_RESP_ERR__QUEUE_FULL = -184,
     RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS = -175,
     RD_KAFKA_RESP_ERR__FATAL = -150,
-    RD_KAFKA_RESP_ERR_NO_ERROR = 0,
 };
 enum { RD_KAFKA_TIMESTAMP_NOT_AVAILABLE = 0 };
 enum {
@@ -75,12 +72,10 @@ typedef struct rd_kafka_topic_partition_s {
     void *reserved; /* `_private` in librdkafka */
 } rd_kafka_topic_partition_t;
 
-typedef struct rd_kafka_topic_partition_list_s {
+typedef struct {
     int cnt, size;
     rd_kafka_topic_partition_t *elems;
-} rd_kafka_topic_partition_list_t;
-
-typedef rd_kafka_topic_partition_list_t rd_kafka_partitions_t; /* our abbreviation */
+} rd_kafka_partitions_t; /* `rd_kafka_topic_partition_list_t` in librdkafka */
 
 typedef void rd_kafka_dr_msg_cb_t(rd_kafka_t *, const rd_kafka_message_t *, void *opaque);
 typedef void rd_kafka_rebalance_cb_t(rd_kafka_t *, int err, rd_kafka_partitions_t *, void *opaque); /* and of commits */
@@ -106,7 +101,7 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(producev, int, (rd_kafka_t *, ...))                                                                              \
     F(err2str, const char *, (int err))                                                                                \
     F(fatal_error, int, (rd_kafka_t *, char *error, size_t error_size))                                                \
-    F(topic_new, rd_kafka_topic_t *, (rd_kafka_t *, const char *name, rd_kafka_topic_conf_t *))                        \
+    F(topic_new, rd_kafka_topic_t *, (rd_kafka_t *, const char *name, void *conf))                                     \
     F(topic_destroy, void, (rd_kafka_topic_t *))                                                                       \
     F(topic_name, const char *, (const rd_kafka_topic_t *))                                                            \
     F(last_error, int, (void))                                                                                         \
