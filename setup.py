@@ -26,7 +26,8 @@ def set_version_without_git() -> None:
 
 
 def native_extensions() -> list[setuptools.Extension]:
-    """The native Kafka client. It is optional: without a C compiler, setuptools prints one line and goes on."""
+    """The native Kafka client. It is optional: without a C compiler, setuptools prints one line and goes on, unless
+    MONASCA_COMMON_NATIVE=required, as for a wheel to publish."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):  # the limited API does not have it
         return []
     return [
@@ -36,7 +37,7 @@ def native_extensions() -> list[setuptools.Extension]:
             depends=[f"{NATIVE}/client.h", f"{NATIVE}/rdkafka_abi.h"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,
-            optional=True,
+            optional=os.environ.get("MONASCA_COMMON_NATIVE") != "required",
         )
     ]
 
