@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from oslotest import base
 
 from monasca_common.kafka.errors import ClosedError, ConfigurationError, RetriableError, TransportError
@@ -36,6 +36,11 @@ class NativeConsumerCase(base.BaseTestCase):
         consumer = NativeConsumer(ConsumerSettings(ConnectionSettings(servers), **{**fields, **changes}))
         self.addCleanup(self.close, consumer)
         return consumer
+
+    def client_error(self):
+        from monasca_common.kafka.transport.native import _librdkafka
+
+        return _librdkafka.Error
 
     def close(self, consumer):
         with contextlib.suppress(ClosedError):  # by the test
@@ -130,6 +135,16 @@ class TestWithoutBroker(NativeConsumerCase):
         ):
             self.assertRaises((TypeError, ValueError, OverflowError), call, *arguments)
 
+    def test_watermarks_are_of_one_partition_that_is_given_twice(self):
+        client = self.open()._client
+        for partitions in ([], [("t", 0, 0)], [("t", 0, 0)] * 3):
+            error = self.assertRaises(self.client_error(), client.watermarks, partitions, 0)
+            self.assertEqual(KafkaError._INVALID_ARG, error.args[0])
+
+    def test_a_poll_may_want_more_than_memory_could_hold(self):
+        parts, events, _ = self.open()._client.poll(2**60, 0) or ([], [], [])
+        self.assertEqual(([], []), (parts, events))
+
     def test_a_group_without_a_name_is_refused(self):
         error = self.assertRaises(ConfigurationError, self.open, group_id="")
         self.assertIn("group.id must not be empty", str(error))
@@ -146,7 +161,7 @@ class TestForkedChild(base.BaseTestCase):
     def test_it_destroys_neither_the_client_nor_the_messages_that_it_inherited(self):
         program = """
 import os, signal, sys
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.mock_broker import MockBroker
