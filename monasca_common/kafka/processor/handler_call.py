@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from monasca_common.kafka.errors import MisuseError, SerializationError
+from monasca_common.kafka.errors import MisuseError, SerializationError, WrongType
 from monasca_common.kafka.message import Columns, Message, PartitionBatch, Record
 from monasca_common.kafka.serialization.base import Serializer
 
@@ -57,6 +57,17 @@ class Caller:
     serializer: Serializer | None
     group: str
     per_message: bool
+
+    def __post_init__(self) -> None:
+        """Raise `WrongType` for an asyncio handler, because calling it does not run it."""
+        handler = self.handler
+        called = type(handler).__call__ if not inspect.isroutine(handler) and callable(handler) else handler
+        for function in (handler, called):
+            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+                raise WrongType(
+                    "Processor: the handler is an async def, and handlers run on threads, so that its body would never "
+                    "run: give a plain def, which may call asyncio.run"
+                )
 
     def call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
         """``interrupted``: asked between single messages, whether to leave the rest."""

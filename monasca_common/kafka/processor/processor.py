@@ -12,8 +12,8 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypedDict, Unpack, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
@@ -32,11 +32,10 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
-from monasca_common.kafka.message import Message, OffsetAndEpoch, PartitionBatch, TopicPartition
-from monasca_common.kafka.processor.arguments import check_arguments, check_handler
+from monasca_common.kafka.message import OffsetAndEpoch, PartitionBatch, TopicPartition
 from monasca_common.kafka.processor.attempt import Accounted, Attempts
 from monasca_common.kafka.processor.dead_letters import DeadLetterPublisher, DeadLetters
-from monasca_common.kafka.processor.handler_call import Caller, Handler, Outputs
+from monasca_common.kafka.processor.handler_call import Caller, Handler
 from monasca_common.kafka.processor.hooks import Hook, Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import AcknowledgedPublisher, OutputPublisher, TransactionalPublisher
@@ -44,7 +43,7 @@ from monasca_common.kafka.processor.queues import Backpressure, Lanes, Rewinds
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import Shutdown, StopReport
 from monasca_common.kafka.producer.producer import KafkaProducer
-from monasca_common.kafka.serialization.base import S, Serializer
+from monasca_common.kafka.serialization.base import Serializer
 
 LOG = logging.getLogger(__name__)
 
@@ -61,18 +60,6 @@ _HANDLERS_SHARE = 0.7  # of the time to stop or to give partitions up; the rest 
 
 # The loop ends with these: nothing gets better by trying again, and silence would hide it.
 _FINAL_ERRORS = (OffsetOutOfRange, TopicRecreated, AuthorizationError, AuthenticationError, FencedError, FatalError)
-
-
-class _Choices(TypedDict, total=False):
-    producer: KafkaProducer | None
-    retry: RetryPolicy | None
-    dead_letters: DeadLetters | None
-    order: Literal["partition", "key"]
-    threads: int
-    transactional: bool
-    max_wait_seconds: float
-    hooks: Iterable[Hook]
-    accounted: Accounted | None
 
 
 class Processor:
@@ -98,44 +85,6 @@ class Processor:
     commit; it raises `RetryLater` while it cannot, and `ReadFrom` where the position is below ``start``.
     """
 
-    # What the handler is given follows from `per_message` and `serializer`.
-
-    @overload
-    def __init__(
-        self, consumer: KafkaConsumer, handler: Callable[[PartitionBatch], Outputs], **choices: Unpack[_Choices]
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        consumer: KafkaConsumer,
-        handler: Callable[[PartitionBatch[S]], Outputs],
-        *,
-        serializer: Serializer[S],
-        **choices: Unpack[_Choices],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        consumer: KafkaConsumer,
-        handler: Callable[[Message], Outputs],
-        *,
-        per_message: Literal[True],
-        **choices: Unpack[_Choices],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        consumer: KafkaConsumer,
-        handler: Callable[[Message[S]], Outputs],
-        *,
-        per_message: Literal[True],
-        serializer: Serializer[S],
-        **choices: Unpack[_Choices],
-    ) -> None: ...
-
     def __init__(
         self,
         consumer: KafkaConsumer,
@@ -153,8 +102,7 @@ class Processor:
         accounted: Accounted | None = None,
         hooks: Iterable[Hook] = (),
     ) -> None:
-        check_handler(handler)
-        check_arguments(
+        _check_arguments(
             producer, dead_letters, order, threads, transactional=transactional, accounts=accounted is not None
         )
         self._consumer = consumer
@@ -423,6 +371,42 @@ class Processor:
             left=self._tracker.unfinished(),
             in_flight=self._lanes.in_flight(self._lanes.partitions()),
         )
+
+
+def _check_arguments(
+    producer: KafkaProducer | None,
+    dead_letters: DeadLetters | None,
+    order: str,
+    threads: int,
+    *,
+    transactional: bool,
+    accounts: bool,
+) -> None:
+    """Raise `ConfigurationError` with the remedy for the first broken rule."""
+    rules = (
+        (order in ("partition", "key"), f"order={order!r}: it is 'partition' or 'key'"),
+        (threads >= 1, f"threads={threads}: at least 1 must call the handler"),
+        (
+            dead_letters is None or producer is not None,
+            "dead_letters without a producer: give it one to send them with",
+        ),
+        (not transactional or producer is not None, "transactional without a producer: give it a transactional one"),
+        (
+            producer is None or transactional == (producer.settings.transactional_id is not None),
+            "transactional and the producer's transactional_id go together: give both, or neither",
+        ),
+        (
+            not (transactional and order == "key"),
+            "transactional with order='key': offsets in a transaction must not skip; use order='partition'",
+        ),
+        (
+            not (accounts and (order == "key" or transactional)),
+            "accounted with order='key' or transactional: a position kept elsewhere follows a whole partition, alone",
+        ),
+    )
+    for holds, remedy in rules:
+        if not holds:
+            raise ConfigurationError(f"Processor: {remedy}")
 
 
 class _ChainedListener(RebalanceListener):
