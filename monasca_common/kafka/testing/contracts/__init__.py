@@ -13,7 +13,6 @@ from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capabilit
 from monasca_common.kafka.testing.contracts.consuming import ConsumerContract
 from monasca_common.kafka.testing.contracts.groups import GroupContract
 from monasca_common.kafka.testing.contracts.positions import PositionContract
-from monasca_common.kafka.testing.contracts.processing import ProcessorContract
 from monasca_common.kafka.testing.contracts.producing import ProducerContract
 from monasca_common.kafka.testing.contracts.transactions import TransactionContract
 
@@ -25,7 +24,6 @@ __all__ = [
     "GroupContract",
     "KillableMember",
     "PositionContract",
-    "ProcessorContract",
     "ProducerContract",
     "TransactionContract",
     "needs",

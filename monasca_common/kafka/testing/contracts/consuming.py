@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 
-from monasca_common.kafka.errors import ClosedError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing.contracts.cluster import Capability, needs
 from monasca_common.kafka.testing.contracts.scenario import Scenario
@@ -31,11 +30,6 @@ class ConsumerContract(Scenario):
         )
         self.assertEqual(3, parts[-1].next_offset)
 
-    def test_a_message_without_an_id_is_known_by_its_place(self) -> None:
-        self.publish(self.topic, [Record(b"v", partition=2)], topics_without_message_id=frozenset({self.topic}))
-        [message] = self.log(self.topic)
-        self.assertEqual(f"{self.topic}/2/0".encode(), message.message_id)
-
     def test_a_poll_returns_no_more_than_it_is_asked_for(self) -> None:
         self.fill(self.topic, 5)
         consumer = self.cluster.consumer(self.topic, self.group)
@@ -45,12 +39,6 @@ class ConsumerContract(Scenario):
                 break
             sizes.append(len(consumer.poll(max_messages=3, timeout=0.05)))
         self.assertLessEqual(max(sizes), 3)
-
-    def test_an_empty_topic_gives_empty_batches_without_errors(self) -> None:
-        consumer = self.cluster.consumer(self.topic, self.group)
-        self.settle(consumer, until=self.own(consumer, 4))
-        batch = consumer.poll(timeout=0.01)
-        self.assertEqual((0, (), ()), (len(batch), batch.partitions, batch.errors))
 
     def test_the_end_of_a_log_is_known_once_all_of_it_was_handed_out_and_no_poll_returns_for_it(self) -> None:
         self.fill(self.topic, 3)
@@ -101,23 +89,6 @@ class ConsumerContract(Scenario):
         with self.cluster.consumer(self.topic, self.group) as second:
             self.assertEqual([b"4", b"5"], [message.value for message in self.read(second, 2)])
 
-    # Rule 12
-    def test_committing_a_batch_commits_all_of_it(self) -> None:
-        self.fill(self.topic, 3)
-        with self.cluster.consumer(self.topic, self.group) as first:
-            for batch in self.await_batches(first, 12):
-                results = first.commit(batch)
-                self.assertEqual({part.topic_partition for part in batch.partitions}, set(results))
-                self.assertTrue(all(result.committed for result in results.values()))
-        self.publish(self.topic, [Record(b"new", partition=0)])
-        with self.cluster.consumer(self.topic, self.group) as second:
-            self.assertEqual([b"new"], [message.value for message in self.read(second, 1)])
-
-    def test_committing_an_empty_batch_is_nothing(self) -> None:
-        consumer = self.cluster.consumer(self.topic, self.group)
-        self.settle(consumer, until=self.own(consumer, 4))
-        self.assertEqual({}, dict(consumer.commit(consumer.poll(timeout=0.01))))
-
     def test_a_commit_may_go_backwards_when_its_owner_says_so(self) -> None:
         self.publish(self.topic, [Record(b"%d" % n, partition=0) for n in range(3)])
         consumer = self.cluster.consumer(self.topic, self.group)
@@ -126,11 +97,6 @@ class ConsumerContract(Scenario):
         consumer.commit({TopicPartition(self.topic, 0): 1})
         consumer.seek_to_committed([TopicPartition(self.topic, 0)])
         self.assertEqual([b"1", b"2"], [message.value for message in self.read(consumer, 2)])
-
-    def test_a_new_group_starts_at_the_earliest(self) -> None:
-        self.fill(self.topic, 1)
-        consumer = self.cluster.consumer(self.topic, self.group)
-        self.assertEqual(4, len(self.read(consumer, 4)))
 
     # Rule 18
     def test_a_start_at_latest_is_committed_at_once_so_that_a_crash_skips_nothing(self) -> None:
@@ -147,23 +113,6 @@ class ConsumerContract(Scenario):
         moment = datetime.datetime.fromtimestamp(2, datetime.UTC).isoformat()
         consumer = self.cluster.consumer(self.topic, self.group, start=moment)
         self.assertEqual({2000, 3000}, {message.timestamp_ms for message in self.read(consumer, 8)})
-
-    def test_closing_twice_is_fine(self) -> None:
-        consumer = self.cluster.consumer(self.topic, self.group)
-        self.settle(consumer, until=self.own(consumer, 4))
-        consumer.close()
-        consumer.close()
-
-    def test_a_closed_consumer_refuses_everything_but_closing(self) -> None:
-        consumer = self.cluster.consumer(self.topic, self.group)
-        self.settle(consumer, until=self.own(consumer, 4))
-        consumer.close()
-        partition = TopicPartition(self.topic, 0)
-        self.assertRaises(ClosedError, consumer.poll)
-        self.assertRaises(ClosedError, consumer.commit, {partition: 0})
-        self.assertRaises(ClosedError, consumer.seek, partition, 0)
-        self.assertRaises(ClosedError, consumer.pause, [partition])
-        self.assertRaises(ClosedError, consumer.assignment)
 
     def test_a_consumer_that_was_never_used_closes(self) -> None:
         self.cluster.consumer(self.topic, self.group).close()

@@ -78,13 +78,6 @@ class GroupContract(Scenario):
         self.publish(self.topic, [Record(b"new", partition=number) for number in range(4)])
         self.assertEqual([b"new"] * 4, [message.value for message in self.read(first, 4)])
 
-    def test_what_a_leaving_member_did_not_commit_is_read_again(self) -> None:
-        self.fill(self.topic, 1)
-        first = self.member()
-        self.await_batches(first, 4)
-        first.close()
-        self.assertEqual(4, len(self.read(self.member(), 4)))
-
     def test_the_partitions_of_a_killed_member_move(self) -> None:
         other = self.cluster.new_member(self.topic, self.group)
         reader = self.member()
@@ -159,13 +152,6 @@ class GroupContract(Scenario):
         self.share(first, second)
         self.assertEqual([None] * 4, [result.error for result in results[:4]])
         self.assertEqual(dict.fromkeys(second.assignment(), 2), self.committed(second))
-
-    def test_a_consumer_does_not_commit_what_it_does_not_own(self) -> None:
-        first, second = self.owner_of_all(), self.member()
-        self.share(first, second)
-        foreign = min(second.assignment())
-        self.assertTrue(first.commit({foreign: 7})[foreign].stale)
-        self.assertEqual(0, self.committed(second)[foreign])
 
     # Rule 14
     def test_a_broker_would_obey_a_stranger_even_backwards(self) -> None:

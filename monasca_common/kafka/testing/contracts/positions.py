@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
-from monasca_common.kafka.errors import MisuseError, OffsetOutOfRange, TopicRecreated
+from monasca_common.kafka.errors import OffsetOutOfRange, TopicRecreated
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing.contracts.cluster import Capability, needs
 from monasca_common.kafka.testing.contracts.scenario import Scenario
@@ -22,15 +22,6 @@ class PositionContract(Scenario):
 
     def values(self, consumer: KafkaConsumer, count: int) -> list[bytes | None]:
         return [message.value for message in self.read(consumer, count)]
-
-    def test_the_position_is_what_will_be_read_next(self) -> None:
-        partition, consumer = self.filled(5)
-        self.assertEqual(5, consumer.position(partition))
-        consumer.seek(partition, 2)
-        self.assertEqual(2, consumer.position(partition))
-        self.values(consumer, 3)
-        self.assertEqual(5, consumer.position(partition))
-        self.assertIsNone(consumer.position(TopicPartition(partition.topic, 99)))
 
     def test_seeking_to_an_offset_reads_from_there(self) -> None:
         partition, consumer = self.filled(5)
@@ -58,10 +49,6 @@ class PositionContract(Scenario):
         self.assertEqual({partition: 5}, consumer.seek_to_time({partition: 9000}))
         self.publish(partition.topic, [Record(b"new", partition=0)])
         self.assertEqual([b"new"], self.values(consumer, 1))
-
-    def test_seeking_what_is_not_owned_is_misuse(self) -> None:
-        partition, consumer = self.filled(1)
-        self.assertRaises(MisuseError, consumer.seek, TopicPartition(partition.topic, 99), 0)
 
     def test_a_paused_partition_waits_and_the_others_go_on(self) -> None:
         partition, consumer = self.filled(1)

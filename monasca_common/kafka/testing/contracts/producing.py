@@ -3,18 +3,9 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 from monasca_common.kafka.errors import (
-    ClosedError,
-    Delivery,
     DeliveryRefused,
-    InCallbackError,
     MessageTooLarge,
-    MisuseError,
-    QueueFull,
-    WrongType,
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record
 from monasca_common.kafka.partitioners import partition_for
@@ -68,24 +59,11 @@ class ProducerContract(Scenario):
             self.producer.publish(self.topic, [b"%d" % number for number in range(start, start + 10)], key=b"k")
         self.assertEqual([b"%d" % number for number in range(100)], [message.value for message in self.log(self.topic)])
 
-    def test_the_bulk_s_key_and_headers_stand_where_a_record_has_none(self) -> None:
-        records: list[bytes | Record] = [b"plain", Record(b"own", b"own-key", (("h", b"2"),))]
-        self.producer.publish(self.topic, records, key=b"bulk-key", headers=(("h", b"1"),)).raise_for_undelivered()
-        found = {message.value: (message.key, _without_id(message)) for message in self.log(self.topic)}
-        self.assertEqual((b"bulk-key", [("h", b"1")]), found[b"plain"])
-        self.assertEqual((b"own-key", [("h", b"1"), ("h", b"2")]), found[b"own"])
-
     def test_every_message_has_an_id_of_its_own_that_travels_with_it(self) -> None:
         report = self.publish(self.topic, [b"same"] * 20)
         ids = {delivery.message_id for delivery in report.delivered}
         self.assertEqual(20, len(ids))
         self.assertEqual(ids, {message.message_id for message in self.log(self.topic)})
-
-    def test_the_caller_s_own_id_is_the_one_that_travels(self) -> None:
-        report = self.publish(self.topic, [Record(b"v", message_id=b"order-7")])
-        [message] = self.log(self.topic)
-        self.assertEqual(b"order-7", message.message_id)
-        self.assertEqual([b"order-7"], [delivery.message_id for delivery in report.delivered])
 
     def test_what_cannot_be_delivered_is_failed_and_the_rest_is_delivered(self) -> None:
         report = self.producer.publish(self.topic, [b"1", Record(b"2", partition=_NOWHERE), b"3"])
@@ -94,15 +72,6 @@ class ProducerContract(Scenario):
         self.assertIsInstance(failed.error, DeliveryRefused)
         self.assertEqual((2, ()), (report.delivered_count, report.unknown))
         self.assertEqual([b"1", b"3"], sorted(message.value or b"" for message in self.log(self.topic)))
-
-    def test_a_retry_keeps_the_ids_and_does_not_repeat_what_is_delivered(self) -> None:
-        first = self.producer.publish(self.topic, [b"1", Record(b"2", partition=_NOWHERE)])
-        second = self.producer.retry(first)
-        self.assertEqual(
-            [delivery.message_id for delivery in first.failed], [delivery.message_id for delivery in second.failed]
-        )
-        self.assertEqual(first.delivered, second.delivered)
-        self.assertEqual([b"1"], [message.value for message in self.log(self.topic)])
 
     @needs(Capability.TOPIC_LIMITS)
     def test_a_record_that_its_topic_does_not_take_is_not_sent_at_all(self) -> None:
@@ -160,51 +129,6 @@ class ProducerContract(Scenario):
         self.assertEqual(set(ids), {message.message_id for message in self.log(self.topic)})
         self.assertEqual((0, True), (self.producer.flush(1).delivered_count, self.producer.flush(1).ok))
 
-    def test_a_listener_hears_of_its_own_message_and_may_send_but_not_wait(self) -> None:
-        heard: list[Delivery] = []
-        errors: list[Exception] = []
-        done = threading.Event()
-
-        def listener(delivery: Delivery) -> None:
-            heard.append(delivery)
-            self.producer.send(self.topic, b"from the listener")
-            try:
-                self.producer.publish(self.topic, [b"never"])
-            except InCallbackError as error:
-                errors.append(error)
-            done.set()
-
-        message_id = self.producer.send(self.topic, b"v", on_delivery=listener)
-        self.assertTrue(done.wait(self.cluster.patience_seconds))
-        self.producer.flush(self.cluster.patience_seconds)
-        self.assertEqual(([message_id], 1), ([delivery.message_id for delivery in heard], len(errors)))
-        self.assertEqual({b"v", b"from the listener"}, {message.value for message in self.log(self.topic)})
-
-    # Rule 8
-    def test_a_bulk_that_exceeds_the_budget_fails_whole_and_nothing_of_it_is_sent(self) -> None:
-        producer = self.cluster.producer(budget_messages=3)
-        report = producer.publish(self.topic, [b"v"] * 4, timeout=0.05)
-        self.assertEqual([QueueFull] * 4, [type(delivery.error) for delivery in report.failed])
-        producer.publish(self.topic, [b"v"] * 3).raise_for_undelivered()
-        self.assertEqual(3, len(self.log(self.topic)))
-
-    def test_the_wrong_type_is_misuse_and_nothing_of_its_bulk_is_sent(self) -> None:
-        wrong: Any = ["text"]
-        self.assertRaises(MisuseError, self.producer.publish, self.topic, [b"good", *wrong])
-        self.assertRaises(MisuseError, self.producer.publish, self.topic, b"bare")
-        self.producer.publish(self.topic, [b"only"]).raise_for_undelivered()
-        self.assertEqual([b"only"], [message.value for message in self.log(self.topic)])
-
-    def test_a_time_that_would_not_arrive_as_it_was_given_is_misuse_and_nothing_of_its_bulk_is_sent(self) -> None:
-        for timestamp_ms in (0, -1):
-            records = [b"good", Record(b"v", timestamp_ms=timestamp_ms)]
-            self.assertRaisesRegex(WrongType, "timestamp_ms", self.producer.publish, self.topic, records)
-        self.producer.publish(self.topic, [b"only"]).raise_for_undelivered()
-        self.assertEqual([b"only"], [message.value for message in self.log(self.topic)])
-
-    def test_an_empty_bulk_is_delivered(self) -> None:
-        self.assertTrue(self.producer.publish(self.topic, []).ok)
-
     def test_closing_delivers_what_is_on_its_way_and_closing_again_tells_the_same(self) -> None:
         for number in range(10):
             self.producer.send(self.topic, b"%d" % number)
@@ -213,20 +137,7 @@ class ProducerContract(Scenario):
         self.assertEqual(repr(report), repr(self.producer.close()))
         self.assertEqual(10, len(self.log(self.topic)))
 
-    def test_a_closed_producer_refuses_everything_but_closing(self) -> None:
-        report = self.producer.publish(self.topic, [b"v"])
-        self.producer.close()
-        self.assertRaises(ClosedError, self.producer.publish, self.topic, [b"v"])
-        self.assertRaises(ClosedError, self.producer.send, self.topic, b"v")
-        self.assertRaises(ClosedError, self.producer.retry, report)
-        self.assertRaises(ClosedError, self.producer.flush)
-
     def test_a_topic_whose_rows_have_a_key_of_their_own_needs_no_ids(self) -> None:
         report = self.publish(self.topic, [b"v"], topics_without_message_id=frozenset({self.topic}))
         [message] = self.log(self.topic)
         self.assertEqual(([None], ()), ([delivery.message_id for delivery in report.delivered], message.headers))
-
-    def test_an_idle_producer_is_in_good_health(self) -> None:
-        self.producer.publish(self.topic, [b"v"]).raise_for_undelivered()
-        health = self.producer.health()
-        self.assertEqual((0, 0, 0), (health.outstanding_messages, health.outstanding_bytes, health.failed_listeners))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the `Processor` on every transport: each message is handled, and then committed."""
+"""What the `Processor` keeps on every broker: each message is handled, and then committed."""
 
 from __future__ import annotations
 

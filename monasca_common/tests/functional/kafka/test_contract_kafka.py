@@ -17,6 +17,7 @@ from monasca_common.kafka.testing import contracts
 from monasca_common.kafka.testing.contracts import PARTITIONS, Capability, needs
 from monasca_common.kafka.testing.contracts.scenario import Scenario
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
+from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
 from monasca_common.tests.periodic import periodic
 
 
@@ -116,8 +117,8 @@ class CooperativeGroupTest(contracts.GroupContract, KafkaCase):
     pass
 
 
-@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
-class CooperativeProcessorTest(contracts.ProcessorContract, KafkaCase):
+@periodic("the twin of Kip848ProcessorTest on the other protocol")
+class CooperativeProcessorTest(ProcessorContract, KafkaCase):
     pass
 
 
@@ -182,5 +183,5 @@ class Kip848GroupTest(contracts.GroupContract, Kip848Case):
     pass
 
 
-class Kip848ProcessorTest(contracts.ProcessorContract, Kip848Case):
+class Kip848ProcessorTest(ProcessorContract, Kip848Case):
     pass

@@ -13,6 +13,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import contracts
 from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
+from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
 from monasca_common.tests.periodic import periodic
 
 
@@ -99,7 +100,7 @@ class MockGroupTest(contracts.GroupContract, MockCase):
 
 
 @periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
-class MockProcessorTest(contracts.ProcessorContract, MockCase):
+class MockProcessorTest(ProcessorContract, MockCase):
     pass
 
 

@@ -117,9 +117,5 @@ class EagerMemoryGroupTest(contracts.GroupContract, MemoryCase):
     consumer_changes: ClassVar = {"assignment_strategy": "range"}
 
 
-class MemoryProcessorTest(contracts.ProcessorContract, MemoryCase):
-    pass
-
-
 class MemoryTransactionTest(contracts.TransactionContract, MemoryCase):
     pass

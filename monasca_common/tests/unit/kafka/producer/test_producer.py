@@ -132,6 +132,7 @@ class PublishTest(ProducerCase):
         report = self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600))
         self.assertEqual("CLUSTER_AUTHORIZATION_FAILED", report.unknown[0].error.cause.name)
 
+    # Rule 8
     def test_a_bulk_without_room_is_failed_whole(self):
         producer = self.warm_producer(budget_messages=4)
         self.broker.disconnect()
