@@ -217,7 +217,11 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """One consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to ``<topic>.dlq``."""
+    """One consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to ``<topic>.dlq``.
+
+    ``assignment_strategy``: which member gets which partition, with ``group_protocol`` classic.
+    ``max_uncommitted_messages``: a partition with so many offsets that are read and not committed is paused.
+    """
 
     connection: ConnectionSettings
     topics: tuple[str, ...] = field(
@@ -237,16 +241,6 @@ class ConsumerSettings:
         },
         librdkafka=("group.protocol",),
         help="The protocol by which the members of a group share its partitions.",
-    )
-    assignment_strategy: str | None = option(
-        None,
-        choices={
-            "cooperative-sticky": "only partitions that move stop",
-            "range": "everything stops; partitions of the same number go to the same member",
-            "roundrobin": "everything stops; partitions are dealt out in turn",
-        },
-        librdkafka=("partition.assignment.strategy",),
-        help="Which member gets which partition, with group_protocol classic. Unset: cooperative-sticky.",
     )
     session_timeout_seconds: float | None = option(
         None,
@@ -297,15 +291,6 @@ class ConsumerSettings:
         help="How long a stop may take to finish and commit what is in flight. Too small: unfinished messages are read "
         "again after the restart. Too large: a stop with a hung handler takes long.",
     )
-    isolation_level: Literal["read_committed", "read_uncommitted"] = option(
-        "read_committed",
-        choices={
-            "read_committed": "hides messages of aborted and of unfinished transactions",
-            "read_uncommitted": "shows everything",
-        },
-        librdkafka=("isolation.level",),
-        help="Which messages of transactions the consumer reads.",
-    )
     topic_check_seconds: float = option(
         60.0,
         minimum=0.0,
@@ -313,14 +298,6 @@ class ConsumerSettings:
         help="How often to check whether a topic was deleted and recreated, which stops its readers. Too small: more "
         "requests to the brokers. Too large: a reader notices late. 0: never, for a broker without topic ids, such as "
         "the one within librdkafka.",
-    )
-    max_uncommitted_messages: int = option(
-        100_000,
-        minimum=1,
-        maximum=100_000_000,
-        help="How many offsets of one partition may be read and not yet committed. Beyond that the partition is "
-        "paused. Too small: one slow message pauses its partition. Too large: more messages are read again after a "
-        "crash.",
     )
     buffer_bytes: int = option(
         64 * MIB,
@@ -335,6 +312,8 @@ class ConsumerSettings:
         help="The topic for messages that can never be handled, on this consumer's own servers. "
         'Unset: the topic\'s name followed by ".dlq".',
     )
+    assignment_strategy: Literal["cooperative-sticky", "range", "roundrobin"] = "cooperative-sticky"
+    max_uncommitted_messages: int = 100_000
     options: Mapping[str, str] = option(
         name="consumer_options",
         default_factory=_none,

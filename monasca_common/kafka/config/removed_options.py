@@ -21,6 +21,12 @@ def _group(name: str, **decisions: str) -> OldGroup:
 
 OLD_GROUPS: tuple[OldGroup, ...] = (
     _group(
+        KAFKA_GROUP,
+        assignment_strategy="cooperative-sticky, or with group_protocol=consumer the brokers",
+        isolation_level="consumers read what is committed",
+        max_uncommitted_messages="a partition with 100,000 offsets that are read and not committed is paused",
+    ),
+    _group(
         "api",
         status_live_seconds=_LIVE,
         max_gzip_ratio="a gzip body may become 100 times larger, within max_body_bytes",

@@ -45,10 +45,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self.on_error = on_error
         self._client_id = settings.connection.client_id
         # KIP-848 is incremental always; of the classic assignors only the cooperative one is.
-        self._eager = settings.group_protocol == "classic" and settings.assignment_strategy not in (
-            None,
-            "cooperative-sticky",
-        )
+        self._eager = settings.group_protocol == "classic" and settings.assignment_strategy != "cooperative-sticky"
         self._callbacks: RebalanceCallbacks | None = None
         self._rebalancing = False
         self._closing = False

@@ -81,7 +81,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
         "enable.partition.eof": True,  # so that positions move past records that are not messages
-        "isolation.level": settings.isolation_level,
+        "isolation.level": "read_committed",
         "max.poll.interval.ms": _ms(settings.max_poll_interval_seconds),
         "queued.max.messages.kbytes": settings.buffer_bytes // 1024,
     }
@@ -105,7 +105,7 @@ def _classic_options(settings: ConsumerSettings) -> dict[str, object]:
     else:
         session_ms = _ms(settings.session_timeout_seconds)
     return {
-        "partition.assignment.strategy": settings.assignment_strategy or "cooperative-sticky",
+        "partition.assignment.strategy": settings.assignment_strategy,
         "session.timeout.ms": session_ms,
         "heartbeat.interval.ms": min(_DEFAULT_HEARTBEAT_MS, session_ms // 3),
     }

@@ -64,7 +64,7 @@ def client_options(settings: ConsumerSettings) -> dict[str, str]:
     options = {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id,
-        "isolation.level": settings.isolation_level,
+        "isolation.level": "read_committed",
         **_FETCHING,
         **java_security(connection.security),
     }

@@ -6,7 +6,7 @@ from oslo_config import cfg
 
 from monasca_common.api.settings import api_settings
 from monasca_common.cli.configuration import own_options
-from monasca_common.kafka.config import config_file, removed_options
+from monasca_common.kafka.config import config_file, consumer_settings, removed_options
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 ROOT = Path(__file__).parents[5]
@@ -49,6 +49,11 @@ class RemovedOptionsTest(ConfigurationTestCase):
 
     def test_a_service_that_reads_the_file_itself_refuses_the_name(self):
         self.assertIn(DECISION, self.refused(api_settings, self.with_kafka(api=LINE)))
+
+    def test_a_name_that_kafka_must_not_have_is_refused_in_the_group_of_a_consumer_too(self):
+        line = "isolation_level = read_uncommitted\n"
+        for conf in (self.with_kafka(line), self.with_kafka(kafka_metrics=line)):
+            self.assertIn("consumers read what is committed", self.refused(consumer_settings, conf, "kafka_metrics"))
 
     def test_a_removed_name_is_no_option_and_none_of_an_option_s_former_names(self):
         current = {(group, each.name) for group, options in own_options() for each in options}

@@ -141,7 +141,6 @@ class ConsumerOptionsTest(base.BaseTestCase):
             {"assignment_strategy": "range", "group_instance_id": "one"},
             {"buffer_bytes": 1024 * 1024},
             {"buffer_bytes": 2048 * 1024 * 1024 - 1024},
-            {"isolation_level": "read_uncommitted"},
         ):
             confluent_kafka.Consumer({**QUIET, **consumer_options(dataclasses.replace(CONSUMER, **changes))}).close()
 
