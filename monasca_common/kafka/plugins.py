@@ -14,17 +14,17 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import configuration
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 if TYPE_CHECKING:
-    from monasca_common.kafka.consumer.consumer import KafkaConsumer
-    from monasca_common.kafka.consumer.rebalance import RebalanceListener
-    from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.admin import Admin
 
 LOG = logging.getLogger(__name__)
@@ -125,7 +125,6 @@ def producing_driver(settings: ProducerSettings) -> str:
 
 
 def native_producer(settings: ProducerSettings) -> KafkaProducer:
-    from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.native import native_can
 
     unable = native_can(settings)
@@ -137,14 +136,12 @@ def native_producer(settings: ProducerSettings) -> KafkaProducer:
 
 
 def confluent_producer(settings: ProducerSettings) -> KafkaProducer:
-    from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 
     return KafkaProducer(settings, functools.partial(ConfluentProducer, settings))
 
 
 def memory_producer(settings: ProducerSettings) -> KafkaProducer:
-    from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.memory import MemoryProducer
 
     return KafkaProducer(settings, functools.partial(MemoryProducer, settings))
@@ -162,7 +159,6 @@ def kafka_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
 
 
 def native_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
-    from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.native import reason
 
     unavailable = reason()
@@ -174,14 +170,12 @@ def native_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer
 
 
 def confluent_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
-    from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 
     return KafkaConsumer(settings, ConfluentConsumer(settings), **choices)
 
 
 def memory_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
-    from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.memory import MemoryConsumer
 
     return KafkaConsumer(settings, MemoryConsumer(settings), **choices)
