@@ -167,7 +167,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._interrupted = False
         if batch.partitions or batch.errors:
             return batch
-        if (fetched.parts or fetched.events) and timeout > 0:
+        if fetched and timeout > 0:
             # Only errors that were reported just now: without a wait, the caller's loop would spin on them.
             self._nap.wait(self._clock, min(_NAP_SECONDS, timeout))
         return _NOTHING

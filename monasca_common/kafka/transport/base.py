@@ -230,6 +230,9 @@ class Fetched:
     parts: Sequence[tuple[TopicPartition, Columns]] = ()
     events: Sequence[PartitionEvent] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.parts or self.events)
+
 
 class RebalanceCallbacks(Protocol):
     """Called from within `ConsumerTransport.poll` (or `close`), on its thread."""

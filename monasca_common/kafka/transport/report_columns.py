@@ -11,7 +11,7 @@ from typing import Any
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message
 from monasca_common.kafka.transport.base import (
     ANY_PARTITION,
     DeliveryCount,
@@ -41,15 +41,24 @@ class ReportColumns:
     def report(self, sequence: int, error: Any, message: RawMessage) -> None:
         """Note the report of one message; ``sequence`` comes first, so that a callback can be bound to it."""
         if error is not None:
-            self._undelivered.append(
-                UndeliveredMessage(sequence, self._translate(error), message.value(), message.key())
-            )
+            self.give_back(sequence, error, message.value(), message.key())
             return
         offset = message.offset()
         size = len(message) + len(message.key() or b"")
         self._delivered.append((sequence, message.partition(), -1 if offset is None else offset, size))
         if self.bucket_ms is not None:
-            self._count(message, self.bucket_ms)
+            self._count(message.topic(), message.timestamp()[1], len(message), self.bucket_ms)
+
+    def deliver(self, sequence: int, message: Message) -> None:
+        """Note that a message was delivered."""
+        size = len(message.value or b"")
+        self._delivered.append((sequence, message.partition, message.offset, size + len(message.key or b"")))
+        if self.bucket_ms is not None:
+            self._count(message.topic, message.timestamp_ms or 0, size, self.bucket_ms)
+
+    def give_back(self, sequence: int, error: Any, value: bytes | None, key: bytes | None) -> None:
+        """Note that a message was not delivered."""
+        self._undelivered.append(UndeliveredMessage(sequence, self._translate(error), value, key))
 
     def send(
         self, client: ProducerTransport, topic: str, value: bytes, key: bytes | None, reservation: Reservation
@@ -95,11 +104,10 @@ class ReportColumns:
         sequences, partitions, offsets, sizes = zip(*delivered, strict=True)
         return Outcomes(sequences, partitions, offsets, list(accumulate(sizes)), undelivered, counts)
 
-    def _count(self, message: RawMessage, bucket_ms: int) -> None:
-        _, time_ms = message.timestamp()
+    def _count(self, topic: str, time_ms: int, size: int, bucket_ms: int) -> None:
         delay_ms = max(0, self._clock.time_ms() - time_ms)
-        count = self._counts.setdefault((message.topic(), time_ms // bucket_ms * bucket_ms), DeliveryCount())
+        count = self._counts.setdefault((topic, time_ms // bucket_ms * bucket_ms), DeliveryCount())
         count.messages += 1
-        count.bytes += len(message)
+        count.bytes += size
         count.delay_ms += delay_ms
         count.max_delay_ms = max(count.max_delay_ms, delay_ms)

@@ -31,8 +31,7 @@ from monasca_common.kafka.transport.memory.injection import (
     RequestKind,
     raw_error,
 )
-from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES, PartitionLog, Topic
-from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES, PartitionLog, Topic, batch_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,11 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a produce request: when the client hears it, what it says, whether the connection broke first."""
+    """The answer to a produce request: when the client hears it, the message as it is stored, or as it was sent where
+    the broker did not take it, what the answer says, and whether the connection broke first."""
 
     at: float
+    message: Message
     error: KafkaError | None = None
     connection_lost: bool = False
 
@@ -186,7 +187,7 @@ class MemoryBroker:
         with self.lock:
             logs = self._existing(topic).partitions
             chosen = logs if partition is None else [logs[partition]]
-            return [record.as_message() for log in chosen for record in log.read(log.low, len(log))[0]]
+            return [record for log in chosen for record in log.read(log.low, len(log))[0]]
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """The first offset in the log, and the one that is written next."""
@@ -242,21 +243,21 @@ class MemoryBroker:
         for member in self.group(group).overdue(self.clock.monotonic()):
             self.remove(group, member, "_MAX_POLL_EXCEEDED")
 
-    def append(self, record: MemoryMessage) -> Answer:
+    def append(self, message: Message) -> Answer:
         """Serve one produce request whose partition is settled."""
-        topic = self.topic(record.topic())
-        fault = self._meet("produce", topic.name, record.partition())
+        topic = self.topic(message.topic)
+        fault = self._meet("produce", topic.name, message.partition)
         now = self.clock.monotonic()
         if isinstance(fault, Fail):
-            return Answer(now + fault.seconds, raw_error(fault.error, fatal=fault.fatal))
-        if record.size() > topic.max_message_bytes:
-            return Answer(now, raw_error("MSG_SIZE_TOO_LARGE"))
-        topic.append(record)
+            return Answer(now + fault.seconds, message, raw_error(fault.error, fatal=fault.fatal))
+        if batch_bytes(message) > topic.max_message_bytes:
+            return Answer(now, message, raw_error("MSG_SIZE_TOO_LARGE"))
+        stored = topic.append(message)
         self.changed.notify_all()
         if isinstance(fault, LoseAnswer):
             error = None if fault.error is None else raw_error(fault.error)
-            return Answer(now + fault.seconds, error, connection_lost=True)
-        return Answer(now if fault is None else now + fault.seconds)
+            return Answer(now + fault.seconds, stored, error, connection_lost=True)
+        return Answer(now if fault is None else now + fault.seconds, stored)
 
     @contextmanager
     def serve(self, kind: RequestKind, topic: str | None, timeout: float) -> Iterator[None]:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from monasca_common.kafka.errors import ClosedError, TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import Columns, ListColumns, Message, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import (
     BEGINNING,
     END,
     ConsumerTransport,
     Fetched,
+    PartitionEvent,
     RebalanceCallbacks,
     no_transactions,
 )
@@ -25,8 +26,6 @@ from monasca_common.kafka.transport.memory.group import Step
 from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.log import PartitionLog
 from monasca_common.kafka.transport.memory.membership import Membership
-from monasca_common.kafka.transport.memory.record import MemoryMessage
-from monasca_common.kafka.transport.raw_messages import Grouping
 
 # As long as a real coordinator has been seen to hold a commit before the client gives up.
 _COMMIT_SECONDS = 45.0
@@ -61,7 +60,6 @@ class MemoryConsumer(ConsumerTransport):
         self._nothing_at: int | None = None  # the broker's count of changes when there was nothing to fetch
         self._knows_outage = False
         self._closed = False
-        self._group = Grouping(MemoryMessage, (), translate)
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
         with self._use():
@@ -86,16 +84,12 @@ class MemoryConsumer(ConsumerTransport):
             return set(self._cursors)
 
     def poll(self, max_messages: int, timeout: float) -> Fetched:
-        return self._group(self.poll_messages(max_messages, timeout))
-
-    def poll_messages(self, max_messages: int, timeout: float) -> Sequence[MemoryMessage]:
-        """`poll`, with its messages and errors in the order in which they were fetched."""
         deadline = self.clock.monotonic() + timeout
         while True:
             with self._use():
                 news = self._membership.come_back()
                 if news is not None:
-                    return [MemoryMessage.about(TopicPartition("", -1), news)]
+                    return Fetched(events=[PartitionEvent(translate(news), None, -1, None)])
                 step, found = self._await_work(max_messages, deadline)
                 self._membership.go_away()
             told = self._tell_outage()
@@ -195,16 +189,16 @@ class MemoryConsumer(ConsumerTransport):
         if self._membership.killed:
             raise TransportError("this consumer was killed by MemoryBroker.kill_member: its process is gone")
 
-    def _await_work(self, max_messages: int, deadline: float) -> tuple[Step | None, list[MemoryMessage]]:
+    def _await_work(self, max_messages: int, deadline: float) -> tuple[Step | None, Fetched]:
         """A step of a rebalance, which goes before any message, or messages, or nothing until the deadline."""
         while True:
             self._require_life()
             step = self._membership.next_step()
-            found = [] if step is not None else self._collect(max_messages)
+            found = Fetched() if step is not None else self._collect(max_messages)
             if step is not None or found or self.clock.monotonic() >= deadline:
                 return step, found
             if not self._broker.reachable and not self._knows_outage:
-                return None, []  # so that the outage is reported without the lock
+                return None, found  # so that the outage is reported without the lock
             self._membership.wait(deadline)
 
     def _take(self, step: Step) -> None:
@@ -226,39 +220,48 @@ class MemoryConsumer(ConsumerTransport):
             self._cursors[partition] = _ReadPosition(offset, None if topic is None else topic.topic_id)
         self._broker.changed.notify_all()
 
-    def _collect(self, max_messages: int) -> list[MemoryMessage]:
+    def _collect(self, max_messages: int) -> Fetched:
         """Up to so many records and errors; each partition comes first in its turn."""
         changes = self._broker.changed.count
         if not self._broker.reachable or (changes == self._nothing_at and not self._broker.planned):
-            return []
+            return Fetched()
         partitions = [partition for partition in self._cursors if partition not in self._paused]
         if partitions:
             self._turn = (self._turn + 1) % len(partitions)
             partitions = partitions[self._turn :] + partitions[: self._turn]
-        found: list[MemoryMessage] = []
+        parts: list[tuple[TopicPartition, Columns]] = []
+        events: list[PartitionEvent] = []
+        left = max_messages
         for partition in partitions:
-            if len(found) >= max_messages:
+            if left <= 0:
                 break
-            found += self._fetch(partition, self._cursors[partition], max_messages - len(found))
-        self._nothing_at = None if found else changes
-        return found
+            found = self._fetch(partition, self._cursors[partition], left)
+            if isinstance(found, PartitionEvent):
+                events.append(found)
+                left -= 1
+            elif found:
+                parts.append((partition, _columns(found)))
+                left -= len(found)
+        self._nothing_at = None if parts or events else changes
+        return Fetched(parts, events)
 
-    def _fetch(self, partition: TopicPartition, cursor: _ReadPosition, limit: int) -> list[MemoryMessage]:
+    def _fetch(self, partition: TopicPartition, cursor: _ReadPosition, limit: int) -> list[Message] | PartitionEvent:
         topic, log = self._broker.find_topic(partition.topic), self._broker.find_log(partition)
         if cursor.dead or topic is None:
             return []
         error = self._broker.fetch_fault(partition.topic)
         if error is not None:
-            return [MemoryMessage.about(partition, error)]
+            return PartitionEvent(translate(error), *partition, None)
         if log is None:
             cursor.dead = True
-            return [MemoryMessage.about(partition, raw_error("_UNKNOWN_PARTITION"))]
+            return PartitionEvent(translate(raw_error("_UNKNOWN_PARTITION")), *partition, None)
         # A reader of a topic that was deleted and recreated waits for its offset to come round, silently:
         # that is what a real client does, and what comparing topic ids is for.
         beyond = cursor.next_offset > log.high and cursor.topic_id == topic.topic_id
         if cursor.next_offset < log.low or beyond:
             cursor.dead = True
-            return [MemoryMessage.about(partition, raw_error("_AUTO_OFFSET_RESET", _OUT_OF_RANGE), cursor.next_offset)]
+            error = raw_error("_AUTO_OFFSET_RESET", _OUT_OF_RANGE)
+            return PartitionEvent(translate(error), *partition, cursor.next_offset)
         if cursor.next_offset > log.high:
             return []
         records, cursor.next_offset = log.read(cursor.next_offset, limit)
@@ -266,7 +269,7 @@ class MemoryConsumer(ConsumerTransport):
         if not records and cursor.next_offset == log.high and cursor.end_told != log.high:
             # After the records, in a separate fetch, as a real client reports it.
             cursor.end_told = log.high
-            return [MemoryMessage.about(partition, raw_error("_PARTITION_EOF"), log.high)]
+            return PartitionEvent(translate(raw_error("_PARTITION_EOF")), *partition, log.high)
         return records
 
     def _log(self, partition: TopicPartition) -> PartitionLog:
@@ -282,6 +285,18 @@ class MemoryConsumer(ConsumerTransport):
         if news and self.on_error is not None:
             self.on_error(translate(raw_error("_ALL_BROKERS_DOWN")))
         return news
+
+
+def _columns(messages: Sequence[Message]) -> Columns:
+    return ListColumns(
+        {
+            "offsets": [message.offset for message in messages],
+            "keys": [message.key for message in messages],
+            "values": [message.value for message in messages],
+            "timestamps": [message.timestamp_ms for message in messages],
+            "headers": [message.headers for message in messages],
+        }
+    )
 
 
 def _wrong_state(partition: TopicPartition, why: str) -> TransportError:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.message import Message
 
 KAFKA_MAX_MESSAGE_BYTES = 1_048_588  # the broker's default
+
+_BATCH_BYTES = 61  # the header of the batch that a record makes by itself
+_RECORD_BYTES = 3  # its attributes, and what it differs by from the batch's time and offset, which is nothing
 
 
 class PartitionLog:
@@ -20,7 +23,7 @@ class PartitionLog:
     def __init__(self) -> None:
         self.low = 0
         self.size_bytes = 0
-        self._records: list[MemoryMessage | None] = []
+        self._records: list[Message | None] = []
 
     @property
     def high(self) -> int:
@@ -29,19 +32,21 @@ class PartitionLog:
     def __len__(self) -> int:
         return len(self._records)
 
-    def append(self, record: MemoryMessage) -> None:
-        record.store(self.high)
-        self._records.append(record)
-        self.size_bytes += record.size()
+    def append(self, message: Message) -> Message:
+        """Return the message as it is stored, with its offset."""
+        stored = replace(message, offset=self.high)
+        self._records.append(stored)
+        self.size_bytes += batch_bytes(stored)
+        return stored
 
     def skip(self, count: int) -> None:
         """Use up so many offsets without a record."""
         self._records += [None] * count
 
-    def read(self, offset: int, limit: int) -> tuple[list[MemoryMessage], int]:
+    def read(self, offset: int, limit: int) -> tuple[list[Message], int]:
         """Up to ``limit`` records from an offset on, and the offset where reading goes on."""
         position = offset - self.low
-        found: list[MemoryMessage] = []
+        found: list[Message] = []
         while position < len(self._records) and len(found) < limit:
             record = self._records[position]
             if record is not None:
@@ -52,13 +57,13 @@ class PartitionLog:
     def offset_at(self, timestamp_ms: int) -> int:
         """The first offset whose record is not older than ``timestamp_ms``; the end when there is none."""
         for index, record in enumerate(self._records):
-            if record is not None and record.timestamp()[1] >= timestamp_ms:
+            if record is not None and (record.timestamp_ms or 0) >= timestamp_ms:
                 return self.low + index
         return self.high
 
     def delete_before(self, offset: int) -> None:
         count = min(max(0, offset - self.low), len(self._records))
-        self.size_bytes -= sum(record.size() for record in self._records[:count] if record is not None)
+        self.size_bytes -= sum(batch_bytes(record) for record in self._records[:count] if record is not None)
         del self._records[:count]
         self.low += count
 
@@ -74,10 +79,28 @@ class Topic:
     retention_bytes: int | None = None  # of each partition
     topic_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def append(self, record: MemoryMessage) -> None:
-        log = self.partitions[record.partition()]
-        log.append(record)
+    def append(self, message: Message) -> Message:
+        log = self.partitions[message.partition]
+        stored = log.append(message)
         if self.retention_records is not None:
             log.delete_before(log.high - self.retention_records)
         while self.retention_bytes is not None and log.size_bytes > self.retention_bytes and len(log) > 1:
             log.delete_before(log.low + 1)
+        return stored
+
+
+def batch_bytes(message: Message) -> int:
+    """Bytes that the message takes in a batch of its own, uncompressed: what Kafka compares with a topic's limit."""
+    size = _RECORD_BYTES + _field_bytes(message.key) + _field_bytes(message.value) + _varint_bytes(len(message.headers))
+    size += sum([_field_bytes(name.encode()) + _field_bytes(value) for name, value in message.headers])
+    return _BATCH_BYTES + _varint_bytes(size) + size
+
+
+def _field_bytes(value: bytes | None) -> int:
+    """A field and its length, which is -1 for none."""
+    return 1 if value is None else _varint_bytes(len(value)) + len(value)
+
+
+def _varint_bytes(number: int) -> int:
+    """The size of a number of 0 or more: seven bits per byte, one bit of which is the sign."""
+    return max(1, (number.bit_length() + 7) // 7)

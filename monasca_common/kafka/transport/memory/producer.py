@@ -8,18 +8,19 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
 
 from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.message import Message
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
 from monasca_common.kafka.transport.memory.injection import raw_error
-from monasca_common.kafka.transport.memory.record import MemoryMessage
 from monasca_common.kafka.transport.report_columns import ReportColumns
 from monasca_common.kafka.transport.reservation import Reservation
 
@@ -31,7 +32,7 @@ class _Flight(NamedTuple):
 
     at: float
     number: int
-    message: MemoryMessage
+    message: Message
     error: Any
     sequence: int
 
@@ -56,7 +57,7 @@ class MemoryProducer(ProducerTransport):
         self.clock = self._broker.clock
         self._on_error = on_error
         self._reports = ReportColumns(self.clock, translate)
-        self._queue: deque[tuple[MemoryMessage, int]] = deque()
+        self._queue: deque[tuple[Message, int]] = deque()
         self._flights: list[_Flight] = []
         self._ready: deque[Callable[[], None]] = deque()  # reports and errors, which the polling thread runs
         self._undelivered = 0
@@ -79,7 +80,8 @@ class MemoryProducer(ProducerTransport):
         headers: Sequence[tuple[str, bytes | None]],
         sequence: int,
     ) -> None:
-        message = MemoryMessage(topic, partition, value, key, list(headers), timestamp_ms or self.clock.time_ms())
+        at_ms = timestamp_ms or self.clock.time_ms()
+        message = Message(topic, partition, -1, at_ms, key, value, tuple(headers))
         with self._broker.changed:
             if self._closed:
                 raise _NotTaken(raw_error("_STATE", "the producer is closed"))
@@ -157,14 +159,14 @@ class MemoryProducer(ProducerTransport):
             message, sequence = self._queue.popleft()
             self._send_one(message, sequence)
 
-    def _send_one(self, message: MemoryMessage, sequence: int) -> None:
+    def _send_one(self, message: Message, sequence: int) -> None:
         try:
-            count = len(self._broker.topic(message.topic()).partitions)
+            count = len(self._broker.topic(message.topic).partitions)
         except TransportError as error:
             self._report(message, raw_error(error.name, str(error)), sequence)
             return
-        message.route(self._choose(message, count))
-        if message.partition() >= count:
+        message = replace(message, partition=self._choose(message, count))
+        if message.partition >= count:
             self._report(message, raw_error("_UNKNOWN_PARTITION"), sequence)
             return
         answer = self._broker.append(message)
@@ -176,13 +178,12 @@ class MemoryProducer(ProducerTransport):
             self._fatal = translate(answer.error)
             self._tell(answer.error)
             at = math.inf
-        heapq.heappush(self._flights, _Flight(at, next(self._numbers), message, answer.error, sequence))
+        heapq.heappush(self._flights, _Flight(at, next(self._numbers), answer.message, answer.error, sequence))
 
-    def _choose(self, message: MemoryMessage, count: int) -> int:
-        key = message.key()
-        if message.partition() != ANY_PARTITION:
-            return message.partition()
-        return next(self._turns) % count if key is None else partition_for(key, count)
+    def _choose(self, message: Message, count: int) -> int:
+        if message.partition != ANY_PARTITION:
+            return message.partition
+        return next(self._turns) % count if message.key is None else partition_for(message.key, count)
 
     def _land(self) -> None:
         """Make reports of the answers that have arrived by now."""
@@ -194,14 +195,14 @@ class MemoryProducer(ProducerTransport):
     def _next_landing(self) -> float:
         return self._flights[0].at if self._flights else math.inf
 
-    def _report(self, message: MemoryMessage, error: Any, sequence: int) -> None:
-        # A record that the log took must not show another reader the error of its producer.
-        report = message if error is None else message.refused(error)
-
+    def _report(self, message: Message, error: Any, sequence: int) -> None:
         def run() -> None:
             with self._broker.lock:
                 self._undelivered -= 1
-            self._reports.report(sequence, error, report)
+            if error is None:
+                self._reports.deliver(sequence, message)
+            else:
+                self._reports.give_back(sequence, error, message.value, message.key)
 
         self._ready.append(run)
 

@@ -14,8 +14,6 @@ from monasca_common.pipeline.spark import worker_producer
 from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
 
-_LOG_APPEND_TIME = 2
-
 
 class SourcesTest(AuditCase):
     def counted(self):
@@ -27,10 +25,10 @@ class SourcesTest(AuditCase):
                 found[number] = found.get(number, 0) + count.messages
         return found
 
-    def append_with_own_time(self, record):
+    def append_with_own_time(self, message):
         """What a topic with ``message.timestamp.type = LogAppendTime`` does."""
-        record._timestamp = (_LOG_APPEND_TIME, self.clock.time_ms())
-        self.kafka.broker.find_topic(record.topic()).partitions[record.partition()].append(record)
+        log = self.kafka.broker.find_topic(message.topic).partitions[message.partition]
+        return log.append(dataclasses.replace(message, timestamp_ms=self.clock.time_ms()))
 
     def bytes_counted(self):
         return sum(count.bytes for report in self.reports() for count in report.counts)

@@ -23,24 +23,22 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.base import ConsumerTransport
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.kafka.transport.memory.record import MemoryMessage
 from monasca_common.kafka.transport.raw_messages import Grouping
+from monasca_common.tests.unit.kafka.raw_message import FakeMessage
 
 A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
 
 def message(partition, offset):
-    raw = MemoryMessage(partition.topic, partition.partition, b"%d" % offset)
-    raw.store(offset)
-    return raw
+    return FakeMessage(*partition, b"%d" % offset, offset)
 
 
 def failure(partition, error):
-    return MemoryMessage.about(partition, error)
+    return FakeMessage.about(partition, error)
 
 
 def end(partition, offset):
-    return MemoryMessage.about(partition, TransportError("the end", name="_PARTITION_EOF"), offset)
+    return FakeMessage.about(partition, TransportError("the end", name="_PARTITION_EOF"), offset)
 
 
 class ScriptedTransport(ConsumerTransport):
@@ -63,7 +61,7 @@ class ScriptedTransport(ConsumerTransport):
 
     def poll(self, max_messages, timeout):
         messages = self.steps.pop(0)(self.callbacks) if self.steps else []
-        return Grouping(MemoryMessage, (), lambda error: error)(messages)
+        return Grouping(FakeMessage, (), lambda error: error)(messages)
 
     def assign_owned(self, positions):
         self.given.update(positions)

@@ -4,18 +4,23 @@ import threading
 from oslotest import base
 
 from monasca_common.kafka.errors import AuthorizationError, ClosedError, ConfigurationError, TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import Message, PartitionBatch, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.kafka.transport.base import BEGINNING, END
+from monasca_common.kafka.transport.base import BEGINNING, END, PartitionEvent
 from monasca_common.kafka.transport.memory import Fail, LoseAnswer, MemoryConsumer, MemoryProducer, VirtualClock
-from monasca_common.kafka.transport.memory.record import MemoryMessage
 
 TP = TopicPartition("t", 0)
 ANY = -1
 
 
-def is_end(message):
-    return message.error() is not None and message.error().name() == "_PARTITION_EOF"
+def is_end(element):
+    return isinstance(element, PartitionEvent) and element.error.name == "_PARTITION_EOF"
+
+
+def elements(fetched):
+    """The events and the messages of a poll."""
+    parts = [PartitionBatch(partition, 1, columns) for partition, columns in fetched.parts]
+    return [*fetched.events, *(message for part in parts for message in part)]
 
 
 class ConsumerCase(base.BaseTestCase):
@@ -37,18 +42,18 @@ class ConsumerCase(base.BaseTestCase):
 
     def poll(self, count=100):
         """Messages and errors, without the ends of logs."""
-        return [message for message in self.consumer.poll_messages(count, 0) if not is_end(message)]
+        return [element for element in elements(self.consumer.poll(count, 0)) if not is_end(element)]
 
     def ends(self):
         """What polls say of ends until there is nothing more to say."""
         return [
-            message.offset()
-            for message in iter(lambda: next(iter(self.consumer.poll_messages(1, 0)), None), None)
-            if is_end(message)
+            element.offset
+            for element in iter(lambda: next(iter(elements(self.consumer.poll(1, 0))), None), None)
+            if is_end(element)
         ]
 
     def values(self, count=100):
-        return [message.value() for message in self.poll(count)]
+        return [message.value for message in self.poll(count)]
 
 
 class ReadingTest(ConsumerCase):
@@ -69,12 +74,12 @@ class ReadingTest(ConsumerCase):
     def test_a_waiting_poll_returns_as_soon_as_there_is_a_message(self):
         self.consumer.assign({TP: 0})
         self.assertEqual([0], self.ends())
-        found: list[MemoryMessage] = []
-        poller = threading.Thread(target=lambda: found.extend(self.consumer.poll_messages(10, 1000)))
+        found: list[Message] = []
+        poller = threading.Thread(target=lambda: found.extend(elements(self.consumer.poll(10, 1000))))
         poller.start()
         self.fill(1)
         poller.join(50)
-        self.assertEqual([b"0"], [message.value() for message in found])
+        self.assertEqual([b"0"], [message.value for message in found])
 
     def test_the_end_of_the_log_is_told_once_after_its_messages(self):
         self.fill(2)
@@ -94,13 +99,13 @@ class ReadingTest(ConsumerCase):
         self.broker.skip_offsets("t", 0, 1)
         self.fill(1, first=1)
         self.consumer.assign({TP: 0})
-        self.assertEqual([2, 4], [message.offset() for message in self.poll()])
+        self.assertEqual([2, 4], [message.offset for message in self.poll()])
 
     def test_no_partition_starves_another(self):
         self.fill(10, partition=0)
         self.fill(10, partition=1)
         self.consumer.assign({TP: 0, TopicPartition("t", 1): 0})
-        self.assertEqual({0, 1}, {message.partition() for _ in range(2) for message in self.poll(1)})
+        self.assertEqual({0, 1}, {message.partition for _ in range(2) for message in self.poll(1)})
 
     def test_the_position_is_known_once_something_was_read(self):
         self.fill(3)
@@ -154,7 +159,7 @@ class ReadingTest(ConsumerCase):
 class OutOfRangeTest(ConsumerCase):
     def assert_out_of_range_once(self, offset):
         [element] = self.poll()
-        self.assertEqual(("_AUTO_OFFSET_RESET", offset), (element.error().name(), element.offset()))
+        self.assertEqual(("_AUTO_OFFSET_RESET", offset), (element.error.name, element.offset))
         self.assertEqual([], self.poll())
         self.assertEqual({TP: None}, self.consumer.position([TP]))
 
@@ -202,7 +207,7 @@ class OutOfRangeTest(ConsumerCase):
     def test_a_partition_that_does_not_exist_is_an_error(self):
         self.consumer.assign({TopicPartition("t", 9): 0})
         [element] = self.poll()
-        self.assertEqual("_UNKNOWN_PARTITION", element.error().name())
+        self.assertEqual("_UNKNOWN_PARTITION", element.error.name)
 
 
 class RequestsTest(ConsumerCase):
@@ -246,7 +251,7 @@ class RequestsTest(ConsumerCase):
         self.broker.inject("fetch", Fail("TOPIC_AUTHORIZATION_FAILED"), topic="t")
         self.consumer.assign({TP: 0})
         [element] = self.poll()
-        self.assertEqual("TOPIC_AUTHORIZATION_FAILED", element.error().name())
+        self.assertEqual("TOPIC_AUTHORIZATION_FAILED", element.error.name)
         self.assertEqual([b"0"], self.values())
 
     def test_an_unreachable_broker_delivers_nothing_and_is_told_once(self):

@@ -4,7 +4,7 @@ import threading
 from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import MemoryConsumer, MemoryProducer, VirtualClock
 
@@ -36,7 +36,9 @@ class Reader:
         self.events.append(("lost", numbers(partitions)))
 
     def poll(self):
-        return self.transport.poll_messages(100, 0)
+        fetched = self.transport.poll(100, 0)
+        parts = [PartitionBatch(partition, 1, columns) for partition, columns in fetched.parts]
+        return [*fetched.events, *(message for part in parts for message in part)]
 
     def news(self):
         """What happened since it was last asked."""
@@ -145,7 +147,7 @@ class IncrementalTest(GroupCase):
         first.poll()
         revoked = threading.Event()
         first.during_revoke = revoked.set
-        poller = threading.Thread(target=lambda: first.transport.poll_messages(1, 1000), daemon=True)
+        poller = threading.Thread(target=lambda: first.transport.poll(1, 1000), daemon=True)
         poller.start()
         second.poll()
         self.assertTrue(revoked.wait(50))
@@ -211,7 +213,7 @@ class LostTest(GroupCase):
         self.assertEqual([("assign", [2, 3])], second.events)
         self.assertEqual("UNKNOWN_MEMBER_ID", self.assert_commit_refused(first))
         [element] = first.poll()
-        self.assertEqual("_MAX_POLL_EXCEEDED", element.error().name())
+        self.assertEqual("_MAX_POLL_EXCEEDED", element.error.name)
         self.assertEqual([], first.events)
         first.poll()
         self.assertEqual([("lost", [2, 3])], first.events)
@@ -222,7 +224,7 @@ class LostTest(GroupCase):
         second.poll()
         first.during_revoke = lambda: self.clock.advance(61)
         [element] = first.poll()
-        self.assertEqual("_MAX_POLL_EXCEEDED", element.error().name())
+        self.assertEqual("_MAX_POLL_EXCEEDED", element.error.name)
         first.poll()
         self.assertIn(("lost", [2, 3]), first.events)
 
@@ -281,7 +283,7 @@ class StaticMemberTest(GroupCase):
         first.poll()
         self.reader(group_instance_id="a").poll()
         [element] = first.poll()
-        self.assertEqual(("FENCED_INSTANCE_ID", True), (element.error().name(), element.error().fatal()))
+        self.assertEqual(("FENCED_INSTANCE_ID", True), (element.error.name, element.error.fatal))
 
     def test_a_static_member_that_does_not_return_loses_its_share_with_its_session(self):
         first = self.reader(group_instance_id="a", session_timeout_seconds=30)
@@ -298,7 +300,7 @@ class ReadingTest(GroupCase):
     def test_members_share_the_records_of_a_topic(self):
         first, second = self.two_settled_readers()
         self.produce(0, 1, 2, 3)
-        found = [{message.partition() for message in reader.poll()} for reader in (first, second)]
+        found = [{message.partition for message in reader.poll()} for reader in (first, second)]
         self.assertEqual([{2, 3}, {0, 1}], found)
 
     def test_a_partition_paused_when_it_was_revoked_is_still_paused_when_it_comes_back(self):
@@ -309,4 +311,4 @@ class ReadingTest(GroupCase):
         first.poll()
         second.transport.close()
         self.produce(0, 1)
-        self.assertEqual([1], [message.partition() for message in first.poll()])
+        self.assertEqual([1], [message.partition for message in first.poll()])

@@ -5,10 +5,11 @@ from confluent_kafka import KafkaException
 from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError, RetriableError, TransportError
+from monasca_common.kafka.message import Message
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer, MemoryProducer, VirtualClock
-from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.memory.log import batch_bytes
 from monasca_common.kafka.transport.reservation import Reservation
 
 ANY = -1
@@ -143,7 +144,7 @@ class ProduceTest(ProducerCase):
             (b"v", None, (("\u20ac", b"ab"), ("n", None))): 61 + 1 + 3 + 1 + 2 + 1 + (4 + 3) + (2 + 1),
         }
         for (value, key, headers), size in sizes.items():
-            self.assertEqual(size, MemoryMessage("t", 0, value, key, headers).size(), (value, key, headers))
+            self.assertEqual(size, batch_bytes(Message("t", 0, -1, None, key, value, headers)), (value, key, headers))
 
     def test_the_smallest_batch_over_the_limit_is_refused(self):
         self.broker.create_topic("t", max_message_bytes=71)

@@ -5,24 +5,24 @@ from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.base import PartitionEvent
-from monasca_common.kafka.transport.memory.record import MemoryMessage
 from monasca_common.kafka.transport.raw_messages import Grouping
+from monasca_common.tests.unit.kafka.raw_message import FakeMessage
 
 TOPICS = ("logs", "metrics")
 
 
 def messages(names):
-    return [MemoryMessage(topic, number, b"%d" % index) for index, (topic, number) in enumerate(names)]
+    return [FakeMessage(topic, number, b"%d" % index) for index, (topic, number) in enumerate(names)]
 
 
 class TestGrouping(base.BaseTestCase):
     @given(st.lists(st.tuples(st.just("metrics"), st.integers(0, 3)), min_size=1))
     def test_one_topic_is_grouped_by_partition_in_order(self, names):
-        self._check(Grouping(MemoryMessage, ("metrics",), str), names)
+        self._check(Grouping(FakeMessage, ("metrics",), str), names)
 
     @given(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 3)), min_size=1))
     def test_several_topics_are_grouped_by_both(self, names):
-        self._check(Grouping(MemoryMessage, TOPICS, str), names)
+        self._check(Grouping(FakeMessage, TOPICS, str), names)
 
     def _check(self, grouping, names):
         raws = messages(names)
@@ -36,9 +36,9 @@ class TestGrouping(base.BaseTestCase):
 
     def test_an_error_anywhere_is_an_event(self):
         raws = messages([("metrics", 0)] * 3)
-        grouping = Grouping(MemoryMessage, ("metrics",), str)
+        grouping = Grouping(FakeMessage, ("metrics",), str)
         self.assertEqual([], grouping(raws).events)
-        raws[1:1] = [MemoryMessage.about(TopicPartition("metrics", 0), 7, 5)]
+        raws[1:1] = [FakeMessage.about(TopicPartition("metrics", 0), 7, 5)]
         fetched = grouping(raws)
         self.assertEqual([PartitionEvent("7", "metrics", 0, 5)], fetched.events)
         self.assertEqual([b"0", b"1", b"2"], fetched.parts[0][1].column("values"))
