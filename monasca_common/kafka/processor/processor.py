@@ -62,7 +62,7 @@ _HANDLERS_SHARE = 0.7  # of the time to stop or to give partitions up; the rest 
 _FINAL_ERRORS = (OffsetOutOfRange, TopicRecreated, AuthorizationError, AuthenticationError, FencedError, FatalError)
 
 
-class Processor:
+class Processor(RebalanceListener):
     """Calls ``handler`` with what ``consumer`` reads, until `stop` or an error that no retry cures.
 
     ``handler(batch)`` gets a `PartitionBatch` (with ``per_message``: a `Message`) and returns nothing or outputs, an
@@ -157,7 +157,8 @@ class Processor:
         self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._next_commit = 0.0
         self._patience_seconds = min(_COMMIT_PATIENCE_SECONDS, self._settings.max_poll_interval_seconds * _COMMIT_SHARE)
-        self._listener = _ChainedListener(consumer, self)
+        self._inner_listener = consumer.listener  # the consumer's own; it is called after this one
+        self._chosen: set[TopicPartition] = set()  # the consumer's own listener returned their start
         self.ignored_errors: Counter[str] = Counter()  # passing errors of polls and commits, by class
 
     def run(self) -> StopReport:
@@ -228,9 +229,9 @@ class Processor:
         if start is None or start > end.next_offset:
             return
         if start == end.next_offset:
-            if partition in self._listener.chosen:
+            if partition in self._chosen:
                 # It began at a database's position, and nothing came: Kafka's commit may be behind since a crash.
-                self._listener.chosen.discard(partition)
+                self._chosen.discard(partition)
                 self._tracker.start_at(partition, end)
             return
         part = PartitionBatch(partition, end.epoch, (), start, end.next_offset)
@@ -246,7 +247,7 @@ class Processor:
                 self._require_topic(topic)
         if self._transactions is not None:
             self._transactions.open(lambda: self._shutdown.requested)
-        self._listener.attach()
+        self._inner_listener, self._consumer.listener = self._consumer.listener, self
         for thread in self._handlers:
             thread.start()
 
@@ -319,7 +320,27 @@ class Processor:
 
     # Partitions that go, and the end
 
+    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
+        starts = self._inner_listener.assigned(partitions)
+        self._chosen.update(starts or ())
+        return starts
+
     def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
+        self._chosen.difference_update(partitions)
+        try:
+            self._release(partitions, deadline)
+        finally:
+            self._inner_listener.revoked(partitions, deadline)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._chosen.difference_update(partitions)
+        try:
+            self._forget(partitions)
+            self._hooks.call("after_lost", partitions)
+        finally:
+            self._inner_listener.lost(partitions)
+
+    def _release(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
         """Finish or abandon what is in flight and commit what is done, until ``deadline`` (monotonic)."""
         try:
             self._lanes.close(partitions)
@@ -331,11 +352,6 @@ class Processor:
         finally:
             self._forget(partitions)
         self._hooks.call("after_revoke", partitions)
-
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Drop all work on these partitions, because other members may own them already."""
-        self._forget(partitions)
-        self._hooks.call("after_lost", partitions)
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         self._lanes.drop(partitions)
@@ -362,7 +378,7 @@ class Processor:
             self._consumer.limit_calls(None)
             self._forget(sorted(partitions))
             self._lanes.shut()
-            self._listener.release()
+            self._consumer.listener = self._inner_listener
 
     def _report(self) -> StopReport:
         return StopReport(
@@ -407,39 +423,3 @@ def _check_arguments(
     for holds, remedy in rules:
         if not holds:
             raise ConfigurationError(f"Processor: {remedy}")
-
-
-class _ChainedListener(RebalanceListener):
-    """Notifies the processor of rebalances before the consumer's own listener, from `attach` to `release`."""
-
-    def __init__(self, consumer: KafkaConsumer, processor: Processor) -> None:
-        self._consumer = consumer
-        self._processor = processor
-        self._inner = consumer.listener
-        self.chosen: set[TopicPartition] = set()  # the consumer's own listener returned their start
-
-    def attach(self) -> None:
-        self._inner = self._consumer.listener
-        self._consumer.listener = self
-
-    def release(self) -> None:
-        self._consumer.listener = self._inner
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
-        starts = self._inner.assigned(partitions)
-        self.chosen.update(starts or ())
-        return starts
-
-    def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
-        self.chosen.difference_update(partitions)
-        try:
-            self._processor.revoked(partitions, deadline)
-        finally:
-            self._inner.revoked(partitions, deadline)
-
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        self.chosen.difference_update(partitions)
-        try:
-            self._processor.lost(partitions)
-        finally:
-            self._inner.lost(partitions)
