@@ -133,7 +133,7 @@ class ListColumns(Columns):
 
 
 class MessageColumns(Columns):
-    """Columns of messages with the methods of confluent-kafka's (`RawMessage`)."""
+    """Columns of messages with the methods of confluent-kafka's."""
 
     def __init__(self, raw: Sequence[Any]) -> None:
         self._raw = raw

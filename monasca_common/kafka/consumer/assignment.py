@@ -25,13 +25,14 @@ class Assignment:
     def __init__(self) -> None:
         self._epochs: dict[TopicPartition, int] = {}
         self._last_epoch = 0
-        self._removed: set[TopicPartition] = set()
         self.starts: dict[TopicPartition, int] = {}  # where each assignment began
         self.positions: dict[TopicPartition, int] = {}  # next to hand out
         self.waiting: set[TopicPartition] = set()  # no position is known yet
         self.out_of_range: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()  # paused by the caller
         self.ends: dict[TopicPartition, int] = {}  # where the log ended when everything before was handed out
+        # Since `begin_poll`, even if they were added again: their rows may be of the old epoch.
+        self.removed: set[TopicPartition] = set()
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions, each with a new epoch."""
@@ -58,7 +59,7 @@ class Assignment:
             self.ends.pop(partition, None)
             for state in (self.waiting, self.out_of_range, self.paused):
                 state.discard(partition)
-            self._removed.add(partition)
+            self.removed.add(partition)
 
     def epoch(self, partition: tuple[str, int]) -> int | None:
         """The epoch of a partition, ``None`` if it is not owned."""
@@ -69,14 +70,8 @@ class Assignment:
         return set(self._epochs)
 
     def begin_poll(self) -> None:
-        """Begin a poll: from here on, `removed` has what was revoked during it."""
-        if self._removed:
-            self._removed = set()
-
-    @property
-    def removed(self) -> set[TopicPartition]:
-        """Partitions removed since `begin_poll`, even if they were added again: their rows may be of the old epoch."""
-        return self._removed
+        """Begin a poll: from here on, ``removed`` has what was revoked during it."""
+        self.removed.clear()
 
 
 class Positions:
@@ -110,12 +105,6 @@ class Positions:
             if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # -1 means the end to the client
                 raise MisuseError(f"{time_ms!r} is not a time: milliseconds since the epoch, a whole number from 0 on")
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
-
-    def at_beginning(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._transport.first_offsets(partitions, ANSWER_SECONDS)
-
-    def at_end(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._transport.end_offsets(partitions, ANSWER_SECONDS)
 
     def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The committed offsets, or else those at which the assignment began: a listener's start is not committed."""

@@ -54,7 +54,7 @@ class Committer:
         transport: ConsumerTransport,
         refusal: Callable[[TopicPartition, OffsetAndEpoch], MessagingError | None],
     ) -> None:
-        self._thread = thread
+        self.thread = thread
         self._transport = transport
         self._refusal = refusal
 
@@ -63,8 +63,8 @@ class Committer:
     ) -> dict[TopicPartition, CommitResult]:
         """Commit and wait up to ``timeout`` seconds for the answers; one result for each partition."""
         try:
-            call = self._thread.submit("commit", lambda: self._send(progress), COMMIT_SECONDS)
-            if self._thread.wait(call, timeout):
+            call = self.thread.submit("commit", lambda: self._send(progress), COMMIT_SECONDS)
+            if self.thread.wait(call, timeout):
                 return call.result()
         except MessagingError as error:  # the client is poisoned, or was closed in the meantime
             return {tp: CommitResult(at.next_offset, error) for tp, at in progress.items()}
@@ -74,14 +74,6 @@ class Committer:
             "reachable, and is the group permitted? what is not stored will be read again"
         )
         return {tp: CommitResult(at.next_offset, unknown) for tp, at in progress.items()}
-
-    def settle(self, timeout: float) -> bool:
-        """Wait until nothing is on its way; whether that was so within ``timeout`` seconds."""
-        return self._thread.settle(timeout)
-
-    def close(self, release: Callable[[], None], timeout: float) -> bool:
-        """Call ``release`` after the last commit, and end; whether both happened within ``timeout`` seconds."""
-        return self._thread.finish(release, timeout)
 
     def _send(self, progress: Mapping[TopicPartition, OffsetAndEpoch]) -> dict[TopicPartition, CommitResult]:
         results: dict[TopicPartition, CommitResult] = {}

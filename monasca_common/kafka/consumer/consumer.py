@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, Signal, check_seconds
-from monasca_common.kafka.consumer.assignment import Assignment, Positions
+from monasca_common.kafka.consumer.assignment import ANSWER_SECONDS, Assignment, Positions
 from monasca_common.kafka.consumer.commit import CommitResult, Committer, check_offsets
 from monasca_common.kafka.consumer.poll_results import LogEnds, PollErrors
 from monasca_common.kafka.consumer.rebalance import RebalanceListener, Rebalancer
@@ -333,11 +333,11 @@ class KafkaConsumer(RefusesOldArguments):
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Read on from the first message that is left, in all owned partitions by default. Returns the offsets."""
-        return self._move(self._positions.at_beginning(self._mine(partitions)))
+        return self._move(self._transport.first_offsets(self._mine(partitions), ANSWER_SECONDS))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Skip all that is in the log by now, in all owned partitions by default. Returns the offsets."""
-        return self._move(self._positions.at_end(self._mine(partitions)))
+        return self._move(self._transport.end_offsets(self._mine(partitions), ANSWER_SECONDS))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Read again from what the group committed, or else from where this assignment began, as after an aborted
@@ -393,7 +393,7 @@ class KafkaConsumer(RefusesOldArguments):
         finally:
             self._closed = True
             left = max(_LEAVE_SECONDS, deadline - self._clock.monotonic())
-            if not self._committer.close(self._transport.close, left):
+            if not self._transport.thread.finish(self._transport.close, left):
                 LOG.warning(
                     "the consumer of group %s did not leave it in time; its session runs out", self.settings.group_id
                 )

@@ -113,7 +113,7 @@ class Rebalancer:
         self.deadline = deadline
         try:
             self._ask("revoked", sorted(owned), deadline)
-            if not self._committer.settle(max(0.0, deadline - self._clock.monotonic())):
+            if not self._committer.thread.settle(max(0.0, deadline - self._clock.monotonic())):
                 LOG.warning(
                     "a commit has no answer as %d partitions are given up; its work may be repeated", len(owned)
                 )

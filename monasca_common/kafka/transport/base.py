@@ -4,7 +4,7 @@
 Three implementations: librdkafka from C and through confluent-kafka, and memory. A transport moves bytes and reports;
 it decides nothing. Errors leave it only as `TransportError`. Seconds for waits, milliseconds for timestamps.
 A time-out is given to the client as it is; whether the client keeps it is the concern of `bounded`, not of a driver.
-Offsets mean *next to read* everywhere, except `RawMessage.offset`, the message's own.
+Offsets mean *next to read* everywhere, except those of messages, which are their own.
 """
 
 from __future__ import annotations
@@ -33,28 +33,6 @@ def no_transactions(driver: str) -> ConfigurationError:
 def message_id(id_prefix: bytes, sequence: int) -> bytes:
     """The id of a message of this sequence, from a producer with this prefix."""
     return b"%b%012x" % (id_prefix, sequence)
-
-
-class RawMessage(Protocol):
-    """A message as a client gives it one by one (confluent-kafka's names), both when read and when acknowledged."""
-
-    def error(self) -> Any: ...
-    def topic(self) -> str: ...
-    def partition(self) -> int: ...
-    def offset(self) -> int | None:
-        """``None`` for a message that the broker had already: it acknowledges such a message without its offset."""
-        ...
-
-    def key(self) -> bytes | None: ...
-    def value(self) -> bytes | None: ...
-    def headers(self) -> list[tuple[str, bytes | None]] | None: ...
-    def timestamp(self) -> tuple[int, int]:
-        """(kind, milliseconds); kind 0 means that there is none."""
-        ...
-
-    def __len__(self) -> int:
-        """Of the value in bytes."""
-        ...
 
 
 @dataclass(slots=True)

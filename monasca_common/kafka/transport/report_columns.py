@@ -18,7 +18,6 @@ from monasca_common.kafka.transport.base import (
     DeliveryCounts,
     Outcomes,
     ProducerTransport,
-    RawMessage,
     UndeliveredMessage,
     message_id,
 )
@@ -38,8 +37,9 @@ class ReportColumns:
         self._undelivered: deque[UndeliveredMessage] = deque()
         self._counts: DeliveryCounts = {}
 
-    def report(self, sequence: int, error: Any, message: RawMessage) -> None:
-        """Note the report of one message; ``sequence`` comes first, so that a callback can be bound to it."""
+    def report(self, sequence: int, error: Any, message: Any) -> None:
+        """Note the report of a message of confluent-kafka's; ``sequence`` comes first, so that a callback can be bound
+        to it. The offset is ``None`` for a message that the broker had already."""
         if error is not None:
             self.give_back(sequence, error, message.value(), message.key())
             return

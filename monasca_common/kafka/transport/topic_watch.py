@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from monasca_common.kafka.errors import MessagingError, TopicRecreated
 from monasca_common.kafka.safe_log import SafeLogger
+from monasca_common.kafka.transport.base import ConsumerTransport, ProducerTransport
 
 LOG = SafeLogger(__name__)
 
 _ANSWER_SECONDS = 10.0
-
-
-class TopicIds(Protocol):
-    """A client that can ask for the ids of topics; it raises `TransportError` without an answer."""
-
-    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]: ...
 
 
 class TopicWatch:
@@ -33,7 +27,7 @@ class TopicWatch:
 
     def __init__(
         self,
-        client: TopicIds,
+        client: ConsumerTransport | ProducerTransport,
         topics: Iterable[str],
         interval: float,
         *,

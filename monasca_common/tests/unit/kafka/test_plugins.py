@@ -110,7 +110,7 @@ class PluginsTest(ConfigurationTestCase):
     def test_kafka_is_native_where_that_can_serve_the_settings(self):
         def opened(driver, **options):
             settings = ProducerSettings(ConnectionSettings("127.0.0.1:1", driver=driver), **options)
-            opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.producer.producer.KafkaProducer")).mock
+            opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.plugins.KafkaProducer")).mock
             plugins.open_producer(settings)
             transport = opening.call_args.args[1](1000, self.fail)
             transport.close(1.0)
@@ -131,7 +131,7 @@ class PluginsTest(ConfigurationTestCase):
     def test_kafka_consumes_natively_where_that_is_built(self):
         def opened(driver):
             settings = ConsumerSettings(ConnectionSettings("127.0.0.1:1", driver=driver), ("t",), "g")
-            opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.consumer.consumer.KafkaConsumer")).mock
+            opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.plugins.KafkaConsumer")).mock
             plugins.open_consumer(settings)
             transport = opening.call_args.args[1]
             transport.close()

@@ -66,7 +66,7 @@ class TestCommitter(base.BaseTestCase):
         self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
         self.committer.commit({A: OffsetAndEpoch(1, 6)}, 0.01)
         self.coordinator.held.set()
-        self.assertTrue(self.committer.settle(10))
+        self.assertTrue(self.committer.thread.settle(10))
         self.assertEqual([{A: 5}], self.coordinator.sent)
 
     # Rule 14
@@ -89,9 +89,9 @@ class TestCommitter(base.BaseTestCase):
     def test_settling_waits_for_what_is_on_its_way(self):
         self.coordinator.held.clear()
         self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
-        self.assertFalse(self.committer.settle(0.01))
+        self.assertFalse(self.committer.thread.settle(0.01))
         self.coordinator.held.set()
-        self.assertTrue(self.committer.settle(10))
+        self.assertTrue(self.committer.thread.settle(10))
 
     def test_the_client_is_released_after_the_last_commit_and_close_waits_no_longer_than_its_time(self):
         self.coordinator.held.clear()
@@ -102,7 +102,7 @@ class TestCommitter(base.BaseTestCase):
             order.append(list(self.coordinator.sent))
             self.released.set()
 
-        self.assertFalse(self.committer.close(release, 0.01))
+        self.assertFalse(self.committer.thread.finish(release, 0.01))
         self.assertEqual([], order)
         self.coordinator.held.set()
         self.released.wait(50)
