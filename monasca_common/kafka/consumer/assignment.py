@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from monasca_common.kafka.consumer.commit import check_offsets
 from monasca_common.kafka.errors import MisuseError, TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport
 
 ANSWER_SECONDS = 5.0
@@ -33,6 +33,7 @@ class Assignment:
         self.ends: dict[TopicPartition, int] = {}  # where the log ended when everything before was handed out
         # Since `begin_poll`, even if they were added again: their rows may be of the old epoch.
         self.removed: set[TopicPartition] = set()
+        self._new_ends: set[TopicPartition] = set()  # since `take_ends`
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions, each with a new epoch."""
@@ -72,6 +73,26 @@ class Assignment:
     def begin_poll(self) -> None:
         """Begin a poll: from here on, ``removed`` has what was revoked during it."""
         self.removed.clear()
+
+    def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Note the ends of logs that a poll reached. Those of partitions that changed hands during it may be of either
+        epoch: they are not noted, and returned, because they have to be reached again. Of a partition that waits for
+        its start nobody needs an end."""
+        again = []
+        for partition, end in ends.items():
+            if partition not in self._epochs:
+                continue
+            if partition in self.removed:
+                again.append(partition)
+            elif partition not in self.waiting:
+                self.ends[partition] = end
+                self._new_ends.add(partition)
+        return again
+
+    def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
+        """The ends reached since the last call, of partitions that are still owned and were not sought elsewhere."""
+        taken, self._new_ends = self._new_ends, set()
+        return {tp: OffsetAndEpoch(self._epochs[tp], self.ends[tp]) for tp in taken if tp in self.ends}
 
 
 class Positions:

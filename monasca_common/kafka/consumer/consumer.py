@@ -14,7 +14,7 @@ from typing import Any
 from monasca_common.kafka.clock import Clock, Signal, check_seconds
 from monasca_common.kafka.consumer.assignment import ANSWER_SECONDS, Assignment, Positions
 from monasca_common.kafka.consumer.commit import CommitResult, Committer, check_offsets
-from monasca_common.kafka.consumer.poll_results import LogEnds, PollErrors
+from monasca_common.kafka.consumer.poll_results import PollErrors
 from monasca_common.kafka.consumer.rebalance import RebalanceListener, Rebalancer
 from monasca_common.kafka.consumer.start_offsets import NO_EPOCH, StartPositions
 from monasca_common.kafka.errors import (
@@ -83,7 +83,6 @@ class KafkaConsumer(RefusesOldArguments):
         topics = settings.topics if self._chosen is None else tuple(sorted({tp.topic for tp in self._chosen}))
         self._topics = topics
         self._assignment = Assignment()
-        self._ends = LogEnds(self._assignment)
         self._positions = Positions(transport, self._assignment)
         self._committer = Committer(transport.thread, transport, self._refusal)
         self._starts = StartPositions(transport, self._committer, settings.start, in_group=self._chosen is None)
@@ -154,7 +153,7 @@ class KafkaConsumer(RefusesOldArguments):
             self._rebalancer.retry_starts()
         fetched, ends = self._fetch(max_messages, timeout)
         parts = self._owned_parts(fetched.parts)
-        self._positions.rewind(self._ends.reach(ends))
+        self._positions.rewind(self._assignment.reach_ends(ends))
         batch = Batch(parts, self._errors.pending)
         positions = self._assignment.positions
         if parts:
@@ -280,7 +279,7 @@ class KafkaConsumer(RefusesOldArguments):
         ones.
         """
         self._ready()
-        return self._ends.take()
+        return self._assignment.take_ends()
 
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
         """How many partitions any topic has. Raises `TransportError` (unknown topic, no permission, no answer)."""

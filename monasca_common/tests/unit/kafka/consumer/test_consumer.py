@@ -209,7 +209,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer = self.consumer()
         consumer.poll(timeout=0)
         consumer.poll(timeout=0)
-        with mock.patch.object(consumer._ends, "reach", side_effect=KeyboardInterrupt):
+        with mock.patch.object(consumer._assignment, "reach_ends", side_effect=KeyboardInterrupt):
             self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
         consumer.poll(timeout=0)
         self.assertEqual([(A, 1)], self.transport.sought)
