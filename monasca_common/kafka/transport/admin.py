@@ -27,8 +27,6 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewTopic,
     OffsetSpec,
@@ -327,14 +325,6 @@ class Admin:
             int(resource.name): {name: str(entry.value) for name, entry in settings.items()}
             for resource, settings in answer.items()
         }
-
-    def set_topic_config(self, topic: str, config: Mapping[str, str], timeout: float = 10.0) -> None:
-        """Change these settings of a topic, leaving its others as they are."""
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        self._all(self._client.incremental_alter_configs([resource], request_timeout=_CLIENT_SECONDS), timeout)
 
     def delete_records(self, before: Mapping[TopicPartition, int], timeout: float = 10.0) -> dict[TopicPartition, int]:
         """Delete the records below each offset; the first offset that is left in each partition."""

@@ -9,6 +9,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.periodic import periodic
 
 LETTERS = 100_000
@@ -124,7 +125,7 @@ class TestReplay(DlqCase):
     def test_letters_that_their_topics_refuse_wait_and_all_others_go_once(self):
         narrow = self.fixture.topic(config={"max.message.bytes": "1000"})
         gone = self.fixture.topic()
-        self.admin.set_topic_config(self.letters, {"max.message.bytes": "2000000"})
+        set_topic_config(self.admin, self.letters, {"max.message.bytes": "2000000"})
         self.bury(3)
         self.bury(2, first=3, origin=gone)
         self.bury(1, first=5, origin=narrow, large="x" * 2000)
@@ -139,8 +140,8 @@ class TestReplay(DlqCase):
             self.assertIn("1 letter waits for another run: larger than the 1048588 bytes", out)
             self.assertIn("4 letters wait, refused", err)
         self.cluster.create_topic(gone, 1)
-        self.admin.set_topic_config(self.origin, {"max.message.bytes": "2000000"})
-        self.admin.set_topic_config(narrow, {"max.message.bytes": "2000000"})
+        set_topic_config(self.admin, self.origin, {"max.message.bytes": "2000000"})
+        set_topic_config(self.admin, narrow, {"max.message.bytes": "2000000"})
         self.assertIn("4 letters sent back", self.replay())
         with each_once():
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 2, 6, 7, 8, 9)}), self.ids())

@@ -24,6 +24,7 @@ from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import AuthenticationError, TransportError
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.tests.functional.permissions import Permission, allow, revoke
+from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
@@ -119,7 +120,7 @@ class TestOneNode(base.BaseTestCase):
     def test_a_topics_limit_can_be_asked_for_and_changed(self):
         topic = self.fixture.topic(config={"max.message.bytes": "5000"})
         self.assertEqual(5000, self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic])
-        self.cluster.admin.set_topic_config(topic, {"max.message.bytes": "6000"})
+        set_topic_config(self.cluster.admin, topic, {"max.message.bytes": "6000"})
         self.assertTrue(wait_until(lambda: self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic] == 6000))
 
 

@@ -17,6 +17,7 @@ from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import Waiting
 
 SECONDS = 30.0
@@ -102,7 +103,7 @@ class TestLagSurvey(LagCase):
         self.put(10)
         self.commit("late", 2)
         self.admin.delete_records({self.partition: 5})
-        self.admin.set_topic_config(self.topic, {"retention.ms": "3600000"})
+        set_topic_config(self.admin, self.topic, {"retention.ms": "3600000"})
         lag = self.lags("late")["late"]
         self.assertEqual((3, 5), (lag.deleted, lag.messages))
         self.assertTrue(3500 < lag.headroom_seconds <= 3600)

@@ -28,6 +28,7 @@ from monasca_common.operations.mirror import mirror
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, read_positions
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.operations.mirror_case import SECONDS, MirrorCase
+from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
@@ -37,7 +38,7 @@ _COUNT = 100
 class TestCopies(MirrorCase):
     def test_a_copy_has_the_partition_key_value_headers_and_timestamp_of_its_message(self):
         """And its topic is created as in the source, whether it is there at the start or comes later."""
-        self.source.admin.set_topic_config(self.topic, {"retention.ms": "123456789"})
+        set_topic_config(self.source.admin, self.topic, {"retention.ms": "123456789"})
         producer = confluent_kafka.Producer({**self.source.direct_options(), "log_level": 0})
         first = [("a", b"1"), ("message-id", b"x"), ("a", None), ("message-id", b"y"), ("ä", b"")]
         twice = [("message-id", b"twice")]
@@ -330,7 +331,7 @@ class TestVerify(VerifyCase):
     # Rule 66
     @periodic("the unit tests cover the comparison")
     def test_of_a_compacted_topic_the_last_message_of_each_key_is_compared(self):
-        self.source.admin.set_topic_config(self.topic, {"cleanup.policy": "compact"})
+        set_topic_config(self.source.admin, self.topic, {"cleanup.policy": "compact"})
         self.put(30)  # three keys in each partition
         producer = confluent_kafka.Producer({**self.source.direct_options(), "log_level": 0})
         for key, value in ((b"a", b"first"), (b"b", b"kept"), (b"c", b"c"), (b"a", b"last"), (b"b", None)):
