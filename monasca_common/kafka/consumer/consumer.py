@@ -77,17 +77,17 @@ class KafkaConsumer(RefusesOldArguments):
     ) -> None:
         self.settings = settings
         self._guard = ForkGuard("KafkaConsumer", in_child=self._enter_child)
+        self._assignment = Assignment()
+        self._errors = PollErrors(transport.clock, self._assignment)
+        transport.on_error = self._errors.report_client_error
         self._transport = transport = BoundedConsumer(transport)
         self._clock = transport.clock
         self._chosen = None if partitions is None else [_as_partition(tp) for tp in partitions]
         topics = settings.topics if self._chosen is None else tuple(sorted({tp.topic for tp in self._chosen}))
         self._topics = topics
-        self._assignment = Assignment()
         self._positions = Positions(transport, self._assignment)
         self._committer = Committer(transport.thread, transport, self._refusal)
         self._starts = StartPositions(transport, self._committer, settings.start, in_group=self._chosen is None)
-        self._errors = PollErrors(transport, self._assignment)
-        transport.on_error = self._errors.report_client_error
         self._rebalancer = Rebalancer(
             transport,
             self._assignment,

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.consumer.assignment import Assignment
 from monasca_common.kafka.errors import FatalError, MessagingError, OffsetOutOfRange, RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.base import ConsumerTransport, PartitionEvent
+from monasca_common.kafka.transport.base import PartitionEvent
 
 REPEAT_SECONDS = 1.0
 _END = "_PARTITION_EOF"  # not an error: librdkafka reports that everything in the log was fetched
@@ -18,8 +19,8 @@ _OUT_OF_RANGE = "_AUTO_OFFSET_RESET"  # what librdkafka calls it with auto.offse
 class PollErrors:
     """Collects errors for the next batch; an equal error of one partition at most once a second."""
 
-    def __init__(self, transport: ConsumerTransport, assignment: Assignment) -> None:
-        self._clock = transport.clock
+    def __init__(self, clock: Clock, assignment: Assignment) -> None:
+        self._clock = clock
         self._assignment = assignment
         self._reported_at: dict[tuple[object, ...], float] = {}
         self.pending: tuple[Exception, ...] = ()  # for the next batch

@@ -191,14 +191,6 @@ class BoundedConsumer(ConsumerTransport):
         self.thread.limit(until)
         self.topic_thread.limit(until)
 
-    @property
-    def on_error(self) -> Callable[[TransportError], None] | None:
-        return self._living().on_error
-
-    @on_error.setter
-    def on_error(self, heard: Callable[[TransportError], None] | None) -> None:
-        self._living().on_error = heard
-
     subscribe = _direct(ConsumerTransport.subscribe)
     assign_owned = _direct(ConsumerTransport.assign_owned)
     assign = _direct(ConsumerTransport.assign)

@@ -12,8 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, cimpl
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.errors import ClosedError, TransportError
+from monasca_common.kafka.errors import ClosedError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import Fetched, RebalanceCallbacks
@@ -52,14 +51,8 @@ _CALLS: Mapping[str, Callable[[Consumer, _Partitions, Any], _Partitions | None]]
 class ConfluentConsumer(LibrdkafkaConsumer):
     driver = "confluent"
 
-    def __init__(
-        self,
-        settings: ConsumerSettings,
-        *,
-        on_error: Callable[[TransportError], None] | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(settings, on_error=on_error, clock=clock)
+    def __init__(self, settings: ConsumerSettings) -> None:
+        super().__init__(settings)
         self._identity = id(self)
         self._group = Grouping(Message, settings.topics, translate)
         options = {**consumer_options(settings), "error_cb": self._heard}

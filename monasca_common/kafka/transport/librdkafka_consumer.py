@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError
@@ -34,15 +34,8 @@ class PartitionAnswer(NamedTuple):
 class LibrdkafkaConsumer(ConsumerTransport):
     """One librdkafka consumer. Its threads start here; nothing is asked of a broker before it subscribes or assigns."""
 
-    def __init__(
-        self,
-        settings: ConsumerSettings,
-        *,
-        on_error: Callable[[TransportError], None] | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self.clock = clock or SystemClock()
-        self.on_error = on_error
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self.clock: Clock = SystemClock()
         self._client_id = settings.connection.client_id
         # KIP-848 is incremental always; of the classic assignors only the cooperative one is.
         self._eager = settings.group_protocol == "classic" and settings.assignment_strategy != "cooperative-sticky"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,10 +48,9 @@ class MemoryConsumer(ConsumerTransport):
 
     driver = "memory"
 
-    def __init__(self, settings: ConsumerSettings, *, on_error: Callable[[TransportError], None] | None = None) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)
         self.clock = self._broker.clock
-        self.on_error = on_error
         self._group_id = settings.group_id
         self._membership = Membership(self._broker, settings)
         self._cursors: dict[TopicPartition, _ReadPosition] = {}

@@ -6,14 +6,13 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaError
 
-from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.errors import ClosedError, TransportError
+from monasca_common.kafka.errors import ClosedError
 from monasca_common.kafka.message import Columns, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import Fetched, PartitionEvent, RebalanceCallbacks
@@ -29,14 +28,8 @@ LOG = logging.getLogger(__name__)
 class NativeConsumer(LibrdkafkaConsumer):
     driver = "native"
 
-    def __init__(
-        self,
-        settings: ConsumerSettings,
-        *,
-        on_error: Callable[[TransportError], None] | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(settings, on_error=on_error, clock=clock)
+    def __init__(self, settings: ConsumerSettings) -> None:
+        super().__init__(settings)
         self._notices = Notices(LOG, self.clock, self._client_id)
         itself = weakref.ref(self)  # the client must not keep this object alive, which owns it
 

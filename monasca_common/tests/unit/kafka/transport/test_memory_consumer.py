@@ -31,7 +31,8 @@ class ConsumerCase(base.BaseTestCase):
         self.broker = self.kafka.broker
         self.broker.create_topic("t", 2)
         self.errors: list[TransportError] = []
-        self.consumer = MemoryConsumer(self.kafka.consumer_settings("t"), on_error=self.errors.append)
+        self.consumer = MemoryConsumer(self.kafka.consumer_settings("t"))
+        self.consumer.on_error = self.errors.append
         self.addCleanup(self.consumer.close)
 
     def fill(self, count, topic="t", partition=0, first=0):
