@@ -55,8 +55,7 @@ def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False
         options=guarded_options.parse(lines, option="producer_options", group=_WHERE),
         **fields,
     )
-    factory = plugins.memory_producer if settings.connection.driver == "memory" else plugins.kafka_producer
-    return ServiceProducer(factory(settings))
+    return ServiceProducer(plugins.open_producer(settings))
 
 
 def get_kafka_consumer(
@@ -87,9 +86,8 @@ def get_kafka_consumer(
         session_timeout_seconds=_SESSION_SECONDS,
         options={"topic.metadata.refresh.interval.ms": str(_METADATA_REFRESH_MS)},
     )
-    factory = plugins.memory_consumer if settings.connection.driver == "memory" else plugins.kafka_consumer
     return ServiceConsumer(
-        lambda listener: factory(settings, listener=listener),
+        lambda listener: plugins.open_consumer(settings, listener=listener),
         repartition_callback=repartition_callback,
         commit_callback=commit_callback,
         max_commit_interval=max_commit_interval,
