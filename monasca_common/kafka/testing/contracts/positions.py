@@ -66,17 +66,12 @@ class PositionContract(Scenario):
         consumer.seek(partition, 2)
         self.assertEqual(3, consumer.lag(5.0)[partition])
 
-    def test_an_offset_beyond_the_log_is_an_error_that_names_it(self) -> None:
+    def test_an_offset_beyond_the_log_is_an_error_that_names_it_and_silence_until_a_seek(self) -> None:
         partition, consumer = self.filled(2)
         consumer.seek(partition, 1000)
         error = self.await_error(consumer, OffsetOutOfRange)
         assert isinstance(error, OffsetOutOfRange)
         self.assertEqual((partition, 1000), (error.partition, error.offset))
-
-    def test_a_partition_out_of_range_stays_silent_until_it_is_sought(self) -> None:
-        partition, consumer = self.filled(2)
-        consumer.seek(partition, 1000)
-        self.await_error(consumer, OffsetOutOfRange)
         self.publish(partition.topic, [Record(b"other", partition=1)])
         self.assertEqual([b"other"], self.values(consumer, 1))
         consumer.seek(partition, 1)
