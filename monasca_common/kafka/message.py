@@ -116,20 +116,22 @@ class Columns(ABC):
     def pick(self, indices: Sequence[int]) -> Columns:
         """The messages at these ascending positions, without a reference to the others."""
         columns = {name: self.column(name) for name in COLUMNS}
-        return ListColumns({name: [column[index] for index in indices] for name, column in columns.items()})
+        picked = {name: [column[index] for index in indices] for name, column in columns.items()}
+        return LazyColumns(len(indices), picked.__getitem__)
 
 
-class ListColumns(Columns):
-    """Columns that are there."""
+class LazyColumns(Columns):
+    """Columns that ``read`` returns by name, when they are asked for."""
 
-    def __init__(self, columns: Mapping[str, list[Any]]) -> None:
-        self._columns = columns
+    def __init__(self, length: int, read: Callable[[str], list[Any]]) -> None:
+        self._length = length
+        self._read = read
 
     def __len__(self) -> int:
-        return len(self._columns["offsets"])
+        return self._length
 
     def column(self, name: str) -> list[Any]:
-        return self._columns[name]
+        return self._read(name)
 
 
 class MessageColumns(Columns):
@@ -146,19 +148,6 @@ class MessageColumns(Columns):
 
     def pick(self, indices: Sequence[int]) -> Columns:
         return MessageColumns([self._raw[index] for index in indices])
-
-
-class JoinedColumns(Columns):
-    """Columns one after the other."""
-
-    def __init__(self, parts: Sequence[Columns]) -> None:
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def column(self, name: str) -> list[Any]:
-        return [item for part in self._parts for item in part.column(name)]
 
 
 def _timestamp(raw: Any) -> int | None:
@@ -280,9 +269,11 @@ class PartitionBatch(Generic[T_co]):
     @classmethod
     def joined(cls, parts: Sequence[PartitionBatch[T]]) -> PartitionBatch[T]:
         """Neighbours of one partition and epoch, in order, as one batch; at least one."""
-        first = parts[0]
-        columns = JoinedColumns([part._columns for part in parts])
-        return PartitionBatch(first.topic_partition, first.epoch, columns, first.start_offset)
+        first, columns = parts[0], [part._columns for part in parts]
+        joined = LazyColumns(
+            sum(map(len, columns)), lambda name: [item for each in columns for item in each.column(name)]
+        )
+        return PartitionBatch(first.topic_partition, first.epoch, joined, first.start_offset)
 
     def __iter__(self) -> Iterator[Message[T_co]]:
         return map(self.message, range(len(self)))

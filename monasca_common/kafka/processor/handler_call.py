@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from monasca_common.kafka.errors import MisuseError, SerializationError, WrongType
-from monasca_common.kafka.message import Columns, Message, PartitionBatch, Record
+from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, Record
 from monasca_common.kafka.serialization.base import Serializer
 
 
@@ -105,20 +105,6 @@ class Caller:
         return list(returned) if isinstance(returned, Iterator) else returned
 
 
-class _DecodedColumns(Columns):
-    """The columns of a batch, with decoded values. No value (``None``) stays ``None``."""
-
-    def __init__(self, encoded: Columns, values: list[Any]) -> None:
-        self._encoded = encoded
-        self._values = values
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def column(self, name: str) -> list[Any]:
-        return self._values if name == "values" else self._encoded.column(name)
-
-
 class Undecodable(Exception):
     """Some values of a batch cannot be decoded: the error of each position."""
 
@@ -128,7 +114,8 @@ class Undecodable(Exception):
 
 
 def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatch[Any]:
-    """What the handler is given. Raises `Undecodable`; then nothing was handed to anybody."""
+    """What the handler is given; no value (``None``) stays ``None``. Raises `Undecodable`; then nothing was handed to
+    anybody."""
     if serializer is None:
         return part
     values: list[Any] = []
@@ -140,7 +127,8 @@ def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatc
             errors[index] = error
     if errors:
         raise Undecodable(errors)
-    decoded = _DecodedColumns(part._columns, values)
+    encoded = part._columns
+    decoded = LazyColumns(len(values), lambda name: values if name == "values" else encoded.column(name))
     return PartitionBatch(part.topic_partition, part.epoch, decoded, part.start_offset, part.next_offset)
 
 

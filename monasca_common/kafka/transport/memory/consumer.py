@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from monasca_common.kafka.errors import ClosedError, TransportError
-from monasca_common.kafka.message import Columns, ListColumns, Message, TopicPartition
+from monasca_common.kafka.message import Columns, LazyColumns, Message, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import (
     BEGINNING,
@@ -26,6 +27,14 @@ from monasca_common.kafka.transport.memory.group import Step
 from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.log import PartitionLog
 from monasca_common.kafka.transport.memory.membership import Membership
+
+_FIELDS: Mapping[str, Callable[[Message], Any]] = {
+    "offsets": attrgetter("offset"),
+    "keys": attrgetter("key"),
+    "values": attrgetter("value"),
+    "timestamps": attrgetter("timestamp_ms"),
+    "headers": attrgetter("headers"),
+}
 
 # As long as a real coordinator has been seen to hold a commit before the client gives up.
 _COMMIT_SECONDS = 45.0
@@ -287,15 +296,7 @@ class MemoryConsumer(ConsumerTransport):
 
 
 def _columns(messages: Sequence[Message]) -> Columns:
-    return ListColumns(
-        {
-            "offsets": [message.offset for message in messages],
-            "keys": [message.key for message in messages],
-            "values": [message.value for message in messages],
-            "timestamps": [message.timestamp_ms for message in messages],
-            "headers": [message.headers for message in messages],
-        }
-    )
+    return LazyColumns(len(messages), lambda name: list(map(_FIELDS[name], messages)))
 
 
 def _wrong_state(partition: TopicPartition, why: str) -> TransportError:
