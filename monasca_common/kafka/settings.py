@@ -219,7 +219,6 @@ class ProducerSettings:
 class ConsumerSettings:
     """One consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to ``<topic>.dlq``.
 
-    ``assignment_strategy``: which member gets which partition, with ``group_protocol`` classic.
     ``max_uncommitted_messages``: a partition with so many offsets that are read and not committed is paused.
     """
 
@@ -241,6 +240,16 @@ class ConsumerSettings:
         },
         librdkafka=("group.protocol",),
         help="The protocol by which the members of a group share its partitions.",
+    )
+    assignment_strategy: str | None = option(
+        None,
+        choices={
+            "cooperative-sticky": "only partitions that move stop",
+            "range": "everything stops; partitions of the same number go to the same member",
+            "roundrobin": "everything stops; partitions are dealt out in turn",
+        },
+        librdkafka=("partition.assignment.strategy",),
+        help="Which member gets which partition, with group_protocol classic. Unset: cooperative-sticky.",
     )
     session_timeout_seconds: float | None = option(
         None,
@@ -312,7 +321,6 @@ class ConsumerSettings:
         help="The topic for messages that can never be handled, on this consumer's own servers. "
         'Unset: the topic\'s name followed by ".dlq".',
     )
-    assignment_strategy: Literal["cooperative-sticky", "range", "roundrobin"] = "cooperative-sticky"
     max_uncommitted_messages: int = 100_000
     options: Mapping[str, str] = option(
         name="consumer_options",

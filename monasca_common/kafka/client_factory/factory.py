@@ -7,7 +7,7 @@ New code uses `load_producer` and `load_consumer`, which report more. The page o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.client_factory.clients import ServiceConsumer, ServiceProducer
@@ -19,7 +19,7 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, 
 _MEMORY = "memory://"
 # As the client had that these services were written for: their members can share a group with ours, so that a service
 # can be upgraded, and taken back, one process at a time. A member that was killed is missed as soon as ever.
-_STRATEGY: Final = "range"
+_STRATEGY = "range"
 _SESSION_SECONDS = 10.0
 _METADATA_REFRESH_MS = 10_000  # how soon a topic that was missing is found; librdkafka's own is five minutes
 _WHERE = "the arguments of the client factory"

@@ -143,11 +143,11 @@ def _dead_letter_topic(read: GroupReader, topics: tuple[str, ...]) -> str | None
 
 def _check_membership(read: GroupReader) -> None:
     if read["group_protocol"] == "consumer":
-        if read["session_timeout_seconds"] is not None:
-            raise read.error(
-                "session_timeout_seconds",
-                "is the brokers' to decide with group_protocol=consumer: remove it, or use classic",
-            )
+        for name in ("assignment_strategy", "session_timeout_seconds"):
+            if read[name] is not None:
+                raise read.error(
+                    name, "is the brokers' to decide with group_protocol=consumer: remove it, or use classic"
+                )
     elif (read["session_timeout_seconds"] or 0) > read["max_poll_interval_seconds"]:
         raise read.error("session_timeout_seconds", "is longer than max_poll_interval_seconds: raise the latter")
     if read["max_wait_time_seconds"] >= read["max_poll_interval_seconds"]:

@@ -43,8 +43,6 @@ _REFUSED_OF_CONSUMERS = {
     "auto.offset.reset": "a group would silently jump over what it lost: use start for groups without offsets",
     "enable.partition.eof": "the consumer sets it, to move its position past what is no message: leave it out",
     "offset.store.method": "offsets belong to the group: leave it out",
-    "partition.assignment.strategy": "cooperative-sticky is set, so that only partitions that move stop: leave it "
-    "out, or let the brokers decide with group_protocol=consumer",
     "isolation.level": "messages of aborted transactions would be read; read_committed is set: leave it out",
     "heartbeat.interval.ms": "it follows from the session time-out: use session_timeout_seconds",
 }

@@ -22,7 +22,6 @@ def _group(name: str, **decisions: str) -> OldGroup:
 OLD_GROUPS: tuple[OldGroup, ...] = (
     _group(
         KAFKA_GROUP,
-        assignment_strategy="cooperative-sticky, or with group_protocol=consumer the brokers",
         isolation_level="consumers read what is committed",
         max_uncommitted_messages="a partition with 100,000 offsets that are read and not committed is paused",
     ),

@@ -38,7 +38,10 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self.clock: Clock = SystemClock()
         self._client_id = settings.connection.client_id
         # KIP-848 is incremental always; of the classic assignors only the cooperative one is.
-        self._eager = settings.group_protocol == "classic" and settings.assignment_strategy != "cooperative-sticky"
+        self._eager = settings.group_protocol == "classic" and settings.assignment_strategy not in (
+            None,
+            "cooperative-sticky",
+        )
         self._callbacks: RebalanceCallbacks | None = None
         self._rebalancing = False
         self._closing = False

@@ -105,7 +105,7 @@ def _classic_options(settings: ConsumerSettings) -> dict[str, object]:
     else:
         session_ms = _ms(settings.session_timeout_seconds)
     return {
-        "partition.assignment.strategy": settings.assignment_strategy,
+        "partition.assignment.strategy": settings.assignment_strategy or "cooperative-sticky",
         "session.timeout.ms": session_ms,
         "heartbeat.interval.ms": min(_DEFAULT_HEARTBEAT_MS, session_ms // 3),
     }

@@ -261,7 +261,7 @@ class TestCrash(CrashCase):
     def take_partition_away(self):
         """A second member joins once the first has begun, and leaves without having committed anything."""
         self.wait_until(lambda: self.committed(self.topic) > 0)
-        other = self.consumer(self.topic, session_timeout_seconds=2.0, assignment_strategy="cooperative-sticky")
+        other = self.consumer(self.topic, session_timeout_seconds=2.0, assignment_strategy=None)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and not other.assignment():
             other.poll(1, timeout=0.1)

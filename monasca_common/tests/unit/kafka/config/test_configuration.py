@@ -152,9 +152,10 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
         self.assertIn("start in group [kafka_metrics] is 'yesterday'", said)
 
     def test_what_brokers_decide_is_refused_with_kip_848(self):
-        conf = self.with_kafka("group_protocol = consumer", kafka_metrics="session_timeout_seconds = 10")
-        said = self.refused(consumer_settings, conf, "kafka_metrics")
-        self.assertIn("session_timeout_seconds in group [kafka_metrics]", said)
+        for line in ("assignment_strategy = range", "session_timeout_seconds = 10"):
+            conf = self.with_kafka("group_protocol = consumer", kafka_metrics=line)
+            said = self.refused(consumer_settings, conf, "kafka_metrics")
+            self.assertIn(f"{line.split()[0]} in group [kafka_metrics]", said)
 
     def test_a_session_may_not_outlast_the_poll_interval(self):
         conf = self.with_kafka("session_timeout_seconds = 60", "max_poll_interval_seconds = 30")
