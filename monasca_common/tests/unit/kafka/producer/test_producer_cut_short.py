@@ -89,10 +89,12 @@ class SendRacingCloseTest(CutShortCase):
     def sent_while_closed(self, producer, record, owner, name):
         """What a `send` returned or raised, and the report of a close between it and ``owner.name``."""
         reports, call = [], getattr(owner, name)
+        client = producer._limits.main._client
 
         def close_first(*arguments):
             setattr(owner, name, call)
             reports.append(self.closed_as_time_passes(producer))
+            self.wait_until(lambda: client._closed)  # on the client's thread, which has real time for it
             return call(*arguments)
 
         setattr(owner, name, close_first)
