@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from monasca_common.models import times
-from monasca_common.pipeline.evaluate.levels import EvaluationLevels
+from monasca_common.pipeline.evaluate.gauges import EvaluationLevels
 from monasca_common.pipeline.jobs.activity import JobState
 from monasca_common.pipeline.status import JobStatus
 

@@ -14,8 +14,8 @@ from monasca_common.pipeline.aggregate import periods
 from monasca_common.pipeline.aggregate.periods import Closing
 from monasca_common.pipeline.archive import manifest
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
-from monasca_common.pipeline.evaluate import levels
-from monasca_common.pipeline.evaluate.levels import EvaluationLevels
+from monasca_common.pipeline.evaluate import gauges
+from monasca_common.pipeline.evaluate.gauges import EvaluationLevels
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
@@ -99,7 +99,7 @@ def _evaluate_statuses(conf: cfg.ConfigOpts, now_ms: int) -> list[JobStatus]:
     offset_store = OffsetStore(stream.connection)
     offset_store.check()
     with offset_store.reading() as connection:
-        evaluation = levels.read(connection, stream.name)
+        evaluation = gauges.read(connection, stream.name)
     if evaluation is None and EVALUATE_GROUP not in conf.list_all_sections():
         return []
     _, _, status = _job_status("evaluate", stream, now_ms)

@@ -12,9 +12,9 @@ from monasca_common.audit.reporter import audited
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.metrics import EVALUATE, LevelsCollector
-from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
+from monasca_common.pipeline.evaluate.gauges import EVALUATE, LevelsCollector
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
+from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher

@@ -388,7 +388,7 @@ alarm_dimension = sa.Table(
 # The state of each sub-expression in each alarm. ``windows``: those of the sub-expression that it is made of.
 # ``empty_evaluations``: how many in a row saw no measurement. ``decided``: the end of the latest window that a crossing
 # decided. ``newest``: of ``last``, the reading that decided, as in ``alarm_window.readings``. ``summary``: of the older
-# windows of a sub-expression with many periods, as `monasca_common.pipeline.evaluate.summaries` writes it.
+# windows of a sub-expression with many periods, as `monasca_common.pipeline.evaluate.windows` writes it.
 sub_alarm = sa.Table(
     "sub_alarm",
     metadata,

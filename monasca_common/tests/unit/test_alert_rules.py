@@ -29,7 +29,7 @@ from monasca_common.notification.status import NotificationMetrics
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.persister.status import Status
 from monasca_common.persister.status_server import metrics as persister_metrics
-from monasca_common.pipeline.evaluate.metrics import lost_transitions
+from monasca_common.pipeline.evaluate.gauges import lost_transitions
 from monasca_common.storage.base import Kind
 from monasca_common.tests.unit.test_metrics_table import Collected, told_metrics
 

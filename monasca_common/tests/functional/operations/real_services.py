@@ -13,9 +13,9 @@ import fixtures
 from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.pipeline.evaluate import progress
-from monasca_common.pipeline.evaluate.metrics import LevelsCollector, lost_transitions
-from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate import watermark
+from monasca_common.pipeline.evaluate.gauges import LevelsCollector, lost_transitions
+from monasca_common.pipeline.evaluate.watermark import StoredProgress
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.timing import PartitionLag
@@ -130,7 +130,7 @@ class RealServices(Waiting):
 
     def serve_evaluator(self, url):
         with OffsetStore(url).writing() as connection:
-            progress.save(connection, "evaluate", StoredProgress(1, 0))
+            watermark.save(connection, "evaluate", StoredProgress(1, 0))
         status = JobStatusSettings(port=self.ports[EVALUATOR])
         levels = LevelsCollector(url, "evaluate")
         watcher = self.useFixture(Entered(served("evaluate", status, JobWatcher(), levels, lost_transitions()))).value

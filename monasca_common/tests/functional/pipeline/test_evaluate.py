@@ -14,8 +14,8 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.settings import EvaluateSettings
+from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.postgresql.partitions import partition_name

@@ -11,7 +11,7 @@ from monasca_common.alarms.alarm_queries import WhichAlarms
 from monasca_common.alarms.alarm_tables import Alarms
 from monasca_common.alarms.database import AlarmsDatabase, Slice
 from monasca_common.kafka import failpoints
-from monasca_common.pipeline.evaluate import chunk
+from monasca_common.pipeline.evaluate import passes
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
 from monasca_common.tests.periodic import periodic
@@ -157,7 +157,7 @@ class StateSetByHandTest(ChangesCase):
 
     def test_a_state_set_by_hand_while_its_chunk_is_evaluated_stays(self):
         _, job, alarm_id = self.alarming("last(cpu) > 5")
-        load = chunk.load
+        load = passes.load
 
         def set_meanwhile(*arguments):
             loaded = load(*arguments)
@@ -166,7 +166,7 @@ class StateSetByHandTest(ChangesCase):
 
         self.event_ms += 1
         self.measure(1.0)
-        with mock.patch.object(chunk, "load", set_meanwhile):
+        with mock.patch.object(passes, "load", set_meanwhile):
             job.step()
         self.assertEqual("UNDETERMINED", self.alarms.get("t", alarm_id).state)
         self.assertEqual([NEW_ALARM, ("ALARM", "UNDETERMINED", "a")], self.changes())

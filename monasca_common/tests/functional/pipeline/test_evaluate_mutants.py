@@ -7,11 +7,11 @@ from unittest import mock
 from monasca_common.alarms import outbox
 from monasca_common.kafka import failpoints
 from monasca_common.pipeline.errors import Fenced
-from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.horizon import Look
-from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
-from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.evaluate.passes import Rounds
+from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
+from monasca_common.pipeline.evaluate.watermark import Look
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
@@ -133,7 +133,7 @@ class ComparedAndSwappedTest(EvaluateCase):
 
     # Rule 46
     def test_mutant_without_compare_and_swap_counts_an_empty_window_twice(self):
-        with mock.patch.object(progress, "hold", lambda *_: None):
+        with mock.patch.object(watermark, "hold", lambda *_: None):
             self.assertEqual([OK, SILENT], self.race())
 
 

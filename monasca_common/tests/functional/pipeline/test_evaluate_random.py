@@ -8,7 +8,7 @@ from unittest import mock
 from monasca_common.alarms.expression import And, Expression, Or, SubExpression
 from monasca_common.alarms.grammar import FUNCTIONS
 from monasca_common.kafka.message import Record
-from monasca_common.pipeline.evaluate import horizon
+from monasca_common.pipeline.evaluate import watermark
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
@@ -33,7 +33,7 @@ class RandomEvaluationTest(EvaluateCase):
         batches = [_batches(random, expression, horizons) for expression in expressions]
         job = self.evaluation(one_task_offsets=0, min_partitions=3, delay_seconds=DELAY_MS // 1000)
         # The clock jumps from batch to batch.
-        with mock.patch.object(horizon, "LONGEST_SILENCE_MS", 2**52):
+        with mock.patch.object(watermark, "LONGEST_SILENCE_MS", 2**52):
             for position, horizon_ms in enumerate(horizons):
                 self.clock.now_ms = self.base_ms + horizon_ms
                 texts = [self.text(number, one) for number, own in enumerate(batches) for one in own[position][0]]

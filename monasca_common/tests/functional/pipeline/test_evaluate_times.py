@@ -10,7 +10,7 @@ import confluent_kafka.admin
 from monasca_common.alarms.expression import parse
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import Record
-from monasca_common.pipeline.evaluate import horizon
+from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.tests.functional.pipeline.test_evaluate import DAY_MS, MINUTE_MS, EvaluateCase
 from monasca_common.tests.periodic import periodic
@@ -124,7 +124,7 @@ class OutageTest(TimelineCase):
 
     # Rule 44
     def test_mutant_that_takes_an_outage_for_silence_of_hosts(self):
-        with mock.patch.object(horizon, "LONGEST_SILENCE_MS", 2**52):
+        with mock.patch.object(watermark, "LONGEST_SILENCE_MS", 2**52):
             told = self.outage()
         self.assertIn("UNDETERMINED", told["low", "a"])
         self.assertIn("OK", told["high", "b"])

@@ -17,12 +17,12 @@ from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import DefinitionsChanged
-from monasca_common.pipeline.evaluate import active, window_table
+from monasca_common.pipeline.evaluate import definitions, windows
 from monasca_common.pipeline.evaluate.batch import Merging
-from monasca_common.pipeline.evaluate.folding import Folding
-from monasca_common.pipeline.evaluate.horizon import Look
-from monasca_common.pipeline.evaluate.matching import SubExpressionIndex
-from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
+from monasca_common.pipeline.evaluate.passes import Rounds
+from monasca_common.pipeline.evaluate.watermark import Look
+from monasca_common.pipeline.evaluate.windows import Folding
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql import tables
@@ -53,21 +53,21 @@ class ApiDuringMergeTest(PostgresqlTestCase):
     def merge(self, host="a", meanwhile=lambda: None, **changes):
         """Merge a measurement of cpu; call ``meanwhile`` when all of it is merged, before it is committed."""
         with self.offset_store.reading() as connection:
-            known = active.current(connection)
+            known = definitions.current(connection)
         folding = Folding()
         dimensions = {"host": host}
         series = Series(series_id("t", "r", "cpu", dimensions), "t", "r", "cpu", dimensions)
         for target in SubExpressionIndex(known.sub_expressions).targets(series):
             folding.series(target, series).add((float(NOW_MS), 0, 0, 9.0), NOW_MS)
         rows = list(folding.rows())
-        clear = window_table.clear
+        clear = windows.clear
 
         def cleared(*arguments):
             clear(*arguments)
             meanwhile()
 
-        with mock.patch.object(window_table, "clear", cleared), self.offset_store.writing() as connection:
-            window_table.insert(connection, host, 7, NOW_MS, rows)
+        with mock.patch.object(windows, "clear", cleared), self.offset_store.writing() as connection:
+            windows.insert(connection, host, 7, NOW_MS, rows)
             staged = StagedAttempts((7,), len(rows))
             return self.merging.merge(connection, host, staged, known, LOOK, **({"takes_what_fits": False} | changes))
 

@@ -2,8 +2,9 @@
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from monasca_common.pipeline.evaluate import chunk
-from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedDefinitions
+from monasca_common.pipeline.evaluate import passes
+from monasca_common.pipeline.evaluate.definitions import LoadedDefinitions
+from monasca_common.pipeline.evaluate.passes import DueSpan
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
@@ -42,13 +43,13 @@ class PostgresqlRoundsTest(RoundsContract, PostgresqlTestCase):
         alarms = self.alarms("avg(m) > 1")
         self.copy(alarms.ids[0], 20_000)
         with self.offset_store.writing() as connection:
-            chunk.prefer_indexes(connection)
+            passes.prefer_indexes(connection)
             told = []
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
             span = DueSpan(30_000, 90_000, 30_000)
-            rows = chunk.next_alarms(connection, span, "5", 400)
+            rows = passes.next_alarms(connection, span, "5", 400)
             definitions = LoadedDefinitions().load(connection, 1, {alarms.definition.id})
-            self.assertEqual(400, len(chunk.load(connection, rows, definitions, span)))
+            self.assertEqual(400, len(passes.load(connection, rows, definitions, span)))
             plans = [self.plan(connection, *each) for each in told]
         self.assertIn("alarm_window_pkey", "".join(plans))
         for table in ("alarm", "sub_alarm", "alarm_part", "alarm_window"):

@@ -12,8 +12,8 @@ from monasca_common.cli.pipeline_status import status_lines
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 from monasca_common.pipeline.aggregate import periods
-from monasca_common.pipeline.evaluate import progress
-from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate import watermark
+from monasca_common.pipeline.evaluate.watermark import StoredProgress
 from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import Heartbeat, JobState, LastBatch
 from monasca_common.pipeline.settings import aggregate_settings
@@ -117,7 +117,7 @@ class EvaluationTest(JobStatusCase):
         job = "spark-evaluate/metrics"
         with self.offset_store.writing() as connection:
             horizons_ms = {0: NOON_MS + 9000, 1: NOON_MS + 8000}
-            progress.save(connection, job, StoredProgress(NOON_MS, 0, horizons_ms=horizons_ms))
+            watermark.save(connection, job, StoredProgress(NOON_MS, 0, horizons_ms=horizons_ms))
             outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
         _, status = job_statuses(self.configuration(), SetClock(self.now_ms))
         levels = status.evaluation

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rounds do on each database: tests that a case with ``settings``, ``offset_store`` and ``fill_history`` inherits.
 
-Seen red: a chunk that saves its place in a transaction of its own (empty windows count twice), `progress.hold` without
+Seen red: a chunk that saves its place in a transaction of its own (empty windows count twice), `watermark.hold` without
 its comparison, the outbox cleared before it is published, and a chunk that ignores what was set by hand.
 """
 
@@ -34,12 +34,10 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.evaluate import chunk, forgetting, horizon, progress, summaries
-from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
-from monasca_common.pipeline.evaluate.horizon import Look
-from monasca_common.pipeline.evaluate.progress import StoredProgress
-from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
-from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark, windows
+from monasca_common.pipeline.evaluate.passes import Rounds
+from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
+from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Look, StoredProgress
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
 from monasca_common.tests.unit.alarms.test_against_reference import (
@@ -72,8 +70,8 @@ class StoredAlarms:
         self.ids = [f"{number}-{self.definition.id}" for number in range(count)]
         self.offset = 0
         with offset_store.writing() as connection:
-            self.subs = chunk._sub_expressions(connection, [self.definition.id])[self.definition.id]
-            progress.save(connection, self.job, StoredProgress(0, DELAY_MS))
+            self.subs = definitions._sub_expressions(connection, [self.definition.id])[self.definition.id]
+            watermark.save(connection, self.job, StoredProgress(0, DELAY_MS))
             for alarm_id in self.ids:
                 self._insert(connection, alarm_id)
 
@@ -127,9 +125,9 @@ class StoredAlarms:
             partial = partial.merge(known, sub)
             readings = [*readings, *readings_of(row.readings)]
             readings = runs(sub, readings) if is_last else readings
-        decided_ms = progress.load(connection, self.job).evaluated_to_ms - DELAY_MS
+        decided_ms = watermark.load(connection, self.job).evaluated_to_ms - DELAY_MS
         if start_ms < decided_ms - evaluation.MOST_VALUES * sub.period * 1000:
-            summaries.forget(connection, [(alarm_id, stored.id)])
+            windows.forget(connection, [(alarm_id, stored.id)])
         values = of | {
             "windows": stored.windows,
             "record_count": partial.count,
@@ -179,7 +177,7 @@ class RoundsContract:
 
     def stored(self, alarms):
         with self.offset_store.reading() as connection:
-            return progress.load(connection, alarms.job)
+            return watermark.load(connection, alarms.job)
 
     @few
     @given(expressions, st.data())
@@ -233,7 +231,7 @@ class RoundsContract:
             alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(minutes)])
             rounds = self.rounds(alarms)
             rounds.run(look(0, minutes * 60_000))
-            with mock.patch.object(chunk, "_partial", wraps=chunk._partial) as read:
+            with mock.patch.object(passes, "_partial", wraps=passes._partial) as read:
                 for minute in range(minutes, minutes + 16):
                     alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0)])
                     rounds.run(look(minute * 60_000, minute * 60_000 + 60_000))
@@ -297,10 +295,10 @@ class RoundsContract:
         alarms = self.alarms("last(m) > 1")
         self.rounds(alarms).run(Look(1000, {0, 1}))
         stale = self.stored(alarms)
-        merged = horizon.after(stale, Look(1_000_000, {1}, {0: 1000}), 0)
+        merged = watermark.after(stale, Look(1_000_000, {1}, {0: 1000}), 0)
         self.assertEqual(1, len(merged.standstills))
         with self.offset_store.writing() as connection:
-            progress.save(connection, alarms.job, merged)
+            watermark.save(connection, alarms.job, merged)
         self.assertRaises(EvaluatorFenced, self.rounds(alarms)._open, stale, Look(1500, {1}))
         self.assertEqual(merged, self.stored(alarms))
 
@@ -308,7 +306,7 @@ class RoundsContract:
         alarms = self.alarms(count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        load = chunk.load
+        load = passes.load
 
         def set_meanwhile(connection, *of_chunk):
             loaded = load(connection, *of_chunk)
@@ -316,7 +314,7 @@ class RoundsContract:
             connection.execute(own.values(state="OK", state_updated=5, version=1))
             return loaded
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.chunk.load", set_meanwhile))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.passes.load", set_meanwhile))
         self.rounds(alarms).run(look(0, 2000))
         self.assertEqual(["OK", "ALARM"], [row.state for row in self.rows(tables.alarm)])
         self.assertEqual(["ALARM", "ALARM"], [row.state for row in self.rows(tables.sub_alarm)])
@@ -513,8 +511,8 @@ class RoundsContract:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
         rounds = self.rounds(alarms)
         rounds.run(look(0, 150_000))
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.forgetting.PORTION_ROWS", 3))
-        with mock.patch.object(forgetting, "_portion", wraps=forgetting._portion) as portion:
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.cleanup.PORTION_ROWS", 3))
+        with mock.patch.object(cleanup, "_portion", wraps=cleanup._portion) as portion:
             rounds.forget(DAY_MS + 1)
         self.assertEqual({b"new"}, {bytes(row.series_id)[:3] for row in self.rows(tables.alarm_series)})
         self.assertEqual((7, []), (len(self.rows(tables.alarm_series)), self.rows(tables.alarm_window)))

@@ -15,14 +15,12 @@ from monasca_common.alarms.expression import And, Expression, Or, SubExpression
 from monasca_common.alarms.grammar import FUNCTIONS
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.series import Series, series_id
-from monasca_common.pipeline.evaluate import active, progress, window_table
-from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
+from monasca_common.pipeline.evaluate import definitions, watermark, windows
 from monasca_common.pipeline.evaluate.batch import Merging
-from monasca_common.pipeline.evaluate.folding import Folding
-from monasca_common.pipeline.evaluate.horizon import Look
-from monasca_common.pipeline.evaluate.matching import SubExpressionIndex
-from monasca_common.pipeline.evaluate.progress import StoredProgress
-from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
+from monasca_common.pipeline.evaluate.passes import Rounds
+from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Look, StoredProgress
+from monasca_common.pipeline.evaluate.windows import Folding
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
@@ -115,19 +113,19 @@ class CatchUpTest(DatabaseCase):
         rounds = Rounds(self.offset_store, job, DELAY_MS, 0, clock)
         merging = Merging(job, DELAY_MS, 0, self.offset_store, rounds, clock)
         with self.offset_store.writing() as connection:
-            progress.save(connection, job, StoredProgress(0, DELAY_MS, horizons_ms={0: 0}))
+            watermark.save(connection, job, StoredProgress(0, DELAY_MS, horizons_ms={0: 0}))
         known_ms = offset = 0
         for measured, horizon_ms in batches:
             clock.advance((horizon_ms - known_ms) / 1000)
             arrivals = set(range(known_ms // BUCKET_MS * BUCKET_MS, horizon_ms, BUCKET_MS))
             look = Look(horizon_ms, frozenset({0}), {}, arrivals)
             with self.offset_store.reading() as connection:
-                known = active.current(connection)
+                known = definitions.current(connection)
             rows = folded(known, measured, f"x{number}", offset)
             if rows:
                 staged = StagedAttempts((7,), len(rows))
                 with self.offset_store.writing() as connection:
-                    window_table.insert(connection, "batch", 7, 0, rows)
+                    windows.insert(connection, "batch", 7, 0, rows)
                     merging.merge(connection, "batch", staged, known, look, takes_what_fits=False)
             rounds.run(look)
             rounds.forget(clock.time_ms())

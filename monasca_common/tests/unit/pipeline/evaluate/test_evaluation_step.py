@@ -9,11 +9,11 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory.clock import VirtualClock
-from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.progress import StoredProgress
-from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
+from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
+from monasca_common.pipeline.evaluate.watermark import StoredProgress
 from monasca_common.pipeline.source.topic import Extent, SourceTopic
 from monasca_common.pipeline.windows import FUTURE_MS
 from monasca_common.storage import StorageSettings
@@ -46,7 +46,7 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
         self.addCleanup(database.close)
         self.alarms = StoredAlarms(database, self.offset_store, MAXIMUM)
         with self.offset_store.writing() as connection:
-            progress.save(connection, settings.stream.name, StoredProgress(0, settings.delay_seconds * 1000))
+            watermark.save(connection, settings.stream.name, StoredProgress(0, settings.delay_seconds * 1000))
         publisher = TransitionPublisher(self.offset_store, RecordingProducer(), settings.alarm_transitions_topic)
         spark = SimpleNamespace(conf={})
         clock = VirtualClock(start_ms=2000)

@@ -13,8 +13,8 @@ from monasca_common.alarms.partial_text import readings_of, readings_text, sums_
 from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
-from monasca_common.pipeline.evaluate.folding import Folding, merged_rows, partial_of
-from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, SubExpressionIndex
+from monasca_common.pipeline.evaluate.definitions import ActiveSubExpression, SubExpressionIndex
+from monasca_common.pipeline.evaluate.windows import Folding, merged_rows, partial_of
 
 SERIES = Series(series_id("t", "r", "cpu", {"host": "h"}), "t", "r", "cpu", {"host": "h"})
 TEXTS = (

@@ -4,8 +4,8 @@ from oslotest import base
 
 from monasca_common.alarms.expression import parse
 from monasca_common.models.series import Series
-from monasca_common.pipeline.evaluate import frames
-from monasca_common.pipeline.evaluate.matching import ActiveSubExpression
+from monasca_common.pipeline.evaluate import batch
+from monasca_common.pipeline.evaluate.definitions import ActiveSubExpression
 from monasca_common.pipeline.spark.counts import Greatest
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope
 
@@ -25,8 +25,8 @@ class ArrivalsOfFoldingTest(base.BaseTestCase):
     def arrivals(self, records):
         found = []
         on_nothing = lambda *_: None  # noqa: E731
-        definitions = frames.portable_definitions([])
-        folding = frames.RecordFolding(definitions, 0, on_nothing, on_nothing, lambda *each: found.append(each))
+        definitions = batch.portable_definitions([])
+        folding = batch.RecordFolding(definitions, 0, on_nothing, on_nothing, lambda *each: found.append(each))
         rows = [
             dict(zip(("partition", "offset", "kafka_ms"), each, strict=True)) | {"value": b"{}"} for each in records
         ]
@@ -49,7 +49,7 @@ class ArrivalsOfFoldingTest(base.BaseTestCase):
 class FoldingTaskTest(base.BaseTestCase):
     def test_of_series_that_no_definition_has_nothing_is_kept(self):
         sub = parse("max(m) > 1").sub_expressions[0]
-        task = frames._FoldingTask(frames._Matcher([ActiveSubExpression("s", 0, "t", (), 0, sub)]))
+        task = batch._FoldingTask(batch._Matcher([ActiveSubExpression("s", 0, "t", (), 0, sub)]))
         one, other = (Series(name.encode(), "t", "r", name, {}) for name in ("m", "n"))
         self.assertEqual((1, 0), (len(task.folded(one)), len(task.folded(other))))
         self.assertEqual([b"m"], list(task.known))
@@ -62,13 +62,13 @@ class FoldedAgainTest(base.BaseTestCase):
     def rejected(self, now, told):
         """(offsets of dead letters, how many records are rejected)."""
         letters, counts = [], []
-        folding = frames.RecordFolding(
-            frames.portable_definitions(list(map(self.active, now))),
+        folding = batch.RecordFolding(
+            batch.portable_definitions(list(map(self.active, now))),
             1_000,
             lambda _, found: letters.extend(sorted(found)),
             lambda _, rejected, __: counts.append(rejected),
             lambda *_: None,
-            tuple(frames.portable_definitions([self.active(name)]) for name in told),
+            tuple(batch.portable_definitions([self.active(name)]) for name in told),
         )
         meta = {"tenantId": "t", "region": "r"}
         values = [b"{", *(envelope(name, DAY_MS, 1.0, meta=meta) for name in ("cpu", "mem", "disk"))]

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.alarms.evaluation import Standstill
-from monasca_common.pipeline.evaluate.horizon import Look, after, begun, least_ms
-from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate.watermark import Look, StoredProgress, after, begun, least_ms
 
 DAY_MS = 86_400_000
 GRACE_MS = 30_000

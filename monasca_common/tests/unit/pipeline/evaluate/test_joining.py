@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from monasca_common.pipeline.evaluate.joining import AlarmPart, join
+from monasca_common.pipeline.evaluate.alarms import AlarmPart, join
 
 CPU, DISK = "cpu", "disk"
 

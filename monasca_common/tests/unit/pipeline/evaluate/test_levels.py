@@ -5,9 +5,9 @@ from prometheus_client import CollectorRegistry
 
 from monasca_common.alarms import outbox
 from monasca_common.kafka.transport.memory.clock import VirtualClock
-from monasca_common.pipeline.evaluate import levels, progress
-from monasca_common.pipeline.evaluate.metrics import KNOWN_SECONDS, LevelsCollector
-from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate import gauges, watermark
+from monasca_common.pipeline.evaluate.gauges import KNOWN_SECONDS, LevelsCollector
+from monasca_common.pipeline.evaluate.watermark import StoredProgress
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
@@ -28,7 +28,7 @@ class LevelsCollectorTest(DatabaseCase):
     def begin(self):
         with self.offset_store.writing() as connection:
             stored = StoredProgress(NOON_MS - 60_000, 0, horizons_ms={0: NOON_MS - 2000, 1: NOON_MS - 1000})
-            progress.save(connection, "job", stored)
+            watermark.save(connection, "job", stored)
 
     def test_ages_states_and_what_waits(self):
         self.begin()
@@ -45,7 +45,7 @@ class LevelsCollectorTest(DatabaseCase):
 
     def test_ages_grow_while_the_database_is_asked_now_and_then(self):
         self.begin()
-        with mock.patch.object(levels, "read", wraps=levels.read) as read:
+        with mock.patch.object(gauges, "read", wraps=gauges.read) as read:
             self.value("alarms", state="OK")
             self.clock.advance(KNOWN_SECONDS - 1)
             self.assertEqual(60 + KNOWN_SECONDS - 1, self.value("evaluation_delay_seconds"))

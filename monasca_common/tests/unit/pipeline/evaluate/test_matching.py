@@ -7,7 +7,7 @@ from oslotest import base
 
 from monasca_common.alarms.expression import parse
 from monasca_common.models.series import Series, series_id
-from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, SubExpressionIndex, match_key
+from monasca_common.pipeline.evaluate.definitions import ActiveSubExpression, SubExpressionIndex, match_key
 
 
 def active(number, text, *, tenant="t", match_by=(), created_ms=0):

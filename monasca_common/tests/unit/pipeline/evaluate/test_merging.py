@@ -15,13 +15,12 @@ from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import StagingLost
-from monasca_common.pipeline.evaluate import active, alarm_making, progress, summaries, window_table
+from monasca_common.pipeline.evaluate import alarms, definitions, watermark, windows
 from monasca_common.pipeline.evaluate.batch import Merging
-from monasca_common.pipeline.evaluate.folding import Folding
-from monasca_common.pipeline.evaluate.horizon import Look
-from monasca_common.pipeline.evaluate.matching import SubExpressionIndex
-from monasca_common.pipeline.evaluate.progress import StoredProgress
-from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
+from monasca_common.pipeline.evaluate.passes import Rounds
+from monasca_common.pipeline.evaluate.watermark import Look, StoredProgress
+from monasca_common.pipeline.evaluate.windows import Folding
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
@@ -44,7 +43,7 @@ class MergingCase(DatabaseCase):
 
     def known(self):
         with self.offset_store.reading() as connection:
-            return active.current(connection)
+            return definitions.current(connection)
 
     def folded(self, known, measurements):
         index, folding = SubExpressionIndex(known.sub_expressions), Folding()
@@ -61,14 +60,14 @@ class MergingCase(DatabaseCase):
         rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
-            window_table.insert(connection, "batch", 7, NOW_MS, rows)
-            window_table.insert(connection, "batch", 8, NOW_MS, rows)  # an attempt that does not count
-            window_table.check(connection, "batch", staged)
-            window_table.leave_out_changed(connection, "batch", staged)
-            window_table.merge(connection, "batch", staged, {each.id: each for each in known.sub_expressions})
-            made = alarm_making.make_alarms(connection, "batch", staged, NOW_MS)
-            alarm_making.note_changed(connection, "batch", staged)
-            window_table.clear(connection, "batch", NOW_MS)
+            windows.insert(connection, "batch", 7, NOW_MS, rows)
+            windows.insert(connection, "batch", 8, NOW_MS, rows)  # an attempt that does not count
+            windows.check(connection, "batch", staged)
+            windows.leave_out_changed(connection, "batch", staged)
+            windows.merge(connection, "batch", staged, {each.id: each for each in known.sub_expressions})
+            made = alarms.make_alarms(connection, "batch", staged, NOW_MS)
+            alarms.note_changed(connection, "batch", staged)
+            windows.clear(connection, "batch", NOW_MS)
         self.assertEqual([], self.rows(tables.alarm_staging, "batch"))
         return made
 
@@ -85,14 +84,14 @@ class SummaryTest(MergingCase):
     def merge(self, *measurements):
         rows = self.folded(self.known(), measurements)
         with self.offset_store.writing() as connection:
-            window_table.insert(connection, "batch", 7, NOW_MS, rows)
+            windows.insert(connection, "batch", 7, NOW_MS, rows)
             staged = StagedAttempts((7,), len(rows))
             self.merging.merge(connection, "batch", staged, self.known(), Look(NOW_MS), takes_what_fits=False)
 
     def summarise(self):
         decided_ms = NOW_MS + 16 * 60_000
         with self.offset_store.writing() as connection:
-            progress.save(connection, "job", StoredProgress(decided_ms, 0, seen_ms=decided_ms))
+            watermark.save(connection, "job", StoredProgress(decided_ms, 0, seen_ms=decided_ms))
             connection.execute(tables.sub_alarm.update().values(summary="some"))
 
     def summaries(self):
@@ -117,11 +116,11 @@ class SummaryTest(MergingCase):
     def test_a_summary_by_another_comparison_does_not_count(self):
         sub = parse("avg(cpu) > 5 times 17").sub_expressions[0]
         summary = WindowSummary(3, 2, NEVER_MS, 1)
-        text = summaries.text_of(sub, summary)
-        self.assertEqual(summary, summaries.summary_of(sub, text))
+        text = windows.text_of(sub, summary)
+        self.assertEqual(summary, windows.summary_of(sub, text))
         for other in (replace(sub, threshold=6.0), replace(sub, operator="GTE")):
-            self.assertIsNone(summaries.summary_of(other, text))
-        self.assertIsNone(summaries.summary_of(sub, None))
+            self.assertIsNone(windows.summary_of(other, text))
+        self.assertIsNone(windows.summary_of(sub, None))
 
 
 class FirstStateTest(MergingCase):
@@ -139,7 +138,7 @@ class FirstStateTest(MergingCase):
         rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
-            window_table.insert(connection, "batch", 7, NOW_MS, rows)
+            windows.insert(connection, "batch", 7, NOW_MS, rows)
             self.merging.merge(connection, "batch", staged, known, self.look, takes_what_fits=False)
 
     def states(self):
@@ -275,7 +274,7 @@ class WindowsTest(MergingCase):
 
     def test_rows_that_are_missing_are_noticed(self):
         with self.offset_store.writing() as connection:
-            self.assertRaises(StagingLost, window_table.check, connection, "batch", StagedAttempts((7,), 1))
+            self.assertRaises(StagingLost, windows.check, connection, "batch", StagedAttempts((7,), 1))
 
 
 class ActiveTest(MergingCase):
@@ -284,7 +283,7 @@ class ActiveTest(MergingCase):
         known = self.known()
         self.assertEqual(["cpu", "mem"], sorted(each.expression.metric_name for each in known.sub_expressions))
         with self.offset_store.reading() as connection:
-            self.assertIs(known, active.current(connection, known))
+            self.assertIs(known, definitions.current(connection, known))
         self.define("max(cpu) > 6", name="e")
         with self.offset_store.reading() as connection:
-            self.assertEqual(3, len(active.current(connection, known).sub_expressions))
+            self.assertEqual(3, len(definitions.current(connection, known).sub_expressions))

@@ -2,8 +2,9 @@
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from monasca_common.pipeline.evaluate import chunk
-from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedDefinitions
+from monasca_common.pipeline.evaluate import passes
+from monasca_common.pipeline.evaluate.definitions import LoadedDefinitions
+from monasca_common.pipeline.evaluate.passes import DueSpan
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.evaluate.rounds_contract import RoundsContract
@@ -31,9 +32,9 @@ class SqliteRoundsTest(RoundsContract, DatabaseCase):
             told = []
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
             span = DueSpan(30_000, 90_000, 30_000)
-            rows = chunk.next_alarms(connection, span, "", 100)
+            rows = passes.next_alarms(connection, span, "", 100)
             definitions = LoadedDefinitions().load(connection, 1, {alarms.definition.id})
-            self.assertEqual(100, len(chunk.load(connection, rows, definitions, span)))
+            self.assertEqual(100, len(passes.load(connection, rows, definitions, span)))
             raw = connection.connection.dbapi_connection
             plans = [step for each in told for (*_, step) in raw.execute(f"EXPLAIN QUERY PLAN {each[0]}", each[1])]
         self.assertIn("alarm_window", "".join(plans))

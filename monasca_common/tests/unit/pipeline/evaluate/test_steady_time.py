@@ -3,7 +3,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.kafka.transport.memory.clock import VirtualClock
-from monasca_common.pipeline.evaluate.steady_time import ACCEPTED_AFTER_SECONDS, LONGEST_STEP_MS, SteadyTime
+from monasca_common.pipeline.evaluate.watermark import ACCEPTED_AFTER_SECONDS, LONGEST_STEP_MS, SteadyTime
 
 HOUR_MS = 3_600_000
 

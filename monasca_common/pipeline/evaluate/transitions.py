@@ -2,11 +2,14 @@
 """Writes what the evaluation of a chunk changed: states, sub-states, history and outbox, in one transaction.
 
 An alarm whose state was set by hand while it was evaluated keeps that state: its transitions are dropped.
+
+Publishes what waits in the outbox of alarms: transitions of rounds, and what a crash of the API left.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -18,16 +21,35 @@ from sqlalchemy.dialects import postgresql, sqlite
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import Row, Select
 from monasca_common.alarms.definitions import StoredSubExpression
-from monasca_common.alarms.evaluation import Evaluated, SubAlarm, Transition
+from monasca_common.alarms.evaluation import AlarmState, Evaluated, Measured, SubAlarm, Transition
+from monasca_common.alarms.outbox import TRANSITION, Unpublished
 from monasca_common.alarms.partial_text import readings_text
 from monasca_common.alarms.transitions import MOST_METRICS, AlarmChange, AlarmedMetric
+from monasca_common.kafka import KafkaProducer, Record
+from monasca_common.kafka.errors import MessageTooLarge
+from monasca_common.kafka.failpoints import fail_point
 from monasca_common.models import json_text
-from monasca_common.pipeline.evaluate.chunk import LoadedAlarm, among
+from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, among
+from monasca_common.pipeline.evaluate.gauges import EVALUATE, lost_transitions
+from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
 _ALARM, _SUB_ALARM, _METRIC, _HISTORY = tables.alarm, tables.sub_alarm, tables.alarm_metric, tables.alarm_history
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAlarm:
+    """``row``: of its table. ``stored``: its rows of sub-alarms, by sub-expression. ``summaries``: those of its
+    sub-alarms after the evaluation."""
+
+    row: Row
+    definition: LoadedDefinition
+    stored: Mapping[str, Row]
+    state: AlarmState
+    measured: tuple[Measured, ...]
+    summaries: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +276,76 @@ def _history_row(change: AlarmChange) -> dict[str, Any]:
         "metrics": [each.document for each in change.metrics],
         "sub_alarms": list(change.sub_alarms),
     }
+
+
+LOG = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 500
+
+
+class TransitionPublisher:
+    """Kafka acknowledges before the outbox is cleared. Who crashes in between publishes again, with the same ids."""
+
+    def __init__(self, offset_store: OffsetStore, producer: KafkaProducer, topic: str) -> None:
+        self._offset_store = offset_store
+        self._producer = producer
+        self._topic = topic
+        self.lost = lost_transitions()
+
+    def publish(self) -> int:
+        """How many were published. What Kafka does not take stays, with all that come after it."""
+        published = 0
+        while rows := self._waiting():
+            done, lost = self._deliver_in_order(rows)
+            fail_point("evaluate.before_clearing")
+            if done or lost:
+                with self._offset_store.writing() as connection:
+                    outbox.clear(connection, [*done, *lost])
+            published += len(done)
+            if len(done) + len(lost) < len(rows):
+                break
+        return published
+
+    def _waiting(self) -> list[Unpublished]:
+        with self._offset_store.reading() as connection:
+            return outbox.waiting(connection, TRANSITION, _MOST_AT_ONCE)
+
+    def _deliver_in_order(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
+        """As `_deliver`, one change of each alarm at a time: if Kafka took a later one and not the one before it,
+        these would arrive in another order."""
+        done, lost = list[Unpublished](), list[Unpublished]()
+        stuck = set[str]()
+        for turn in _turns(rows):
+            sent = [row for row in turn if row.key not in stuck]
+            if sent:
+                delivered, refused = self._deliver(sent)
+                stuck |= {row.key for row in sent} - {row.key for row in (*delivered, *refused)}
+                done, lost = done + delivered, lost + refused
+        return done, lost
+
+    def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
+        """Those that are acknowledged, and those that Kafka never takes, which would be in the way of others."""
+        records = [Record(row.value, key=row.key.encode(), message_id=row.message_id) for row in rows]
+        report = self._producer.publish(self._topic, records)
+        left: dict[int, Exception | None] = {
+            delivery.index: delivery.error for delivery in (*report.failed, *report.unknown)
+        }
+        lost = [index for index, error in left.items() if isinstance(error, MessageTooLarge)]
+        for index in lost:
+            self.lost.labels(EVALUATE).inc()
+            LOG.error("a transition of alarm %s is lost, without a notification: %s", rows[index].key, left[index])
+        if len(left) > len(lost):
+            LOG.warning("%d transitions of alarms stay in the outbox", len(left) - len(lost))
+        return [row for index, row in enumerate(rows) if index not in left], [rows[index] for index in lost]
+
+
+def _turns(rows: Sequence[Unpublished]) -> list[list[Unpublished]]:
+    """The first change of each alarm, then the second of each that has one, and so on."""
+    earlier: Counter[str] = Counter()
+    turns: list[list[Unpublished]] = []
+    for row in rows:
+        if earlier[row.key] == len(turns):
+            turns.append([])
+        turns[earlier[row.key]].append(row)
+        earlier[row.key] += 1
+    return turns

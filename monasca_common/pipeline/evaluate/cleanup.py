@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from monasca_common.alarms import alarm_metrics
 from monasca_common.alarms.database import Condition
-from monasca_common.pipeline.evaluate import chunk
-from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate.watermark import StoredProgress
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
@@ -68,11 +67,17 @@ def forget_windows(connection: sa.Connection, stored: StoredProgress, _now_ms: i
     """Those of the next portion that no evaluation asks for. Returns as `forget_series` does, after which it comes."""
     portion = _portion(connection, _WINDOW, after)
     is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
-    needed_from = chunk.needed_from(stored.delay_ms, stored.evaluated_to_ms)
-    needed = sa.or_(sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= needed_from)
+    from_ms = _needed_from(stored.delay_ms, stored.evaluated_to_ms)
+    needed = sa.or_(sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= from_ms)
     own = sa.and_(_SUB.c.id == _WINDOW.c.sub_expression_id, _SUB.c.windows == _WINDOW.c.windows)
     connection.execute(_WINDOW.delete().where(*portion.conditions, ~sa.exists().where(own, needed)))
     return portion.until
+
+
+def _needed_from(delay_ms: int, evaluated_to_ms: int) -> sa.ColumnElement[int]:
+    """`needed_from_ms` of a row of sub-expressions."""
+    length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
+    return (sa.literal(evaluated_to_ms - delay_ms, sa.BigInteger()) // length_ms + 1 - _SUB.c.periods) * length_ms
 
 
 def _portion(connection: sa.Connection, table: sa.Table, after: Place) -> Portion:

@@ -1,36 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next alarms of a round, with all that decides their states: read with few statements, however many they are."""
+"""Evaluates what is due, round by round: a round goes from the last evaluation to the least horizon.
+
+A round is cut into chunks of alarms. Each is one transaction with its states, history and outbox, and with the place
+up to which the round is done: so a crash repeats nothing and leaves nothing out.
+
+The next alarms of a round, with all that decides their states: read with few statements, however many they are.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import lru_cache, reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
 from monasca_common.alarms.database import Condition, Row, Select
-from monasca_common.alarms.definition_tables import sub_expression
 from monasca_common.alarms.definitions import StoredSubExpression
 from monasca_common.alarms.evaluation import (
     AlarmState,
     Measured,
+    Progress,
     SubAlarm,
     WindowSummary,
+    evaluate,
     has_summary,
     needed_from_ms,
     summarised,
     summary_end_ms,
 )
-from monasca_common.alarms.expression import Expression, SubExpression, parse
+from monasca_common.alarms.expression import SubExpression
 from monasca_common.alarms.partial_text import readings_of, sums_of
 from monasca_common.alarms.partials import WindowPartial, runs
-from monasca_common.pipeline.evaluate import summaries
-from monasca_common.pipeline.evaluate.folding import LAST_WINDOW
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.evaluate import cleanup, definitions, transitions, watermark
+from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, LoadedDefinitions, among
+from monasca_common.pipeline.evaluate.transitions import EvaluatedAlarm, LoadedAlarm
+from monasca_common.pipeline.evaluate.watermark import Look, StoredProgress
+from monasca_common.pipeline.evaluate.windows import LAST_WINDOW, summary_of, text_of
+from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
+
+CHUNK_ALARMS = 1_000
+"""A chunk holds the version of definitions: who changes one waits for less than a second on a busy machine, too."""
+_FORGET_EVERY_MS = 300_000
+
 
 _ALARM, _DEFINITION, _SUB, _CHANGED = (
     tables.alarm,
@@ -38,21 +55,30 @@ _ALARM, _DEFINITION, _SUB, _CHANGED = (
     tables.alarm_sub_expression,
     tables.alarm_changed,
 )
+
+
 _SUB_ALARM, _PART, _WINDOW = tables.sub_alarm, tables.alarm_part, tables.alarm_window
-_TEXTS = postgresql.ARRAY(sa.Text())
+
+
 _OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_updated", "created", "evaluated_from")]
+
+
 _OF_PARTIAL = [_WINDOW.c[name] for name in ("record_count", "sums", "least", "greatest", "newest", "readings")]
 
+
 _NOTHING = Measured()
+
+
 _SUMMARISED_AT_ONCE = 20
 """Of so many alarms the windows are read at once that a summary replaces: each may have 20,000."""
 
+
 #: The rows of partials by alarm and sub-expression, and by the start of their window.
 _Windows: TypeAlias = dict[tuple[str, str], dict[int, list[Any]]]
+
+
 #: By alarm and sub-expression.
 _Summaries: TypeAlias = dict[tuple[str, str], WindowSummary]
-
-_parsed: Callable[[str], Expression] = lru_cache(maxsize=20_000)(parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,56 +93,163 @@ class DueSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedDefinition:
-    """``row``: of its table. ``sub_expressions``: in the order of the expression."""
+class RoundReport:
+    """``delay_ms``: from the time up to which alarms are evaluated until now."""
 
-    row: Row
-    expression: Expression
-    sub_expressions: tuple[StoredSubExpression, ...]
+    alarms: int = 0
+    transitions: int = 0
+    delay_ms: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class LoadedAlarm:
-    """``row``: of its table. ``stored``: its rows of sub-alarms, by sub-expression. ``summaries``: those of its
-    sub-alarms after the evaluation."""
-
-    row: Row
-    definition: LoadedDefinition
-    stored: Mapping[str, Row]
-    state: AlarmState
-    measured: tuple[Measured, ...]
-    summaries: tuple[str | None, ...]
+    def following(self, earlier: RoundReport) -> RoundReport:
+        """The report of both."""
+        return replace(self, alarms=earlier.alarms + self.alarms, transitions=earlier.transitions + self.transitions)
 
 
-class LoadedDefinitions:
-    """Those of the alarms so far, as long as no definition changes."""
+class Rounds:
+    """Every call raises `EvaluatorFenced` where another process evaluates the alarms of ``job`` too."""
 
-    def __init__(self) -> None:
-        self._version = -1
-        self._known: dict[str, LoadedDefinition] = {}
+    def __init__(
+        self,
+        offset_store: OffsetStore,
+        job: str,
+        delay_ms: int,
+        grace_ms: int,
+        clock: Clock | None = None,
+        *,
+        writes_history: bool = False,
+        chunk_alarms: int = CHUNK_ALARMS,
+    ) -> None:
+        self._offset_store = offset_store
+        self._job = job
+        self._delay_ms = delay_ms
+        self._has_delay = False  # in the database
+        self._grace_ms = grace_ms
+        self._clock = clock or SystemClock()
+        self._writes_history = writes_history
+        self._chunk_alarms = chunk_alarms
+        self._forgot_ms = 0
+        self._definitions = LoadedDefinitions()
+        self._begun = 0
 
-    def load(self, connection: sa.Connection, version: int, ids: Set[str]) -> Mapping[str, LoadedDefinition]:
-        """At least those of ``ids`` that there are. ``version``: of all definitions, which the transaction holds."""
-        if version != self._version:
-            self._version, self._known = version, {}
-        missing = sorted(ids - self._known.keys())
-        if missing:
-            subs = _sub_expressions(connection, missing)
-            found: Select = sa.select(_DEFINITION).where(among(connection, _DEFINITION.c.id, missing))
-            for row in connection.execute(found).all():
-                self._known[row.id] = LoadedDefinition(row, _parsed(row.expression), subs[row.id])
-        return self._known
+    def begin(self, connection: sa.Connection, version: int, stored: StoredProgress, made_ms: int) -> None:
+        """Evaluate alarms of ``last`` alone that were made since then, in the transaction that makes them: such an
+        alarm and its first state are one step. No window is due for it, so the next round, which sees it again, comes
+        to the same. At most a chunk; what is left gets its state from that round, as all others do.
 
+        ``version``: of all definitions, which the transaction holds.
+        """
+        alarms = new_alarms(connection, made_ms, self._chunk_alarms)
+        if alarms:
+            span = self._span(stored, stored.evaluated_to_ms)
+            self._begun = self._evaluate(connection, version, alarms, stored, span)
 
-def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
-    """As ``IN``, of sorted ``ids``, and their range: of neighbours a database reads that part of an index, not all of
-    the table. On PostgreSQL with one parameter, because thousands take longer to write than to answer."""
-    if not ids:
-        return sa.false()
-    is_one: Condition = column.in_(ids)
-    if connection.dialect.name == "postgresql":
-        is_one = column == sa.any_(sa.cast(sa.literal(list(ids), _TEXTS), _TEXTS))
-    return sa.and_(column >= ids[0], column <= ids[-1], is_one)
+    def finish(self) -> RoundReport:
+        """What a crash left of a round."""
+        self._begun = 0
+        if not self._has_delay:
+            with self._offset_store.writing() as connection:
+                watermark.adopt_delay(connection, self._job, self._delay_ms)
+            self._has_delay = True
+        with self._offset_store.reading() as connection:
+            stored = watermark.load(connection, self._job)
+        return self._chunks(stored)
+
+    def run(self, look: Look) -> RoundReport:
+        """Evaluate up to the least horizon; the report has what `begin` changed, too. Before the first batch there is
+        nothing to do."""
+        with self._offset_store.reading() as connection:
+            stored = watermark.load(connection, self._job)
+        if stored is None:
+            return RoundReport()
+        begun = RoundReport(transitions=self._begun)
+        return self._chunks(self._open(stored, look)).following(begun)
+
+    def forget(self, now_ms: int) -> None:
+        """Remove series, and the windows that no evaluation asks for. So an alarm has the series of the last day."""
+        if now_ms < self._forgot_ms + _FORGET_EVERY_MS:
+            return
+        with self._offset_store.successive() as writing:
+            for forget in (cleanup.forget_series, cleanup.forget_windows):
+                place: cleanup.Place = None
+                is_left = True
+                while is_left:
+                    with writing() as connection:
+                        # Who deletes a definition or an alarm locks the same rows, in another order.
+                        definitions.hold_version(connection)
+                        stored = watermark.load(connection, self._job)
+                        if stored is None:
+                            return
+                        watermark.hold(connection, self._job, stored)
+                        place = forget(connection, stored, now_ms, place)
+                    is_left = place is not None
+        self._forgot_ms = now_ms
+
+    def _open(self, stored: StoredProgress, look: Look) -> StoredProgress:
+        new = watermark.after(stored.delayed(self._delay_ms), look, self._grace_ms)
+        round_to_ms = watermark.least_ms(new)
+        with self._offset_store.writing() as connection:
+            watermark.hold(connection, self._job, stored)
+            if stored.round_to_ms is not None:
+                return stored
+            if is_needed(connection, self._span(new, round_to_ms)):
+                new = replace(new, round_to_ms=round_to_ms)
+            else:
+                new = replace(new, evaluated_to_ms=round_to_ms)
+            watermark.save(connection, self._job, new)
+        return new
+
+    def _chunks(self, stored: StoredProgress | None) -> RoundReport:
+        alarms = transitions = 0
+        if stored is not None and stored.round_to_ms is not None:
+            with self._offset_store.successive() as writing:
+                while stored.round_to_ms is not None:
+                    with writing() as connection:
+                        stored, evaluated, changed = self._chunk(connection, stored, stored.round_to_ms)
+                    alarms, transitions = alarms + evaluated, transitions + changed
+                    fail_point("evaluate.after_commit" if stored.round_to_ms is None else "evaluate.between_chunks")
+        delay_ms = max(0, self._clock.time_ms() - stored.evaluated_to_ms) if stored else 0
+        return RoundReport(alarms, transitions, delay_ms)
+
+    def _chunk(
+        self, connection: sa.Connection, stored: StoredProgress, round_to_ms: int
+    ) -> tuple[StoredProgress, int, int]:
+        span = self._span(stored, round_to_ms)
+        # Definitions stay as they are until the commit. Before the evaluator's row, as batches do.
+        version = definitions.hold_version(connection)
+        watermark.hold(connection, self._job, stored)
+        prefer_indexes(connection)
+        alarms = next_alarms(connection, span, stored.cursor, self._chunk_alarms)
+        changed = self._evaluate(connection, version, alarms, stored, span)
+        fail_point("evaluate.inside_chunk")
+        is_last = len(alarms) < self._chunk_alarms
+        cursor = "" if is_last else alarms[-1].id
+        clear_changed(connection, stored.seen_ms, stored.cursor, cursor or None)
+        if is_last:
+            new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
+        else:
+            new = replace(stored, cursor=cursor)
+        watermark.save(connection, self._job, new)
+        return new, len(alarms), changed
+
+    def _evaluate(
+        self, connection: sa.Connection, version: int, alarms: Sequence[Row], stored: StoredProgress, span: DueSpan
+    ) -> int:
+        """The number of transitions."""
+        definitions = self._definitions.load(connection, version, {row.definition_id for row in alarms})
+        until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.standstills)
+        outcomes = [
+            EvaluatedAlarm(
+                each,
+                evaluate(
+                    each.definition.expression, each.state, each.measured, until, begins_ms=each.row.evaluated_from
+                ),
+            )
+            for each in load(connection, alarms, definitions, span)
+        ]
+        return transitions.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)
+
+    def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:
+        return DueSpan(stored.evaluated_to_ms, round_to_ms, stored.delay_ms, bool(stored.standstills))
 
 
 def prefer_indexes(connection: sa.Connection) -> None:
@@ -186,12 +319,6 @@ def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_
     connection.execute(_CHANGED.delete().where(*of_chunk, ~waiting))
 
 
-def needed_from(delay_ms: int, evaluated_to_ms: int) -> sa.ColumnElement[int]:
-    """`needed_from_ms` of a row of sub-expressions."""
-    length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
-    return (sa.literal(evaluated_to_ms - delay_ms, sa.BigInteger()) // length_ms + 1 - _SUB.c.periods) * length_ms
-
-
 def _due(span: DueSpan) -> Select:
     """The definitions of which a window's evaluation is due."""
     length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
@@ -201,16 +328,6 @@ def _due(span: DueSpan) -> Select:
 
 def _has(connection: sa.Connection, statement: Select) -> bool:
     return connection.execute(statement.limit(1)).first() is not None
-
-
-def _sub_expressions(
-    connection: sa.Connection, definitions: Sequence[str]
-) -> dict[str, tuple[StoredSubExpression, ...]]:
-    which = among(connection, _SUB.c.definition_id, definitions)
-    found: dict[str, list[StoredSubExpression]] = defaultdict(list)
-    for row in connection.execute(sa.select(_SUB).where(which).order_by(_SUB.c.position)).all():
-        found[row.definition_id].append(sub_expression(row))
-    return defaultdict(tuple, {key: tuple(value) for key, value in found.items()})
 
 
 def _loaded(
@@ -237,7 +354,7 @@ def _summary_text(sub: SubExpression, measured: Measured, span: DueSpan) -> str 
     if measured.summary is None:
         return None
     until_ms = max(measured.summary.until_ms, summary_end_ms(sub, span.until_ms, span.delay_ms))
-    return summaries.text_of(sub, summarised(sub, measured.windows, measured.summary, until_ms))
+    return text_of(sub, summarised(sub, measured.windows, measured.summary, until_ms))
 
 
 def _summaries(
@@ -253,7 +370,7 @@ def _summaries(
     for alarm_id, sub in long:
         row = stored[alarm_id].get(sub.id)
         of_sub = None if row is None or row.windows != sub.windows else row.summary
-        summary = summaries.summary_of(sub.expression, of_sub)
+        summary = summary_of(sub.expression, of_sub)
         if summary is None or summary.until_ms > summary_end_ms(sub.expression, span.after_ms, span.delay_ms):
             missing[alarm_id].append(sub)
         else:

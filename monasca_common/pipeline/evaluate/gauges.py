@@ -1,23 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The levels of the evaluation as metrics of Prometheus, beside those that every job has."""
+"""How the evaluation of alarms stands, from the database: for ``pipeline status``, and for Prometheus.
+
+The levels of the evaluation as metrics of Prometheus, beside those that every job has.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+import sqlalchemy as sa
 from prometheus_client import Counter, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from monasca_common.alarms import outbox
+from monasca_common.alarms.definitions import STATES
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.pipeline.evaluate import levels
-from monasca_common.pipeline.evaluate.levels import EvaluationLevels
+from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.jobs.metrics import PREFIX
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql.bounds import Bounds
+from monasca_common.storage.sql.tables import alarm
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationLevels:
+    """``evaluated_to_ms``: up to when alarms are evaluated; ``horizons_ms``: up to when the measurements of each
+    partition are known. ``alarms``: how many are in each state. ``unpublished``: transitions in the outbox."""
+
+    evaluated_to_ms: int
+    horizons_ms: Mapping[int, int]
+    alarms: Mapping[str, int]
+    unpublished: int
+
+
+def read(connection: sa.Connection, job: str) -> EvaluationLevels | None:
+    """None before the first batch."""
+    stored = watermark.load(connection, job)
+    if stored is None:
+        return None
+    counted = sa.select(alarm.c.state, sa.func.count()).group_by(alarm.c.state)
+    alarms = dict.fromkeys(STATES, 0) | {row.state: row[1] for row in connection.execute(counted).all()}
+    return EvaluationLevels(
+        stored.evaluated_to_ms, stored.horizons_ms, alarms, outbox.count(connection, outbox.TRANSITION)
+    )
+
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +83,7 @@ class LevelsCollector(Collector):
         with self._lock:
             if self._clock.monotonic() >= self._known_until:
                 with self._offset_store.reading() as connection:
-                    self._known = levels.read(connection, self._job)
+                    self._known = read(connection, self._job)
                 self._known_until = self._clock.monotonic() + KNOWN_SECONDS
             return self._known
 

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the sub-expressions that a series belongs to, without comparing it with every definition. Pure.
+
+The sub-expressions of all definitions, read from the database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from monasca_common.alarms.database import Condition, Row, Select
+from monasca_common.alarms.definition_tables import sub_expression
+from monasca_common.alarms.definitions import StoredSubExpression
+from monasca_common.alarms.expression import Expression, SubExpression, parse
+from monasca_common.models import json_text
+from monasca_common.models.series import Series
+from monasca_common.storage.sql.tables import alarm_definition, alarm_definitions_version, alarm_sub_expression
+
+_TEXTS = postgresql.ARRAY(sa.Text())
+
+
+_parsed: Callable[[str], Expression] = lru_cache(maxsize=20_000)(parse)
+
+
+_KEY_BYTES = 16
+_Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveSubExpression:
+    """A sub-expression with what matching needs of its definition. ``created_ms``: the definition's. ``windows``: the
+    generation of its windows."""
+
+    id: str
+    windows: int
+    tenant: str
+    match_by: tuple[str, ...]
+    created_ms: int
+    expression: SubExpression
+
+
+@dataclass(frozen=True, slots=True)
+class MatchTarget:
+    """Whose window a measurement belongs to. ``values``: those of ``match_by``, empty where the series has none."""
+
+    sub_expression: ActiveSubExpression
+    values: tuple[str, ...]
+    key: bytes
+
+
+def match_key(values: Sequence[str]) -> bytes:
+    return hashlib.blake2b(json_text.write(list(values)), digest_size=_KEY_BYTES).digest()
+
+
+@dataclass(slots=True)
+class _Candidates:
+    """The sub-expressions of one tenant and name. ``by_pair``: those with dimensions, each by one of them."""
+
+    without_dimensions: list[ActiveSubExpression] = field(default_factory=list)
+    by_pair: dict[_Pair, list[ActiveSubExpression]] = field(default_factory=lambda: defaultdict(list))
+
+
+class SubExpressionIndex:
+    """Each sub-expression is found by that of its dimensions that the fewest others name: so a series is compared with
+    few, even if thousands of definitions have its name."""
+
+    def __init__(self, active: Iterable[ActiveSubExpression]) -> None:
+        self._candidates: dict[tuple[str, str], _Candidates] = {}
+        named: dict[tuple[str, str], list[ActiveSubExpression]] = defaultdict(list)
+        for each in active:
+            named[each.tenant, each.expression.metric_name].append(each)
+        for name, found in named.items():
+            self._candidates[name] = _candidates(found)
+
+    def targets(self, series: Series) -> tuple[MatchTarget, ...]:
+        return tuple(self._targets(series))
+
+    def _targets(self, series: Series) -> Iterator[MatchTarget]:
+        candidates = self._candidates.get((series.tenant, series.name))
+        if candidates is None:
+            return
+        for each in self._belonging(candidates, series):
+            values = tuple(series.dimensions.get(key, "") for key in each.match_by)
+            if any(values) or not each.match_by:
+                yield MatchTarget(each, values, match_key(values))
+
+    @staticmethod
+    def _belonging(candidates: _Candidates, series: Series) -> Iterator[ActiveSubExpression]:
+        yield from candidates.without_dimensions
+        dimensions = series.dimensions
+        for pair in dimensions.items():
+            for each in candidates.by_pair.get(pair, ()):
+                if all(dimensions.get(key) == value for key, value in each.expression.dimensions):
+                    yield each
+
+
+def _candidates(active: Sequence[ActiveSubExpression]) -> _Candidates:
+    made = _Candidates()
+    named = Counter(pair for each in active for pair in each.expression.dimensions)
+    for each in active:
+        if each.expression.dimensions:
+            rarest = min(each.expression.dimensions, key=lambda pair: (named[pair], pair))
+            made.by_pair[rarest].append(each)
+        else:
+            made.without_dimensions.append(each)
+    return made
+
+
+_IDS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveDefinitions:
+    """``version``: of all definitions. ``versions``: of each sub-expression's definition."""
+
+    version: int
+    sub_expressions: tuple[ActiveSubExpression, ...]
+    versions: Mapping[str, int]
+
+
+def current(connection: sa.Connection, known: ActiveDefinitions | None = None) -> ActiveDefinitions:
+    """``known``, if nothing has changed since it was read. Within a transaction that reads a snapshot."""
+    found = version(connection)
+    if known is not None and known.version == found:
+        return known
+    definition, sub = alarm_definition.c, alarm_sub_expression.c
+    columns = (definition.tenant, definition.match_by, definition.created, definition.version)
+    joined = alarm_sub_expression.join(alarm_definition, definition.id == sub.definition_id)
+    rows = connection.execute(sa.select(*alarm_sub_expression.c, *columns).select_from(joined).order_by(sub.id)).all()
+    active = []
+    for row in rows:
+        stored = sub_expression(row)
+        active.append(
+            ActiveSubExpression(
+                stored.id, stored.windows, row.tenant, tuple(row.match_by), row.created, stored.expression
+            )
+        )
+    return ActiveDefinitions(found, tuple(active), {row.id: row.version for row in rows})
+
+
+def versions(connection: sa.Connection, sub_expression_ids: Sequence[str]) -> dict[str, int]:
+    """Of the definitions of these, as far as there are. Another one: the definition changed, or lost an alarm."""
+    sub, definition = alarm_sub_expression.c, alarm_definition.c
+    joined = alarm_sub_expression.join(alarm_definition, definition.id == sub.definition_id)
+    query = sa.select(sub.id, definition.version).select_from(joined)
+    now: dict[str, int] = {}
+    for start in range(0, len(sub_expression_ids), _IDS_AT_ONCE):
+        some = sub_expression_ids[start : start + _IDS_AT_ONCE]
+        now |= {row.id: row.version for row in connection.execute(query.where(sub.id.in_(some))).all()}
+    return now
+
+
+def version(connection: sa.Connection) -> int:
+    """Of all definitions."""
+    return int(connection.execute(sa.select(alarm_definitions_version.c.version)).scalar_one())
+
+
+def hold_version(connection: sa.Connection) -> int:
+    """From here to the end of the transaction nobody changes a definition, or deletes one or an alarm."""
+    held = sa.select(alarm_definitions_version.c.version).with_for_update(read=True)
+    return int(connection.execute(held).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDefinition:
+    """``row``: of its table. ``sub_expressions``: in the order of the expression."""
+
+    row: Row
+    expression: Expression
+    sub_expressions: tuple[StoredSubExpression, ...]
+
+
+class LoadedDefinitions:
+    """Those of the alarms so far, as long as no definition changes."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._known: dict[str, LoadedDefinition] = {}
+
+    def load(self, connection: sa.Connection, version: int, ids: Set[str]) -> Mapping[str, LoadedDefinition]:
+        """At least those of ``ids`` that there are. ``version``: of all definitions, which the transaction holds."""
+        if version != self._version:
+            self._version, self._known = version, {}
+        missing = sorted(ids - self._known.keys())
+        if missing:
+            subs = _sub_expressions(connection, missing)
+            found: Select = sa.select(alarm_definition).where(among(connection, alarm_definition.c.id, missing))
+            for row in connection.execute(found).all():
+                self._known[row.id] = LoadedDefinition(row, _parsed(row.expression), subs[row.id])
+        return self._known
+
+
+def _sub_expressions(
+    connection: sa.Connection, definitions: Sequence[str]
+) -> dict[str, tuple[StoredSubExpression, ...]]:
+    which = among(connection, alarm_sub_expression.c.definition_id, definitions)
+    found: dict[str, list[StoredSubExpression]] = defaultdict(list)
+    for row in connection.execute(
+        sa.select(alarm_sub_expression).where(which).order_by(alarm_sub_expression.c.position)
+    ).all():
+        found[row.definition_id].append(sub_expression(row))
+    return defaultdict(tuple, {key: tuple(value) for key, value in found.items()})
+
+
+def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
+    """As ``IN``, of sorted ``ids``, and their range: of neighbours a database reads that part of an index, not all of
+    the table. On PostgreSQL with one parameter, because thousands take longer to write than to answer."""
+    if not ids:
+        return sa.false()
+    is_one: Condition = column.in_(ids)
+    if connection.dialect.name == "postgresql":
+        is_one = column == sa.any_(sa.cast(sa.literal(list(ids), _TEXTS), _TEXTS))
+    return sa.and_(column >= ids[0], column <= ids[-1], is_one)

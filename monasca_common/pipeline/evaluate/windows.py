@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folds measurements into what sub-alarms know of them: a partial for each window, the readings of ``last``, and the
+series that were seen. Merging is exact, so the result does not depend on where a batch or a task begins.
+
+Partials of windows in the database: staged, checked against the definitions, and merged into the stored windows.
+
+Merging is one statement, the same on PostgreSQL and SQLite: counts are added, sums and readings are concatenated, and
+what becomes long is rewritten exactly in the same transaction.
+
+The stored summaries of sub-alarms with many periods: see `monasca_common.alarms.evaluation.WindowSummary`.
+
+A summary holds until a measurement comes for a window that it replaces, or the sub-alarm gets the windows of further
+series. The next evaluation then reads these windows once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.alarms.evaluation import MOST_VALUES, WindowSummary
+from monasca_common.alarms.expression import SubExpression
+from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
+from monasca_common.alarms.partials import WindowPartial, runs
+from monasca_common.models import json_text
+from monasca_common.models.readings import Reading
+from monasca_common.models.series import Series
+from monasca_common.pipeline.errors import StagingLost
+from monasca_common.pipeline.evaluate.definitions import ActiveSubExpression, MatchTarget
+from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.storage.sql import tables
+from monasca_common.storage.sql.tables import (
+    alarm_changed,
+    alarm_part,
+    alarm_staging,
+    alarm_sub_expression,
+    alarm_window,
+)
+
+LAST_WINDOW = 0
+"""``last`` has no windows: what it needs is kept under this one."""
+_UNENDING_MS = 2**62
+# At most this many readings of one window wait to be folded.
+_MOST_PENDING = 256
+
+# Building a named tuple from a tuple: a third cheaper than calling its class.
+_reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__new__, Reading)
+
+
+class FoldedRow(NamedTuple):
+    """A window with its partial, or a series: one of ``window_start`` and ``series_id`` is None.
+
+    Of ``last`` only ``readings`` count. ``dimensions``: the series', as JSON. ``received``: when its first record came
+    to Kafka.
+    """
+
+    sub_expression_id: str
+    windows: int
+    match_key: bytes
+    match_values: str
+    window_start: int | None
+    record_count: int | None
+    sums: str | None
+    least: float | None
+    greatest: float | None
+    newest: float | None
+    readings: str | None
+    series_id: bytes | None
+    dimensions: str | None
+    received: int | None
+
+    @property
+    def key(self) -> tuple[str, bytes, int | None, bytes | None]:
+        return self.sub_expression_id, self.match_key, self.window_start, self.series_id
+
+
+class _FoldedWindow:
+    """One window of one sub-expression and match. Readings wait in a list, because appending is cheap."""
+
+    __slots__ = ("most_pending", "partial", "pending", "target")
+
+    def __init__(self, target: MatchTarget) -> None:
+        self.target = target
+        self.most_pending = _MOST_PENDING
+        self.pending: list[tuple[float, int, int, float]] = []
+        self.partial: WindowPartial | None = None
+
+    def settle(self) -> None:
+        sub, readings = self.target.sub_expression.expression, list(map(_reading, self.pending))
+        if sub.function == "last":
+            self.pending = list(runs(sub, readings))
+            self.most_pending = 2 * len(self.pending) + _MOST_PENDING  # else each reading would sort all of them
+        elif readings:
+            added = WindowPartial.of(sub, readings)
+            self.partial = added if self.partial is None else self.partial.merge(added, sub)
+            self.pending = []
+
+    def row(self, window_start: int) -> FoldedRow:
+        self.settle()
+        active = self.target.sub_expression
+        named = (active.id, active.windows, self.target.key, _values_text(self.target))
+        if self.partial is None:
+            return _last_row(named, map(_reading, self.pending))
+        return _window_row(named, window_start, self.partial)
+
+
+class FoldedSeries:
+    """Where the readings of one series go by one sub-expression: looked up once, because a task has many of each.
+
+    ``created_ms``: of the definition, whose alarms arise only from what was received afterwards.
+    """
+
+    __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "received_ms", "series")
+
+    def __init__(self, target: MatchTarget, series: Series, windows: dict[int, _FoldedWindow]) -> None:
+        sub = target.sub_expression.expression
+        self._target = target
+        self._windows = windows
+        self._length_ms = _UNENDING_MS if sub.function == "last" else sub.period * 1000
+        self.created_ms = target.sub_expression.created_ms
+        self.series = series
+        self.received_ms = _UNENDING_MS
+
+    def add(self, reading: tuple[float, int, int, float], received_ms: int) -> None:
+        """``reading``: the fields of a `Reading`. ``received_ms``: when its record came to Kafka."""
+        # As `window_start_ms`, without the call.
+        window_start = int(reading[0] // self._length_ms) * self._length_ms
+        window = self._windows.get(window_start)
+        if window is None:
+            window = self._windows[window_start] = _FoldedWindow(self._target)
+        pending = window.pending
+        pending.append(reading)
+        if len(pending) >= window.most_pending:
+            window.settle()
+        if received_ms < self.received_ms:
+            self.received_ms = received_ms
+
+    def row(self) -> FoldedRow | None:
+        """None without a reading."""
+        is_empty = self.received_ms == _UNENDING_MS
+        return None if is_empty else _series_row(self._target, self.series, self.received_ms)
+
+
+class Folding:
+    """Memory grows with the number of windows and of series. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[str, bytes], dict[int, _FoldedWindow]] = {}
+        self._series: list[FoldedSeries] = []
+
+    def series(self, target: MatchTarget, series: Series) -> FoldedSeries:
+        """Called once for each target and series."""
+        windows = self._windows.setdefault((target.sub_expression.id, target.key), {})
+        folded = FoldedSeries(target, series, windows)
+        self._series.append(folded)
+        return folded
+
+    def rows(self) -> Iterator[FoldedRow]:
+        for windows in self._windows.values():
+            for window_start, window in windows.items():
+                yield window.row(window_start)
+        for folded in self._series:
+            row = folded.row()
+            if row is not None:
+                yield row
+
+
+def merged_rows(rows: Iterable[FoldedRow], active: Mapping[str, ActiveSubExpression]) -> Iterator[FoldedRow]:
+    """One row of each key."""
+    found: dict[tuple[Any, ...], list[FoldedRow]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row)
+    for same in found.values():
+        if same[0].series_id is not None:
+            yield min(same, key=lambda row: row.received or 0)
+        else:
+            yield same[0] if len(same) == 1 else _merged(same, active)
+
+
+def partial_of(row: FoldedRow) -> WindowPartial:
+    """Of a row of a window. Its sums may be a concatenation, as the database has them."""
+    count, least, greatest, newest = row.record_count, row.least, row.greatest, row.newest
+    assert count is not None and least is not None and greatest is not None and newest is not None
+    return WindowPartial(count, sums_of(row.sums), least, greatest, newest, readings_of(row.readings))
+
+
+def _merged(rows: list[FoldedRow], active: Mapping[str, ActiveSubExpression]) -> FoldedRow:
+    sub = active[rows[0].sub_expression_id].expression
+    named = rows[0][:4]
+    if sub.function == "last":
+        return _last_row(named, runs(sub, (reading for row in rows for reading in readings_of(row.readings))))
+    whole = reduce(lambda one, other: one.merge(other, sub), map(partial_of, rows))
+    window_start = rows[0].window_start
+    assert window_start is not None
+    return _window_row(named, window_start, whole)
+
+
+def _window_row(named: tuple[str, int, bytes, str], window_start: int, whole: WindowPartial) -> FoldedRow:
+    sums, readings = sums_text(whole.sums), readings_text(whole.decisive)
+    ends = (whole.least, whole.greatest, whole.newest_ms)
+    return FoldedRow(*named, window_start, whole.count, sums, *ends, readings, None, None, None)
+
+
+def _last_row(named: tuple[str, int, bytes, str], readings: Iterable[Reading]) -> FoldedRow:
+    kept = tuple(readings)
+    quantities = [reading.quantity for reading in kept]
+    ends = (min(quantities), max(quantities), max(reading.timestamp_ms for reading in kept))
+    return FoldedRow(*named, LAST_WINDOW, len(kept), "", *ends, readings_text(kept), None, None, None)
+
+
+def _series_row(target: MatchTarget, series: Series, received_ms: int) -> FoldedRow:
+    active = target.sub_expression
+    nothing = (None, None, None, None, None, None, None)
+    dimensions = json_text.write(dict(series.dimensions)).decode()
+    named = (active.id, active.windows, target.key, _values_text(target))
+    return FoldedRow(*named, *nothing, series.id, dimensions, received_ms)
+
+
+def _values_text(target: MatchTarget) -> str:
+    return json_text.write(list(target.values)).decode()
+
+
+#: A staged row that is older than this was left by a crash.
+ABANDONED_MS = 86_400_000
+#: Sums and readings of more entries than these are rewritten.
+MOST_FLOATS, MOST_READINGS = 32, 128
+_KEY = ("sub_expression_id", "match_key", "window_start")
+_PARTIAL = ("record_count", "sums", "least", "greatest", "newest", "readings")
+_ROWS_AT_ONCE = 1_000
+
+
+def insert(connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Stage rows, as `FoldedRow` has them, in a database that executors do not reach."""
+    fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
+    names = FoldedRow._fields
+    connection.execute(alarm_staging.insert(), [fixed | dict(zip(names, row, strict=True)) for row in rows])
+
+
+def of_batch(batch: str, staged: StagedAttempts) -> tuple[sa.ColumnElement[bool], ...]:
+    """The condition of the staged rows that count."""
+    return alarm_staging.c.batch == batch, alarm_staging.c.attempt.in_(staged.attempts)
+
+
+def check(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+    """Raises `StagingLost`."""
+    rows = connection.execute(
+        sa.select(sa.func.count()).select_from(alarm_staging).where(*of_batch(batch, staged))
+    ).scalar_one()
+    if rows != staged.rows:
+        raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
+
+
+def sub_expression_ids(connection: sa.Connection, batch: str, staged: StagedAttempts) -> list[str]:
+    """Whose rows are staged, in order."""
+    id_ = alarm_staging.c.sub_expression_id
+    return list(connection.execute(sa.select(id_).where(*of_batch(batch, staged)).distinct().order_by(id_)).scalars())
+
+
+def leave_out_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+    """Remove staged rows whose sub-expression is gone, and windows of another generation than its present one."""
+    sub, row = alarm_sub_expression.c, alarm_staging.c
+    fits = sa.or_(row.series_id.is_not(None), row.windows == sub.windows)
+    known = sa.select(sub.id).where(sub.id == row.sub_expression_id, fits).exists()
+    connection.execute(alarm_staging.delete().where(*of_batch(batch, staged), ~known))
+
+
+def merge(
+    connection: sa.Connection, batch: str, staged: StagedAttempts, active: Mapping[str, ActiveSubExpression]
+) -> None:
+    """Add the staged windows to the stored ones. Those of an older generation are replaced."""
+    names = (*_KEY, "windows", *_PARTIAL)
+    is_window = alarm_staging.c.window_start.is_not(None)
+    source = sa.select(*(alarm_staging.c[name] for name in names)).where(*of_batch(batch, staged), is_window)
+    adding = conflict_insert(connection, alarm_window).from_select(list(names), source)
+    known, added = alarm_window.c, adding.excluded
+    connection.execute(adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(known, added)))
+    _shorten(connection, batch, staged, active)
+
+
+def conflict_insert(connection: sa.Connection, table: sa.Table) -> Any:
+    """An insert that may say what becomes of a row that is there."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def clear(connection: sa.Connection, batch: str, now_ms: int) -> None:
+    """Remove what is staged for ``batch``, and what crashes left more than a day ago."""
+    table = alarm_staging.c
+    connection.execute(alarm_staging.delete().where(sa.or_(table.batch == batch, table.staged < now_ms - ABANDONED_MS)))
+
+
+def _sum_of(known: Any, added: Any) -> dict[str, Any]:
+    """The new value of each column where the window is stored already."""
+    merged = {
+        "record_count": known.record_count + added.record_count,
+        "sums": known.sums + " " + added.sums,
+        "readings": known.readings + " " + added.readings,
+        "least": sa.case((added.least < known.least, added.least), else_=known.least),
+        "greatest": sa.case((added.greatest > known.greatest, added.greatest), else_=known.greatest),
+        "newest": sa.case((added.newest > known.newest, added.newest), else_=known.newest),
+    }
+    is_anew = added.windows != known.windows
+    return {"windows": added.windows} | {
+        name: sa.case((is_anew, added[name]), else_=value) for name, value in merged.items()
+    }
+
+
+def _shorten(
+    connection: sa.Connection, batch: str, staged: StagedAttempts, active: Mapping[str, ActiveSubExpression]
+) -> None:
+    """Rewrite long sums and readings of the windows that were just merged."""
+    window = alarm_window.c
+    same = [window[name] == alarm_staging.c[name] for name in _KEY]
+    is_long = sa.or_(_spaces(window.sums) >= MOST_FLOATS, _spaces(window.readings) >= MOST_READINGS)
+    of_part = (alarm_part.c[name] == window[name] for name in ("sub_expression_id", "match_key"))
+    is_waiting = sa.exists().where(alarm_part.c.alarm_id == alarm_changed.c.alarm_id, *of_part)
+    columns = [window[name] for name in (*_KEY, *_PARTIAL)]
+    long = (
+        sa.select(*columns, alarm_staging.c.readings, is_waiting)
+        .join(alarm_staging, sa.and_(*same))
+        .where(*of_batch(batch, staged), is_long)
+    )
+    rows = connection.execute(long).all()
+    where = (window[name] == sa.bindparam(f"of_{name}") for name in _KEY)
+    statement = alarm_window.update().where(*where)
+    written = statement.values(sums=sa.bindparam("exact_sums"), readings=sa.bindparam("fewer_readings"))
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        connection.execute(written, [_shortened(row, active) for row in some if row[0] in active])
+
+
+def _shortened(row: Sequence[Any], active: Mapping[str, ActiveSubExpression]) -> dict[str, Any]:
+    key = {f"of_{name}": value for name, value in zip(_KEY, row, strict=False)}
+    count, sums, least, greatest, newest, readings, added, is_waiting = row[len(_KEY) :]
+    sub, found = active[row[0]].expression, readings_of(readings)
+    if sub.function == "last":
+        if not is_waiting:
+            found = _unevaluated(found, readings_of(added))
+        return key | {"exact_sums": "", "fewer_readings": readings_text(runs(sub, found))}
+    exact = WindowPartial(count, sums_of(sums), least, greatest, newest, found).normalised(sub)
+    return key | {"exact_sums": sums_text(exact.sums), "fewer_readings": readings_text(exact.decisive)}
+
+
+def _unevaluated(found: Sequence[Reading], added: Sequence[Reading]) -> tuple[Reading, ...]:
+    """Return what was added, and the newest of the others: a new alarm begins with it."""
+    return (*sorted(set(found).difference(added))[-1:], *added)
+
+
+def _spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
+    return sa.func.length(column) - sa.func.length(sa.func.replace(column, " ", ""))
+
+
+_STAGING, _PART, _SUB, _SUB_ALARM = (
+    tables.alarm_staging,
+    tables.alarm_part,
+    tables.alarm_sub_expression,
+    tables.sub_alarm,
+)
+
+
+def text_of(sub: SubExpression, summary: WindowSummary) -> str:
+    """With what the windows were compared with, which a definition may change."""
+    times = (summary.until_ms, summary.run_ms, summary.failed_ms, summary.measured_ms)
+    return f"{sub.operator} {sub.threshold!r} {' '.join(map(str, times))}"
+
+
+def summary_of(sub: SubExpression, text: str | None) -> WindowSummary | None:
+    """``None`` if there is none, or one by another comparison."""
+    operator, threshold, *times = (text or "none 0").split()
+    if (operator, threshold) != (sub.operator, repr(sub.threshold)):
+        return None
+    return WindowSummary(*map(int, times))
+
+
+def forget_late(connection: sa.Connection, batch: str, staged: StagedAttempts, stored: StoredProgress) -> None:
+    """Remove the summaries of windows for which the batch has staged measurements."""
+    same = sa.and_(*(_PART.c[name] == _STAGING.c[name] for name in ("sub_expression_id", "match_key")))
+    # No summary reaches farther: see `summary_end_ms`.
+    length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
+    summarised_ms = stored.evaluated_to_ms - stored.delay_ms - length_ms * MOST_VALUES
+    late = (_SUB.c.periods > MOST_VALUES, _STAGING.c.window_start < summarised_ms)
+    joined = _STAGING.join(_SUB, _SUB.c.id == _STAGING.c.sub_expression_id).join(_PART, same)
+    columns = (_PART.c.alarm_id, _PART.c.sub_expression_id)
+    query = sa.select(*columns).select_from(joined).where(*of_batch(batch, staged), *late)
+    forget(connection, {(alarm_id, sub_id) for alarm_id, sub_id in connection.execute(query)})
+
+
+def forget(connection: sa.Connection, sub_alarms: Iterable[tuple[str, str]]) -> None:
+    """Remove the summaries of these: ids of alarms and of sub-expressions."""
+    rows = [{"of_alarm": alarm_id, "of_sub": sub_id} for alarm_id, sub_id in sub_alarms]
+    if rows:
+        own = (
+            _SUB_ALARM.c.alarm_id == sa.bindparam("of_alarm"),
+            _SUB_ALARM.c.sub_expression_id == sa.bindparam("of_sub"),
+        )
+        connection.execute(_SUB_ALARM.update().where(*own).values(summary=None), rows)
