@@ -114,9 +114,10 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
-    """The horizon did not move from ``start_ms`` to ``end_ms``; evaluations that are due before ``known_from_ms`` (the
-    recovery and `outage_grace_seconds`) do not take what is missing for empty."""
+class IdlePeriod:
+    """The source was idle, and the watermark did not move, from ``start_ms`` to ``end_ms``. Evaluations that are due
+    before ``known_from_ms`` (the recovery plus `outage_grace_seconds`) do not take missing measurements for empty
+    windows."""
 
     start_ms: int
     end_ms: int
@@ -125,15 +126,15 @@ class Standstill:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far things are, in ms. Evaluations due until ``evaluated_to_ms`` are done, those until ``horizon_ms`` (the
-    least of all partitions) are to be done now. ``seen_ms`` is the greatest horizon: windows that begin later are of
+    """How far things are, in ms. Evaluations due until ``evaluated_to_ms`` are done, those until ``watermark_ms`` (the
+    least of all partitions) are to be done now. ``seen_ms`` is the greatest watermark: windows that begin later are of
     clocks that are ahead, and wait."""
 
     evaluated_to_ms: int
-    horizon_ms: int
+    watermark_ms: int
     seen_ms: int
     delay_ms: int = 30_000
-    standstills: tuple[Standstill, ...] = ()
+    idle_periods: tuple[IdlePeriod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +197,10 @@ def needed_from_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> i
     return _next_end_ms(sub, evaluated_to_ms, delay_ms) - sub.periods * sub.period * 1000
 
 
-def has_summary(sub: SubExpression, *, standstills: bool) -> bool:
-    """Whether a summary may replace the older windows. ``standstills``: whether there are any, because a deterministic
+def has_summary(sub: SubExpression, *, idle_periods: bool) -> bool:
+    """Whether a summary may replace the older windows. ``idle_periods``: whether there are any, because a deterministic
     sub-alarm needs to know which windows within them are empty."""
-    return sub.function != "last" and sub.periods > MOST_VALUES and not (sub.deterministic and standstills)
+    return sub.function != "last" and sub.periods > MOST_VALUES and not (sub.deterministic and idle_periods)
 
 
 def summary_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
@@ -383,13 +384,13 @@ def _crossed(view: _View, state: str, end_ms: int, found: Crossing) -> Callable[
 
 def _due(index: int, view: _View, progress: Progress) -> Iterator[_Occasion]:
     end_ms = _next_end_ms(view.sub, progress.evaluated_to_ms, progress.delay_ms)
-    while (at_ms := end_ms + progress.delay_ms) <= progress.horizon_ms:
-        yield _Occasion(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, progress.standstills))
+    while (at_ms := end_ms + progress.delay_ms) <= progress.watermark_ms:
+        yield _Occasion(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, progress.idle_periods))
         end_ms += view.length_ms
 
 
 def _whole_windows(
-    view: _View, end_ms: int, at_ms: int, standstills: Sequence[Standstill]
+    view: _View, end_ms: int, at_ms: int, idle_periods: Sequence[IdlePeriod]
 ) -> Callable[[SubAlarm], SubAlarm]:
     def apply(sub_alarm: SubAlarm) -> SubAlarm:
         if sub_alarm.decided_ms > end_ms:
@@ -407,7 +408,7 @@ def _whole_windows(
             return _seen(sub_alarm, OK, values)
         if is_met:
             return _seen(sub_alarm, ALARM, values)
-        unknown = _unknown(view, end_ms, [each for each in standstills if at_ms < each.known_from_ms])
+        unknown = _unknown(view, end_ms, [each for each in idle_periods if at_ms < each.known_from_ms])
         if sub.deterministic:
             return _seen(sub_alarm, OK if view.missing(end_ms) > unknown else sub_alarm.state, values)
         if is_measured:
@@ -427,11 +428,11 @@ def _seen(sub_alarm: SubAlarm, state: str, values: tuple[float, ...]) -> SubAlar
     return SubAlarm(sub_alarm.sub_expression, state, values, 0, sub_alarm.decided_ms, sub_alarm.newest)
 
 
-def _unknown(view: _View, end_ms: int, standstills: Sequence[Standstill]) -> int:
-    """How many of the ``periods`` windows that end there have no measurement and were touched by a standstill."""
+def _unknown(view: _View, end_ms: int, idle_periods: Sequence[IdlePeriod]) -> int:
+    """How many of the ``periods`` windows that end there have no measurement and were touched by an idle period."""
     counted_to_ms = end_ms - view.span_ms
     unknown = 0
-    for each in sorted(standstills, key=lambda standstill: standstill.start_ms):
+    for each in sorted(idle_periods, key=lambda period: period.start_ms):
         first_ms = max(each.start_ms // view.length_ms * view.length_ms, counted_to_ms)
         last_ms = min(-(-each.end_ms // view.length_ms) * view.length_ms, end_ms)
         if first_ms < last_ms:

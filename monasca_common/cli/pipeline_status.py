@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from monasca_common.models import times
-from monasca_common.pipeline.evaluate.gauges import EvaluationLevels
+from monasca_common.pipeline.evaluate.gauges import EvaluationGauges
 from monasca_common.pipeline.jobs.activity import JobState
 from monasca_common.pipeline.status import JobStatus
 
@@ -29,15 +29,15 @@ def status_lines(status: JobStatus, now_ms: int) -> Iterator[str]:
         yield f"  {status.topic}/{each.partition}  {where}, lag {_seconds(each.lag_seconds)}"
 
 
-def _evaluation(levels: EvaluationLevels, now_ms: int) -> Iterator[str]:
+def _evaluation(gauges: EvaluationGauges, now_ms: int) -> Iterator[str]:
     def up_to(until_ms: int) -> str:
         return f"up to {times.shown(until_ms)}, {_seconds(max(0.0, (now_ms - until_ms) / 1000))} ago"
 
-    yield f"  alarms are evaluated {up_to(levels.evaluated_to_ms)}"
-    if levels.horizons_ms:
-        horizon_ms, partition = min((time_ms, partition) for partition, time_ms in levels.horizons_ms.items())
-        yield f"  measurements are known {up_to(horizon_ms)}, by partition {partition}"
-    yield f"  alarms: {', '.join(f'{count:,} {state}' for state, count in levels.alarms.items())}"
+    yield f"  alarms are evaluated {up_to(gauges.evaluated_to_ms)}"
+    if gauges.watermarks_ms:
+        watermark_ms, partition = min((time_ms, partition) for partition, time_ms in gauges.watermarks_ms.items())
+        yield f"  measurements are known {up_to(watermark_ms)}, by partition {partition}"
+    yield f"  alarms: {', '.join(f'{count:,} {state}' for state, count in gauges.alarms.items())}"
 
 
 def _state(status: JobStatus, now_ms: int) -> str:

@@ -15,7 +15,7 @@ from monasca_common.pipeline.aggregate.periods import Closing
 from monasca_common.pipeline.archive import manifest
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
 from monasca_common.pipeline.evaluate import gauges
-from monasca_common.pipeline.evaluate.gauges import EvaluationLevels
+from monasca_common.pipeline.evaluate.gauges import EvaluationGauges
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
@@ -59,7 +59,7 @@ class JobStatus:
     started_ms: int | None = None
     seen_ms: int | None = None
     last_batch: LastBatch | None = None
-    evaluation: EvaluationLevels | None = None
+    evaluation: EvaluationGauges | None = None
 
 
 def job_statuses(conf: cfg.ConfigOpts, clock: Clock | None = None) -> list[JobStatus]:
@@ -99,7 +99,7 @@ def _evaluate_statuses(conf: cfg.ConfigOpts, now_ms: int) -> list[JobStatus]:
     offset_store = OffsetStore(stream.connection)
     offset_store.check()
     with offset_store.reading() as connection:
-        evaluation = gauges.read(connection, stream.name)
+        evaluation = gauges.read_gauges(connection, stream.name)
     if evaluation is None and EVALUATE_GROUP not in conf.list_all_sections():
         return []
     _, _, status = _job_status("evaluate", stream, now_ms)

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which alarms a definition has: its series, by their values of ``match_by``, join alarms or make new ones. Pure.
+"""Creates the alarms of new series, and adds new series to the alarms that they join.
 
-A series joins every alarm whose values agree with its own wherever both have one. If none does, it makes one, which
-exists once every sub-expression has a series in it. The result does not depend on the order within a batch: those with
-the most values come first, so a series of a host joins the alarms of its devices.
-
-New series in the database, and the alarms that arise from them or that they join.
+A series joins every alarm whose values of ``match_by`` agree with its own wherever both have one. If there is none, it
+begins a new alarm, which exists once every sub-expression has a series in it. The result does not depend on the order
+within a batch: series with the most values come first, so a series of a host joins the alarms of its devices.
 """
 
 from __future__ import annotations
@@ -21,19 +19,16 @@ from sqlalchemy.dialects import postgresql
 
 from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.database import new_id
-from monasca_common.alarms.definition_tables import sub_expression
-from monasca_common.alarms.definitions import StoredSubExpression
 from monasca_common.alarms.evaluation import AlarmState
-from monasca_common.alarms.expression import parse
 from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate import windows
-from monasca_common.pipeline.evaluate.definitions import match_key
-from monasca_common.pipeline.evaluate.windows import conflict_insert, of_batch
+from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, load_definitions, match_key
+from monasca_common.pipeline.evaluate.windows import insert_or_update, is_staged
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql import tables
 
 Values = tuple[str, ...]
-"""In the order of ``match_by``; empty where there is none."""
+"""The values of ``match_by``, in its order; empty where a series has none."""
 _Positions = tuple[int, ...]
 
 
@@ -47,8 +42,8 @@ class AlarmPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """``alarms``: the new ones. ``parts``: all of the new ones, and those that are new in known ones."""
+class JoinResult:
+    """``alarms``: the new ones. ``parts``: all parts of new alarms, and new parts of known ones."""
 
     alarms: tuple[Values, ...]
     parts: tuple[AlarmPart, ...]
@@ -59,26 +54,24 @@ def join(
     sub_expression_ids: Sequence[str],
     known: Mapping[str, AbstractSet[Values]],
     new: Mapping[str, AbstractSet[Values]],
-) -> Joined:
-    """``known``, ``new``: the values that series of each sub-expression have had before, and have for the first time.
-
-    Raises nothing: a sub-expression that is missing in either has none.
-    """
-    alarms, made = _ByValues(known_alarms), _ByValues(())
+) -> JoinResult:
+    """Return the new alarms and parts. ``known``, ``new``: the values of series of each sub-expression, those of
+    earlier batches and those that are new. A sub-expression may be missing in either."""
+    alarms, created = _ByValues(known_alarms), _ByValues(())
     every = {each: known.get(each, frozenset()) | new.get(each, frozenset()) for each in sub_expression_ids}
     for values in sorted(set().union(*every.values()), key=lambda each: (-len(_present(each)), each)):
-        if not any(True for _ in alarms.agreeing(values)) and not any(True for _ in made.agreeing(values)):
-            made.add(values)
-    of_made = _parts(made, every)
+        if not any(True for _ in alarms.agreeing(values)) and not any(True for _ in created.agreeing(values)):
+            created.add(values)
+    of_created = _parts(created, every)
     complete = {
         values
-        for values, parts in of_made.items()
+        for values, parts in of_created.items()
         if len({part.sub_expression_id for part in parts}) == len(set(sub_expression_ids))
     }
-    parts = [part for values in complete for part in of_made[values]]
+    parts = [part for values in complete for part in of_created[values]]
     parts += [part for added in _parts(alarms, new).values() for part in added]
     order = sorted(parts, key=lambda part: (part.alarm_values, part.sub_expression_id, part.values))
-    return Joined(tuple(sorted(complete)), tuple(order))
+    return JoinResult(tuple(sorted(complete)), tuple(order))
 
 
 def _parts(alarms: _ByValues, series: Mapping[str, AbstractSet[Values]]) -> dict[Values, list[AlarmPart]]:
@@ -95,8 +88,8 @@ def _present(values: Values) -> _Positions:
 
 
 class _ByValues:
-    """Finds the alarms that agree with a series without comparing it with all: by the positions that an alarm has
-    values at, and the values at those of them that the series has too."""
+    """Finds the alarms that agree with a series without comparing all of them: by the positions of an alarm's values,
+    and the values at the positions that the series has too."""
 
     def __init__(self, alarms: Iterable[Values]) -> None:
         self._of_positions: dict[_Positions, list[Values]] = defaultdict(list)
@@ -131,10 +124,10 @@ def _projected(values: Values, positions: _Positions) -> Values:
 
 
 SEEN_MS = 3_600_000
-"""How old ``alarm_series.seen`` becomes before it is renewed."""
+"""The age at which ``alarm_series.seen`` is renewed."""
 _STAGING, _SERIES, _PART = tables.alarm_staging, tables.alarm_series, tables.alarm_part
 _ALARM, _METRIC, _CHANGED = tables.alarm, tables.alarm_metric, tables.alarm_changed
-_DEFINITION, _SUB = tables.alarm_definition, tables.alarm_sub_expression
+_SUB = tables.alarm_sub_expression
 _IDS_AT_ONCE = 500
 
 _Id = TypeVar("_Id", str, bytes)
@@ -144,51 +137,42 @@ _BySub = dict[str, set[Values]]
 _NewBySub = dict[str, dict[Values, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class _JoinedDefinition:
-    """``sub_expressions``: in the order of the expression."""
-
-    id: str
-    tenant: str
-    expression: str
-    sub_expressions: tuple[StoredSubExpression, ...]
-
-
-def make_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, now_ms: int) -> int:
-    """Store the series of the batch, and make what alarms arise. Returns how many. The definitions are held."""
+def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, now_ms: int) -> int:
+    """Store the series of the batch, and create the alarms that arise from them. Returns their number. The transaction
+    holds the definitions."""
     is_series = _STAGING.c.series_id.is_not(None)
-    series = (*of_batch(batch, staged), is_series)
+    series = (*is_staged(batch, staged), is_series)
     new, joining = _new_series(connection, series)
     known = _known_values(connection, new)
     _store_series(connection, series, now_ms)
-    made = 0
+    count = 0
     for definition in _definitions(connection, new):
         ids = [each.id for each in definition.sub_expressions]
-        alarms = _alarms(connection, definition.id)
+        alarms = _alarms(connection, definition.row.id)
         joined = join(alarms, ids, {each: known[each] for each in ids}, {each: new[each].keys() for each in ids})
         _store(connection, definition, joined, alarms, new, now_ms)
-        made += len(joined.alarms)
+        count += len(joined.alarms)
     for sub_expression_id, series_ids in joining.items():
-        # By their ids: of rows that were just staged a database knows no number, and compares each with each.
+        # By their ids: a database has no statistics of rows that were just staged, and compares each with each.
         for portion in _portions(series_ids):
             own = _SERIES.c.series_id.in_(portion)
             _add_metrics(connection, _SERIES.c.sub_expression_id == sub_expression_id, own)
-    return made
+    return count
 
 
-def note_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """The next round looks at alarms whose staged windows may have decided something."""
+def mark_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+    """Mark the alarms whose staged windows may decide something, so that the next pass evaluates them."""
     same = sa.and_(_PART.c.sub_expression_id == _STAGING.c.sub_expression_id, _PART.c.match_key == _STAGING.c.match_key)
-    query = sa.select(_PART.c.alarm_id).join(_STAGING, same).where(*of_batch(batch, staged), _STAGING.c.readings != "")
-    adding = conflict_insert(connection, _CHANGED).from_select(["alarm_id"], query.distinct())
+    query = sa.select(_PART.c.alarm_id).join(_STAGING, same).where(*is_staged(batch, staged), _STAGING.c.readings != "")
+    adding = insert_or_update(connection, _CHANGED).from_select(["alarm_id"], query.distinct())
     connection.execute(adding.on_conflict_do_nothing())
 
 
 def _new_series(
     connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]
 ) -> tuple[_NewBySub, Mapping[str, list[bytes]]]:
-    """The values that no series of their sub-expression had before; and the new series of the others, by
-    sub-expression: these join what alarms there are."""
+    """Return the values that are new in their sub-expression; and, by sub-expression, the new series with other values,
+    which join existing alarms."""
     row, known = _STAGING.c, _SERIES.c
     is_known = sa.select(known.series_id).where(
         known.sub_expression_id == row.sub_expression_id, known.series_id == row.series_id
@@ -210,7 +194,7 @@ def _new_series(
 
 
 def _known_values(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> _BySub:
-    """Of all sub-expressions of the definitions in which something is new, before the batch."""
+    """Return the values before the batch, of all sub-expressions of the definitions that have new values."""
     found: _BySub = defaultdict(set)
     own, other = _SUB.alias(), _SUB.alias()
     for some in _portions(list(new)):
@@ -231,7 +215,7 @@ def _store_series(connection: sa.Connection, series: tuple[sa.ColumnElement[bool
     )
     names = ["sub_expression_id", "series_id", "match_key", "match_values", "dimensions", "seen"]
     columns = (row.sub_expression_id, row.series_id, row.match_key, values, dimensions, sa.literal(now_ms))
-    adding = conflict_insert(connection, _SERIES).from_select(names, sa.select(*columns).where(*series))
+    adding = insert_or_update(connection, _SERIES).from_select(names, sa.select(*columns).where(*series))
     connection.execute(
         adding.on_conflict_do_update(
             index_elements=["sub_expression_id", "series_id"],
@@ -241,31 +225,24 @@ def _store_series(connection: sa.Connection, series: tuple[sa.ColumnElement[bool
     )
 
 
-def _definitions(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> list[_JoinedDefinition]:
-    """Those in which something is new."""
-    found: dict[str, _JoinedDefinition] = {}
+def _definitions(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> list[LoadedDefinition]:
+    """Return the definitions that have new values, in order of id."""
+    ids = set[str]()
     for some in _portions(list(new)):
-        ids = sa.select(_SUB.c.definition_id).where(_SUB.c.id.in_(some))
-        of_definition: dict[str, list[StoredSubExpression]] = defaultdict(list)
-        subs = sa.select(_SUB).where(_SUB.c.definition_id.in_(ids)).order_by(_SUB.c.definition_id, _SUB.c.position)
-        for row in connection.execute(subs):
-            of_definition[row.definition_id].append(sub_expression(row))
-        columns = (_DEFINITION.c.id, _DEFINITION.c.tenant, _DEFINITION.c.expression)
-        for row in connection.execute(sa.select(*columns).where(_DEFINITION.c.id.in_(ids))):
-            found[row.id] = _JoinedDefinition(row.id, row.tenant, row.expression, tuple(of_definition[row.id]))
-    return [found[each] for each in sorted(found)]
+        ids |= set(connection.execute(sa.select(_SUB.c.definition_id).where(_SUB.c.id.in_(some))).scalars())
+    return [each for some in _portions(sorted(ids)) for each in load_definitions(connection, some).values()]
 
 
 def _alarms(connection: sa.Connection, definition_id: str) -> dict[Values, str]:
-    """The ids of a definition's alarms by their values."""
+    """Return the ids of a definition's alarms by their values."""
     query = sa.select(_ALARM.c.match_values, _ALARM.c.id).where(_ALARM.c.definition_id == definition_id)
     return {tuple(values): alarm_id for values, alarm_id in connection.execute(query)}
 
 
 def _store(
     connection: sa.Connection,
-    definition: _JoinedDefinition,
-    joined: Joined,
+    definition: LoadedDefinition,
+    joined: JoinResult,
     known: Mapping[Values, str],
     new: _NewBySub,
     now_ms: int,
@@ -285,13 +262,13 @@ def _store(
     ]
     if parts:
         connection.execute(_PART.insert(), parts)
-        windows.forget(connection, {(ids[part.alarm_values], part.sub_expression_id) for part in joined.parts})
+        windows.drop_summaries(connection, {(ids[part.alarm_values], part.sub_expression_id) for part in joined.parts})
         for some in _portions(sorted({ids[part.alarm_values] for part in joined.parts})):
             _add_metrics(connection, _PART.c.alarm_id.in_(some))
 
 
-def _begins_ms(joined: Joined, new: _NewBySub) -> dict[Values, int]:
-    """When each alarm came to exist: every sub-expression had its first series by then."""
+def _begins_ms(joined: JoinResult, new: _NewBySub) -> dict[Values, int]:
+    """Return when each alarm begins: every sub-expression had its first series by then."""
     first: dict[Values, dict[str, int]] = defaultdict(dict)
     for part in joined.parts:
         of_alarm, sub_id = first[part.alarm_values], part.sub_expression_id
@@ -301,11 +278,11 @@ def _begins_ms(joined: Joined, new: _NewBySub) -> dict[Values, int]:
 
 
 def _insert_alarms(
-    connection: sa.Connection, definition: _JoinedDefinition, alarms: Sequence[tuple[str, Values, int]], now_ms: int
+    connection: sa.Connection, definition: LoadedDefinition, alarms: Sequence[tuple[str, Values, int]], now_ms: int
 ) -> None:
-    """``alarms``: of each its id, its values, and the time from which it is evaluated."""
-    begun = AlarmState.new(parse(definition.expression))
-    fixed: dict[str, Any] = {"tenant": definition.tenant, "definition_id": definition.id, "state": begun.state}
+    """``alarms``: the id of each, its values, and the time from which it is evaluated."""
+    begun = AlarmState.new(definition.expression)
+    fixed: dict[str, Any] = {"tenant": definition.row.tenant, "definition_id": definition.row.id, "state": begun.state}
     fixed |= {"lifecycle_state": None, "link": None, "version": 0}
     fixed |= dict.fromkeys(("state_updated", "updated", "created"), now_ms)
     connection.execute(
@@ -335,7 +312,7 @@ def _insert_alarms(
 
 
 def _add_metrics(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> None:
-    """Add the series of the parts ``which`` to their alarms, as far as these have them not."""
+    """Add the series of the parts ``which`` to those of their alarms that do not have them."""
     joined = (
         _PART.join(_SERIES, sa.and_(*(_PART.c[name] == _SERIES.c[name] for name in ("sub_expression_id", "match_key"))))
         .join(_SUB, _SUB.c.id == _PART.c.sub_expression_id)

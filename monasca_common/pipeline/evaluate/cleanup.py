@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes windows and series that nobody asks for any more, in portions of a primary key: each is one transaction, so
-whoever changes a definition meanwhile waits for one of them.
+"""Deletes windows and series that no evaluation needs, in portions of a primary key. Each portion is one transaction,
+so a change of a definition waits for one portion.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import sqlalchemy as sa
 
 from monasca_common.alarms import alarm_metrics
 from monasca_common.alarms.database import Condition
-from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.evaluate import definitions, watermark
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState
+from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
 PORTION_ROWS = 5_000
+_EVERY_MS = 300_000
 _SUB, _WINDOW, _SERIES, _PART = (
     tables.alarm_sub_expression,
     tables.alarm_window,
@@ -24,7 +27,7 @@ _SUB, _WINDOW, _SERIES, _PART = (
     tables.alarm_part,
 )
 
-#: A primary key; None: before the first, or after the last.
+#: A primary key; None: before the first row, or after the last one.
 Place: TypeAlias = tuple[Any, ...] | None
 
 
@@ -42,29 +45,59 @@ class Portion:
         return bounds if self.until is None else [*bounds, _key(self.table) <= _literal(self.table, self.until)]
 
 
-def forget_series(connection: sa.Connection, _stored: StoredProgress, now_ms: int, after: Place) -> Place:
-    """Those of the next portion that were not seen for a day, unless they are all that an alarm has: they keep its
-    values known. Returns up to where it came; None: it was the last one."""
+class Cleanup:
+    """Deletes the windows that no evaluation needs, and series, so that an alarm has the series of the last day."""
+
+    def __init__(self, offset_store: OffsetStore, job: str) -> None:
+        self._offset_store = offset_store
+        self._job = job
+        self._ran_ms = 0
+
+    def run(self, now_ms: int) -> None:
+        """Delete unless the last run was less than five minutes ago. Raises `EvaluatorFenced`."""
+        if now_ms < self._ran_ms + _EVERY_MS:
+            return
+        with self._offset_store.successive() as writing:
+            for delete in (delete_series, delete_windows):
+                place: Place = None
+                is_left = True
+                while is_left:
+                    with writing() as connection:
+                        # Deleting a definition or an alarm locks the same rows in another order.
+                        definitions.lock_version(connection)
+                        stored = watermark.load(connection, self._job)
+                        if stored is None:
+                            return
+                        watermark.hold(connection, self._job, stored)
+                        place = delete(connection, stored, now_ms, place)
+                    is_left = place is not None
+        self._ran_ms = now_ms
+
+
+def delete_series(connection: sa.Connection, _stored: EvaluatorState, now_ms: int, after: Place) -> Place:
+    """Delete the series of the next portion that were not seen for a day, unless an alarm has no others: those keep its
+    values known. Returns the end of the portion; None after the last one."""
     portion = _portion(connection, _SERIES, after)
     old = (_SERIES.c.seen < now_ms - DAY_MS, *portion.conditions)
-    # Two statements: joined by OR, the database would look for each row alone.
+    # Two statements: joined by OR, the database would search for each row separately.
     connection.execute(_SERIES.delete().where(*old, ~_has_same_key(_PART, _SERIES)))
-    # Asked once, and not for each series: SQLite would look through all series of the alarm each time.
+    # Selected once, not for each series: SQLite would scan all series of the alarm each time.
     seen = _SERIES.alias()
     lasting = sa.select(seen.c.sub_expression_id, seen.c.match_key).where(
         seen.c.seen >= now_ms - DAY_MS, *_within(seen.c.sub_expression_id, portion)
     )
-    is_over = sa.tuple_(_SERIES.c.sub_expression_id, _SERIES.c.match_key).in_(lasting)
+    has_lasting = sa.tuple_(_SERIES.c.sub_expression_id, _SERIES.c.match_key).in_(lasting)
     names = ("sub_expression_id", "match_key", "series_id")
-    forgotten = connection.execute(
-        _SERIES.delete().where(*old, is_over).returning(*(_SERIES.c[name] for name in names))
+    deleted = connection.execute(
+        _SERIES.delete().where(*old, has_lasting).returning(*(_SERIES.c[name] for name in names))
     )
-    alarm_metrics.forget_metrics(connection, [row._asdict() for row in forgotten])
+    alarm_metrics.forget_metrics(connection, [row._asdict() for row in deleted])
     return portion.until
 
 
-def forget_windows(connection: sa.Connection, stored: StoredProgress, _now_ms: int, after: Place) -> Place:
-    """Those of the next portion that no evaluation asks for. Returns as `forget_series` does, after which it comes."""
+def delete_windows(connection: sa.Connection, stored: EvaluatorState, _now_ms: int, after: Place) -> Place:
+    """Delete the windows of the next portion that no evaluation needs. Returns as `delete_series`, which runs
+    before."""
     portion = _portion(connection, _WINDOW, after)
     is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
     from_ms = _needed_from(stored.delay_ms, stored.evaluated_to_ms)
@@ -75,7 +108,7 @@ def forget_windows(connection: sa.Connection, stored: StoredProgress, _now_ms: i
 
 
 def _needed_from(delay_ms: int, evaluated_to_ms: int) -> sa.ColumnElement[int]:
-    """`needed_from_ms` of a row of sub-expressions."""
+    """Return `needed_from_ms` of a row of sub-expressions."""
     length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
     return (sa.literal(evaluated_to_ms - delay_ms, sa.BigInteger()) // length_ms + 1 - _SUB.c.periods) * length_ms
 
@@ -88,7 +121,7 @@ def _portion(connection: sa.Connection, table: sa.Table, after: Place) -> Portio
 
 
 def _within(sub_expression_id: sa.ColumnElement[str], portion: Portion) -> list[Condition]:
-    """The sub-expressions of the portion: the first column of its key."""
+    """Limit the sub-expressions to those of the portion: the first column of its key."""
     bounds = [] if portion.after is None else [sub_expression_id >= portion.after[0]]
     return bounds if portion.until is None else [*bounds, sub_expression_id <= portion.until[0]]
 
@@ -103,6 +136,6 @@ def _literal(table: sa.Table, key: tuple[Any, ...]) -> sa.Tuple:
 
 
 def _has_same_key(table: sa.FromClause, other: sa.Table) -> sa.ColumnElement[bool]:
-    """Whether ``table`` has a row of the sub-expression and match of a row of ``other``."""
+    """Return whether ``table`` has a row of the sub-expression and match of a row of ``other``."""
     same = (table.c[name] == other.c[name] for name in ("sub_expression_id", "match_key"))
     return sa.select(table.c.sub_expression_id).where(*same).correlate(other).exists()

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the sub-expressions that a series belongs to, without comparing it with every definition. Pure.
-
-The sub-expressions of all definitions, read from the database.
-"""
+"""The definitions of alarms: which sub-expressions a series belongs to, and what the database has of definitions."""
 
 from __future__ import annotations
 
@@ -23,18 +20,15 @@ from monasca_common.models import json_text
 from monasca_common.models.series import Series
 from monasca_common.storage.sql.tables import alarm_definition, alarm_definitions_version, alarm_sub_expression
 
-_TEXTS = postgresql.ARRAY(sa.Text())
-
-
-_parsed: Callable[[str], Expression] = lru_cache(maxsize=20_000)(parse)
-
-
 _KEY_BYTES = 16
+_IDS_AT_ONCE = 1_000
+_TEXTS = postgresql.ARRAY(sa.Text())
+_parsed: Callable[[str], Expression] = lru_cache(maxsize=20_000)(parse)
 _Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveSubExpression:
+class IndexedSubExpression:
     """A sub-expression with what matching needs of its definition. ``created_ms``: the definition's. ``windows``: the
     generation of its windows."""
 
@@ -48,9 +42,9 @@ class ActiveSubExpression:
 
 @dataclass(frozen=True, slots=True)
 class MatchTarget:
-    """Whose window a measurement belongs to. ``values``: those of ``match_by``, empty where the series has none."""
+    """The window that a measurement belongs to. ``values``: those of ``match_by``, empty where the series has none."""
 
-    sub_expression: ActiveSubExpression
+    sub_expression: IndexedSubExpression
     values: tuple[str, ...]
     key: bytes
 
@@ -61,20 +55,20 @@ def match_key(values: Sequence[str]) -> bytes:
 
 @dataclass(slots=True)
 class _Candidates:
-    """The sub-expressions of one tenant and name. ``by_pair``: those with dimensions, each by one of them."""
+    """The sub-expressions of one tenant and name. ``by_pair``: those with dimensions, each by one dimension."""
 
-    without_dimensions: list[ActiveSubExpression] = field(default_factory=list)
-    by_pair: dict[_Pair, list[ActiveSubExpression]] = field(default_factory=lambda: defaultdict(list))
+    without_dimensions: list[IndexedSubExpression] = field(default_factory=list)
+    by_pair: dict[_Pair, list[IndexedSubExpression]] = field(default_factory=lambda: defaultdict(list))
 
 
 class SubExpressionIndex:
-    """Each sub-expression is found by that of its dimensions that the fewest others name: so a series is compared with
-    few, even if thousands of definitions have its name."""
+    """Finds the sub-expressions that a series belongs to. Each is indexed by the one of its dimensions that the fewest
+    others name, so a series is compared with few, even if thousands of definitions have its name."""
 
-    def __init__(self, active: Iterable[ActiveSubExpression]) -> None:
+    def __init__(self, sub_expressions: Iterable[IndexedSubExpression]) -> None:
         self._candidates: dict[tuple[str, str], _Candidates] = {}
-        named: dict[tuple[str, str], list[ActiveSubExpression]] = defaultdict(list)
-        for each in active:
+        named: dict[tuple[str, str], list[IndexedSubExpression]] = defaultdict(list)
+        for each in sub_expressions:
             named[each.tenant, each.expression.metric_name].append(each)
         for name, found in named.items():
             self._candidates[name] = _candidates(found)
@@ -92,7 +86,7 @@ class SubExpressionIndex:
                 yield MatchTarget(each, values, match_key(values))
 
     @staticmethod
-    def _belonging(candidates: _Candidates, series: Series) -> Iterator[ActiveSubExpression]:
+    def _belonging(candidates: _Candidates, series: Series) -> Iterator[IndexedSubExpression]:
         yield from candidates.without_dimensions
         dimensions = series.dimensions
         for pair in dimensions.items():
@@ -101,32 +95,31 @@ class SubExpressionIndex:
                     yield each
 
 
-def _candidates(active: Sequence[ActiveSubExpression]) -> _Candidates:
-    made = _Candidates()
-    named = Counter(pair for each in active for pair in each.expression.dimensions)
-    for each in active:
+def _candidates(sub_expressions: Sequence[IndexedSubExpression]) -> _Candidates:
+    candidates = _Candidates()
+    named = Counter(pair for each in sub_expressions for pair in each.expression.dimensions)
+    for each in sub_expressions:
         if each.expression.dimensions:
             rarest = min(each.expression.dimensions, key=lambda pair: (named[pair], pair))
-            made.by_pair[rarest].append(each)
+            candidates.by_pair[rarest].append(each)
         else:
-            made.without_dimensions.append(each)
-    return made
-
-
-_IDS_AT_ONCE = 1_000
+            candidates.without_dimensions.append(each)
+    return candidates
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveDefinitions:
-    """``version``: of all definitions. ``versions``: of each sub-expression's definition."""
+class DefinitionsSnapshot:
+    """The sub-expressions of all definitions. ``version``: of all definitions. ``versions``: of the definition of each
+    sub-expression."""
 
     version: int
-    sub_expressions: tuple[ActiveSubExpression, ...]
+    sub_expressions: tuple[IndexedSubExpression, ...]
     versions: Mapping[str, int]
 
 
-def current(connection: sa.Connection, known: ActiveDefinitions | None = None) -> ActiveDefinitions:
-    """``known``, if nothing has changed since it was read. Within a transaction that reads a snapshot."""
+def load_snapshot(connection: sa.Connection, known: DefinitionsSnapshot | None = None) -> DefinitionsSnapshot:
+    """Return ``known`` if no definition has changed since it was read. Call it in a transaction that reads a
+    snapshot."""
     found = version(connection)
     if known is not None and known.version == found:
         return known
@@ -134,19 +127,20 @@ def current(connection: sa.Connection, known: ActiveDefinitions | None = None) -
     columns = (definition.tenant, definition.match_by, definition.created, definition.version)
     joined = alarm_sub_expression.join(alarm_definition, definition.id == sub.definition_id)
     rows = connection.execute(sa.select(*alarm_sub_expression.c, *columns).select_from(joined).order_by(sub.id)).all()
-    active = []
+    sub_expressions = []
     for row in rows:
         stored = sub_expression(row)
-        active.append(
-            ActiveSubExpression(
+        sub_expressions.append(
+            IndexedSubExpression(
                 stored.id, stored.windows, row.tenant, tuple(row.match_by), row.created, stored.expression
             )
         )
-    return ActiveDefinitions(found, tuple(active), {row.id: row.version for row in rows})
+    return DefinitionsSnapshot(found, tuple(sub_expressions), {row.id: row.version for row in rows})
 
 
 def versions(connection: sa.Connection, sub_expression_ids: Sequence[str]) -> dict[str, int]:
-    """Of the definitions of these, as far as there are. Another one: the definition changed, or lost an alarm."""
+    """Return the versions of the definitions of these sub-expressions, if they exist. Another version means that the
+    definition changed, or lost an alarm."""
     sub, definition = alarm_sub_expression.c, alarm_definition.c
     joined = alarm_sub_expression.join(alarm_definition, definition.id == sub.definition_id)
     query = sa.select(sub.id, definition.version).select_from(joined)
@@ -158,63 +152,60 @@ def versions(connection: sa.Connection, sub_expression_ids: Sequence[str]) -> di
 
 
 def version(connection: sa.Connection) -> int:
-    """Of all definitions."""
+    """Return the version of all definitions."""
     return int(connection.execute(sa.select(alarm_definitions_version.c.version)).scalar_one())
 
 
-def hold_version(connection: sa.Connection) -> int:
-    """From here to the end of the transaction nobody changes a definition, or deletes one or an alarm."""
+def lock_version(connection: sa.Connection) -> int:
+    """Lock the version: until the transaction ends, no definition changes, and no definition or alarm is deleted."""
     held = sa.select(alarm_definitions_version.c.version).with_for_update(read=True)
     return int(connection.execute(held).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedDefinition:
-    """``row``: of its table. ``sub_expressions``: in the order of the expression."""
+    """``row``: the row of its table. ``sub_expressions``: in the order of the expression."""
 
     row: Row
     expression: Expression
     sub_expressions: tuple[StoredSubExpression, ...]
 
 
-class LoadedDefinitions:
-    """Those of the alarms so far, as long as no definition changes."""
-
-    def __init__(self) -> None:
-        self._version = -1
-        self._known: dict[str, LoadedDefinition] = {}
-
-    def load(self, connection: sa.Connection, version: int, ids: Set[str]) -> Mapping[str, LoadedDefinition]:
-        """At least those of ``ids`` that there are. ``version``: of all definitions, which the transaction holds."""
-        if version != self._version:
-            self._version, self._known = version, {}
-        missing = sorted(ids - self._known.keys())
-        if missing:
-            subs = _sub_expressions(connection, missing)
-            found: Select = sa.select(alarm_definition).where(among(connection, alarm_definition.c.id, missing))
-            for row in connection.execute(found).all():
-                self._known[row.id] = LoadedDefinition(row, _parsed(row.expression), subs[row.id])
-        return self._known
-
-
-def _sub_expressions(
-    connection: sa.Connection, definitions: Sequence[str]
-) -> dict[str, tuple[StoredSubExpression, ...]]:
-    which = among(connection, alarm_sub_expression.c.definition_id, definitions)
-    found: dict[str, list[StoredSubExpression]] = defaultdict(list)
-    for row in connection.execute(
-        sa.select(alarm_sub_expression).where(which).order_by(alarm_sub_expression.c.position)
-    ).all():
-        found[row.definition_id].append(sub_expression(row))
-    return defaultdict(tuple, {key: tuple(value) for key, value in found.items()})
-
-
 def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
-    """As ``IN``, of sorted ``ids``, and their range: of neighbours a database reads that part of an index, not all of
-    the table. On PostgreSQL with one parameter, because thousands take longer to write than to answer."""
+    """Return ``IN`` of sorted ``ids``, and their range, so that of neighbours a database reads a part of an index and
+    not the whole table. On PostgreSQL it has one parameter, because thousands take longer to write than to answer."""
     if not ids:
         return sa.false()
     is_one: Condition = column.in_(ids)
     if connection.dialect.name == "postgresql":
         is_one = column == sa.any_(sa.cast(sa.literal(list(ids), _TEXTS), _TEXTS))
     return sa.and_(column >= ids[0], column <= ids[-1], is_one)
+
+
+def load_definitions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LoadedDefinition]:
+    """Return those of the definitions that exist. ``ids``: sorted."""
+    sub = alarm_sub_expression.c
+    subs: dict[str, list[StoredSubExpression]] = defaultdict(list)
+    stored: Select = sa.select(alarm_sub_expression).where(among(connection, sub.definition_id, ids))
+    for row in connection.execute(stored.order_by(sub.position)).all():
+        subs[row.definition_id].append(sub_expression(row))
+    found: Select = sa.select(alarm_definition).where(among(connection, alarm_definition.c.id, ids))
+    rows = connection.execute(found).all()
+    return {row.id: LoadedDefinition(row, _parsed(row.expression), tuple(subs[row.id])) for row in rows}
+
+
+class DefinitionCache:
+    """The definitions that were loaded since a definition last changed."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._known: dict[str, LoadedDefinition] = {}
+
+    def load(self, connection: sa.Connection, version: int, ids: Set[str]) -> Mapping[str, LoadedDefinition]:
+        """Return at least those of ``ids`` that exist. ``version``: of all definitions, which the transaction holds."""
+        if version != self._version:
+            self._version, self._known = version, {}
+        missing = sorted(ids - self._known.keys())
+        if missing:
+            self._known |= load_definitions(connection, missing)
+        return self._known

@@ -12,7 +12,7 @@ from monasca_common.audit.reporter import audited
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.gauges import EVALUATE, LevelsCollector
+from monasca_common.pipeline.evaluate.gauges import EVALUATE, GaugesCollector
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.jobs import loop
@@ -40,7 +40,7 @@ class EvaluateJob(Job):
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
         if request.from_ms is not None or request.to_ms is not None:
             raise ConfigurationError(
-                "evaluate goes on from where it stands, and takes neither --from nor --to: what was decided is not "
+                "evaluate continues from its stored state, and takes neither --from nor --to: what was decided is not "
                 "decided again"
             )
         settings, stream = self._settings, self._settings.stream
@@ -50,9 +50,9 @@ class EvaluateJob(Job):
             topic = stack.enter_context(SourceTopic(stream.consumer))
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
             producer = stack.enter_context(open_producer(audited(stream.producer, audit)))
-            levels = LevelsCollector(stream.connection, stream.name)
+            gauges = GaugesCollector(stream.connection, stream.name)
             publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic)
-            told = stack.enter_context(served(EVALUATE, stream.status, watcher, levels, publisher.lost))
+            told = stack.enter_context(served(EVALUATE, stream.status, watcher, gauges, publisher.lost))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = open_session(self._spark, "monasca-evaluate")
             stack.callback(close_session, spark)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates what is due, round by round: a round goes from the last evaluation to the least horizon.
+"""Evaluation passes: a pass evaluates the alarms that are due from the last evaluation up to the least watermark.
 
-A round is cut into chunks of alarms. Each is one transaction with its states, history and outbox, and with the place
-up to which the round is done: so a crash repeats nothing and leaves nothing out.
-
-The next alarms of a round, with all that decides their states: read with few statements, however many they are.
+A pass has pages of alarms. Each page is one transaction with its states, history and outbox, and with the cursor up to
+which the pass is done, so a crash repeats nothing and omits nothing. A page reads all that decides the states of its
+alarms with few statements, whatever their number.
 """
 
 from __future__ import annotations
@@ -36,77 +35,57 @@ from monasca_common.alarms.partial_text import readings_of, sums_of
 from monasca_common.alarms.partials import WindowPartial, runs
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline.evaluate import cleanup, definitions, transitions, watermark
-from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, LoadedDefinitions, among
+from monasca_common.pipeline.evaluate import definitions, transitions, watermark
+from monasca_common.pipeline.evaluate.definitions import DefinitionCache, LoadedDefinition, among
 from monasca_common.pipeline.evaluate.transitions import EvaluatedAlarm, LoadedAlarm
-from monasca_common.pipeline.evaluate.watermark import Look, StoredProgress
-from monasca_common.pipeline.evaluate.windows import LAST_WINDOW, summary_of, text_of
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState, Scan
+from monasca_common.pipeline.evaluate.windows import LAST_WINDOW, parse_summary, summary_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 
-CHUNK_ALARMS = 1_000
-"""A chunk holds the version of definitions: who changes one waits for less than a second on a busy machine, too."""
-_FORGET_EVERY_MS = 300_000
-
-
-_ALARM, _DEFINITION, _SUB, _CHANGED = (
-    tables.alarm,
-    tables.alarm_definition,
-    tables.alarm_sub_expression,
-    tables.alarm_changed,
-)
-
-
+PAGE_ALARMS = 1_000
+"""A page locks the version of definitions. With this size a change of a definition waits for less than a second, also
+on a busy machine."""
+_ALARM, _SUB, _CHANGED = tables.alarm, tables.alarm_sub_expression, tables.alarm_changed
 _SUB_ALARM, _PART, _WINDOW = tables.sub_alarm, tables.alarm_part, tables.alarm_window
-
-
 _OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_updated", "created", "evaluated_from")]
-
-
 _OF_PARTIAL = [_WINDOW.c[name] for name in ("record_count", "sums", "least", "greatest", "newest", "readings")]
-
-
 _NOTHING = Measured()
-
-
 _SUMMARISED_AT_ONCE = 20
-"""Of so many alarms the windows are read at once that a summary replaces: each may have 20,000."""
-
-
+"""Alarms whose windows are read together to compute their summaries. Each may have 20,000 windows."""
 #: The rows of partials by alarm and sub-expression, and by the start of their window.
 _Windows: TypeAlias = dict[tuple[str, str], dict[int, list[Any]]]
-
-
-#: By alarm and sub-expression.
+#: The summaries by alarm and sub-expression.
 _Summaries: TypeAlias = dict[tuple[str, str], WindowSummary]
 
 
 @dataclass(frozen=True, slots=True)
 class DueSpan:
-    """Evaluations due after ``after_ms`` and until ``until_ms``; an evaluation is due ``delay_ms`` after its window.
-    ``standstills``: whether there are any."""
+    """The evaluations due after ``after_ms`` and until ``until_ms``; an evaluation is due ``delay_ms`` after its
+    window. ``idle_periods``: whether the source had any."""
 
     after_ms: int
     until_ms: int
     delay_ms: int
-    standstills: bool = False
+    idle_periods: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class RoundReport:
+class PassReport:
     """``delay_ms``: from the time up to which alarms are evaluated until now."""
 
     alarms: int = 0
     transitions: int = 0
     delay_ms: int = 0
 
-    def following(self, earlier: RoundReport) -> RoundReport:
-        """The report of both."""
+    def following(self, earlier: PassReport) -> PassReport:
+        """Return the report of both passes."""
         return replace(self, alarms=earlier.alarms + self.alarms, transitions=earlier.transitions + self.transitions)
 
 
-class Rounds:
-    """Every call raises `EvaluatorFenced` where another process evaluates the alarms of ``job`` too."""
+class PassRunner:
+    """Runs evaluation passes. Every call raises `EvaluatorFenced` if another process evaluates the alarms of ``job``
+    too."""
 
     def __init__(
         self,
@@ -117,126 +96,100 @@ class Rounds:
         clock: Clock | None = None,
         *,
         writes_history: bool = False,
-        chunk_alarms: int = CHUNK_ALARMS,
+        page_alarms: int = PAGE_ALARMS,
     ) -> None:
         self._offset_store = offset_store
         self._job = job
         self._delay_ms = delay_ms
-        self._has_delay = False  # in the database
         self._grace_ms = grace_ms
         self._clock = clock or SystemClock()
         self._writes_history = writes_history
-        self._chunk_alarms = chunk_alarms
-        self._forgot_ms = 0
-        self._definitions = LoadedDefinitions()
-        self._begun = 0
+        self._page_alarms = page_alarms
+        self._definitions = DefinitionCache()
+        self._new_transitions = 0
 
-    def begin(self, connection: sa.Connection, version: int, stored: StoredProgress, made_ms: int) -> None:
-        """Evaluate alarms of ``last`` alone that were made since then, in the transaction that makes them: such an
-        alarm and its first state are one step. No window is due for it, so the next round, which sees it again, comes
-        to the same. At most a chunk; what is left gets its state from that round, as all others do.
+    def evaluate_new(self, connection: sa.Connection, version: int, stored: EvaluatorState, created_ms: int) -> None:
+        """Evaluate alarms that have only ``last`` and were created since ``created_ms``, in the transaction that
+        creates them, so that an alarm and its first state are one step. No window is due for it, so the next pass,
+        which evaluates it again, has the same result. At most a page; the other alarms get their state from that pass.
 
         ``version``: of all definitions, which the transaction holds.
         """
-        alarms = new_alarms(connection, made_ms, self._chunk_alarms)
+        alarms = new_alarms(connection, created_ms, self._page_alarms)
         if alarms:
             span = self._span(stored, stored.evaluated_to_ms)
-            self._begun = self._evaluate(connection, version, alarms, stored, span)
+            self._new_transitions = self._evaluate(connection, version, alarms, stored, span)
 
-    def finish(self) -> RoundReport:
-        """What a crash left of a round."""
-        self._begun = 0
-        if not self._has_delay:
-            with self._offset_store.writing() as connection:
-                watermark.adopt_delay(connection, self._job, self._delay_ms)
-            self._has_delay = True
+    def finish(self) -> PassReport:
+        """Finish the pass that a crash interrupted."""
+        self._new_transitions = 0
         with self._offset_store.reading() as connection:
             stored = watermark.load(connection, self._job)
-        return self._chunks(stored)
+        return self._run_pages(stored)
 
-    def run(self, look: Look) -> RoundReport:
-        """Evaluate up to the least horizon; the report has what `begin` changed, too. Before the first batch there is
-        nothing to do."""
+    def run(self, scan: Scan) -> PassReport:
+        """Evaluate up to the least watermark. The report includes the transitions of `evaluate_new`. Before the first
+        batch nothing is due."""
         with self._offset_store.reading() as connection:
             stored = watermark.load(connection, self._job)
         if stored is None:
-            return RoundReport()
-        begun = RoundReport(transitions=self._begun)
-        return self._chunks(self._open(stored, look)).following(begun)
+            return PassReport()
+        new = PassReport(transitions=self._new_transitions)
+        return self._run_pages(self._open(stored, scan)).following(new)
 
-    def forget(self, now_ms: int) -> None:
-        """Remove series, and the windows that no evaluation asks for. So an alarm has the series of the last day."""
-        if now_ms < self._forgot_ms + _FORGET_EVERY_MS:
-            return
-        with self._offset_store.successive() as writing:
-            for forget in (cleanup.forget_series, cleanup.forget_windows):
-                place: cleanup.Place = None
-                is_left = True
-                while is_left:
-                    with writing() as connection:
-                        # Who deletes a definition or an alarm locks the same rows, in another order.
-                        definitions.hold_version(connection)
-                        stored = watermark.load(connection, self._job)
-                        if stored is None:
-                            return
-                        watermark.hold(connection, self._job, stored)
-                        place = forget(connection, stored, now_ms, place)
-                    is_left = place is not None
-        self._forgot_ms = now_ms
-
-    def _open(self, stored: StoredProgress, look: Look) -> StoredProgress:
-        new = watermark.after(stored.delayed(self._delay_ms), look, self._grace_ms)
-        round_to_ms = watermark.least_ms(new)
+    def _open(self, stored: EvaluatorState, scan: Scan) -> EvaluatorState:
+        new = watermark.advanced(stored.delayed(self._delay_ms), scan, self._grace_ms)
+        pass_to_ms = watermark.least_ms(new)
         with self._offset_store.writing() as connection:
             watermark.hold(connection, self._job, stored)
-            if stored.round_to_ms is not None:
+            if stored.pass_to_ms is not None:
                 return stored
-            if is_needed(connection, self._span(new, round_to_ms)):
-                new = replace(new, round_to_ms=round_to_ms)
+            if is_needed(connection, self._span(new, pass_to_ms)):
+                new = replace(new, pass_to_ms=pass_to_ms)
             else:
-                new = replace(new, evaluated_to_ms=round_to_ms)
+                new = replace(new, evaluated_to_ms=pass_to_ms)
             watermark.save(connection, self._job, new)
         return new
 
-    def _chunks(self, stored: StoredProgress | None) -> RoundReport:
-        alarms = transitions = 0
-        if stored is not None and stored.round_to_ms is not None:
+    def _run_pages(self, stored: EvaluatorState | None) -> PassReport:
+        alarms = changes = 0
+        if stored is not None and stored.pass_to_ms is not None:
             with self._offset_store.successive() as writing:
-                while stored.round_to_ms is not None:
+                while stored.pass_to_ms is not None:
                     with writing() as connection:
-                        stored, evaluated, changed = self._chunk(connection, stored, stored.round_to_ms)
-                    alarms, transitions = alarms + evaluated, transitions + changed
-                    fail_point("evaluate.after_commit" if stored.round_to_ms is None else "evaluate.between_chunks")
+                        stored, evaluated, changed = self._evaluate_page(connection, stored, stored.pass_to_ms)
+                    alarms, changes = alarms + evaluated, changes + changed
+                    fail_point("evaluate.after_commit" if stored.pass_to_ms is None else "evaluate.between_pages")
         delay_ms = max(0, self._clock.time_ms() - stored.evaluated_to_ms) if stored else 0
-        return RoundReport(alarms, transitions, delay_ms)
+        return PassReport(alarms, changes, delay_ms)
 
-    def _chunk(
-        self, connection: sa.Connection, stored: StoredProgress, round_to_ms: int
-    ) -> tuple[StoredProgress, int, int]:
-        span = self._span(stored, round_to_ms)
-        # Definitions stay as they are until the commit. Before the evaluator's row, as batches do.
-        version = definitions.hold_version(connection)
+    def _evaluate_page(
+        self, connection: sa.Connection, stored: EvaluatorState, pass_to_ms: int
+    ) -> tuple[EvaluatorState, int, int]:
+        span = self._span(stored, pass_to_ms)
+        # No definition changes until the commit. Locked before the evaluator's row, as batches do.
+        version = definitions.lock_version(connection)
         watermark.hold(connection, self._job, stored)
         prefer_indexes(connection)
-        alarms = next_alarms(connection, span, stored.cursor, self._chunk_alarms)
+        alarms = next_alarms(connection, span, stored.cursor, self._page_alarms)
         changed = self._evaluate(connection, version, alarms, stored, span)
-        fail_point("evaluate.inside_chunk")
-        is_last = len(alarms) < self._chunk_alarms
+        fail_point("evaluate.inside_page")
+        is_last = len(alarms) < self._page_alarms
         cursor = "" if is_last else alarms[-1].id
         clear_changed(connection, stored.seen_ms, stored.cursor, cursor or None)
         if is_last:
-            new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
+            new = replace(stored, evaluated_to_ms=pass_to_ms, pass_to_ms=None, cursor="")
         else:
             new = replace(stored, cursor=cursor)
         watermark.save(connection, self._job, new)
         return new, len(alarms), changed
 
     def _evaluate(
-        self, connection: sa.Connection, version: int, alarms: Sequence[Row], stored: StoredProgress, span: DueSpan
+        self, connection: sa.Connection, version: int, alarms: Sequence[Row], stored: EvaluatorState, span: DueSpan
     ) -> int:
-        """The number of transitions."""
-        definitions = self._definitions.load(connection, version, {row.definition_id for row in alarms})
-        until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.standstills)
+        """Return the number of transitions."""
+        known = self._definitions.load(connection, version, {row.definition_id for row in alarms})
+        until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.idle_periods)
         outcomes = [
             EvaluatedAlarm(
                 each,
@@ -244,27 +197,28 @@ class Rounds:
                     each.definition.expression, each.state, each.measured, until, begins_ms=each.row.evaluated_from
                 ),
             )
-            for each in load(connection, alarms, definitions, span)
+            for each in load_alarms(connection, alarms, known, span)
         ]
         return transitions.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)
 
-    def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:
-        return DueSpan(stored.evaluated_to_ms, round_to_ms, stored.delay_ms, bool(stored.standstills))
+    def _span(self, stored: EvaluatorState, pass_to_ms: int) -> DueSpan:
+        return DueSpan(stored.evaluated_to_ms, pass_to_ms, stored.delay_ms, bool(stored.idle_periods))
 
 
 def prefer_indexes(connection: sa.Connection) -> None:
-    """Within the transaction. By default PostgreSQL plans for disks that seek, and would read whole tables a chunk."""
+    """Let PostgreSQL prefer indexes in this transaction. By default it plans for disks that seek, and would read whole
+    tables for each page."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")
 
 
 def is_needed(connection: sa.Connection, span: DueSpan) -> bool:
-    """Whether there is anything to evaluate."""
+    """Return whether a window is due or an alarm has changed."""
     return _has(connection, _due(span)) or _has(connection, sa.select(_CHANGED.c.alarm_id))
 
 
 def next_alarms(connection: sa.Connection, span: DueSpan, after_id: str, limit: int) -> Sequence[Row]:
-    """In order of id."""
+    """Return the next alarms that are due or have changed, in order of id."""
     changed: Select = sa.select(_CHANGED.c.alarm_id)
     which: Condition = _ALARM.c.id.in_(changed)
     if _has(connection, _due(span)):
@@ -273,18 +227,20 @@ def next_alarms(connection: sa.Connection, span: DueSpan, after_id: str, limit: 
     return connection.execute(statement).all()
 
 
-def new_alarms(connection: sa.Connection, made_ms: int, limit: int) -> Sequence[Row]:
-    """Of alarms that were made since then, as `alarm_changed` notes, those of ``last`` alone, in order of id."""
+def new_alarms(connection: sa.Connection, created_ms: int, limit: int) -> Sequence[Row]:
+    """Return the alarms that were created since then and have only ``last``, in order of id. `alarm_changed` has
+    them."""
     has_windows = sa.exists().where(_SUB.c.definition_id == _ALARM.c.definition_id, _SUB.c.function != "last")
     changed: Select = sa.select(_CHANGED.c.alarm_id)
-    new = (_ALARM.c.id.in_(changed), _ALARM.c.created >= made_ms, ~has_windows)
+    new = (_ALARM.c.id.in_(changed), _ALARM.c.created >= created_ms, ~has_windows)
     return connection.execute(sa.select(*_OF_ALARM).where(*new).order_by(_ALARM.c.id).limit(limit)).all()
 
 
-def load(
+def load_alarms(
     connection: sa.Connection, alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition], span: DueSpan
 ) -> list[LoadedAlarm]:
-    """``alarms``: as `next_alarms` has them; the result has those whose definition is among ``definitions``."""
+    """Read what decides the states of ``alarms``, which are rows of `next_alarms`. Alarms without a definition in
+    ``definitions`` are omitted."""
     ids = [row.id for row in alarms]
     stored: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in connection.execute(sa.select(_SUB_ALARM).where(among(connection, _SUB_ALARM.c.alarm_id, ids))).all():
@@ -292,7 +248,7 @@ def load(
     loaded = [(row, definitions[row.definition_id]) for row in alarms if row.definition_id in definitions]
     subs = {sub.id: sub for _, definition in loaded for sub in definition.sub_expressions}
     of_windows = {
-        key: sub for key, sub in subs.items() if not has_summary(sub.expression, standstills=span.standstills)
+        key: sub for key, sub in subs.items() if not has_summary(sub.expression, idle_periods=span.idle_periods)
     }
     own = [among(connection, _PART.c.sub_expression_id, sorted(of_windows))] if len(of_windows) < len(subs) else []
     windows = _windows(connection, ids, list(of_windows.values()), span, *own)
@@ -307,20 +263,20 @@ def load(
 
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
-    """Those of a chunk; ``until_id``: None for the last one. What a definition that changed during the round notes of
-    alarms that are done stays for the next round. So do alarms that have readings of a clock that is ahead: those
+    """Delete the changes of a page; ``until_id``: None for the last page. Changes that a definition notes during the
+    pass for alarms that are done stay for the next pass. So do alarms with readings of a clock that is ahead: their
     windows begin after ``seen_ms``, and wait."""
-    of_chunk = [_CHANGED.c.alarm_id > after_id]
+    of_page = [_CHANGED.c.alarm_id > after_id]
     if until_id is not None:
-        of_chunk.append(_CHANGED.c.alarm_id <= until_id)
+        of_page.append(_CHANGED.c.alarm_id <= until_id)
     same = (_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key"))
     is_ahead = sa.and_(_WINDOW.c.window_start > seen_ms, _WINDOW.c.readings != "")
     waiting = sa.exists().where(_PART.c.alarm_id == _CHANGED.c.alarm_id, *same, is_ahead)
-    connection.execute(_CHANGED.delete().where(*of_chunk, ~waiting))
+    connection.execute(_CHANGED.delete().where(*of_page, ~waiting))
 
 
 def _due(span: DueSpan) -> Select:
-    """The definitions of which a window's evaluation is due."""
+    """Select the definitions with a window whose evaluation is due."""
     length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
     until, after = (sa.literal(time_ms - span.delay_ms, sa.BigInteger()) for time_ms in (span.until_ms, span.after_ms))
     return sa.select(_SUB.c.definition_id).where(_SUB.c.function != "last", until // length_ms > after // length_ms)
@@ -350,11 +306,11 @@ def _loaded(
 
 
 def _summary_text(sub: SubExpression, measured: Measured, span: DueSpan) -> str | None:
-    """The summary after the evaluation."""
+    """Return the summary after the evaluation."""
     if measured.summary is None:
         return None
     until_ms = max(measured.summary.until_ms, summary_end_ms(sub, span.until_ms, span.delay_ms))
-    return text_of(sub, summarised(sub, measured.windows, measured.summary, until_ms))
+    return summary_text(sub, summarised(sub, measured.windows, measured.summary, until_ms))
 
 
 def _summaries(
@@ -363,14 +319,14 @@ def _summaries(
     stored: Mapping[str, Mapping[str, Row]],
     span: DueSpan,
 ) -> _Summaries:
-    """The stored summaries. A missing one is computed from all windows that it replaces; so is one that reaches beyond
-    the evaluated windows, because the progress moved back since."""
+    """Return the stored summaries. A missing summary is computed from all windows that it replaces. So is a summary
+    that reaches beyond the evaluated windows, because the evaluator's state has moved back since."""
     found: _Summaries = {}
     missing: dict[str, list[StoredSubExpression]] = defaultdict(list)
     for alarm_id, sub in long:
         row = stored[alarm_id].get(sub.id)
         of_sub = None if row is None or row.windows != sub.windows else row.summary
-        summary = summary_of(sub.expression, of_sub)
+        summary = parse_summary(sub.expression, of_sub)
         if summary is None or summary.until_ms > summary_end_ms(sub.expression, span.after_ms, span.delay_ms):
             missing[alarm_id].append(sub)
         else:
@@ -393,7 +349,7 @@ def _summaries(
 def _since_summaries(
     connection: sa.Connection, long: Sequence[tuple[str, StoredSubExpression]], found: _Summaries
 ) -> _Windows:
-    """The windows that no summary replaces."""
+    """Return the windows that no summary replaces."""
     from_ms: dict[int, dict[str, StoredSubExpression]] = defaultdict(dict)
     of_alarms: dict[int, set[str]] = defaultdict(set)
     for alarm_id, sub in long:
@@ -430,7 +386,7 @@ def _windows(
     span: DueSpan,
     *conditions: Condition,
 ) -> _Windows:
-    """What an evaluation may ask for."""
+    """Return the windows that an evaluation may need."""
     needed = {sub.id: (sub.windows, _needed_from_ms(sub.expression, span)) for sub in subs}
     return _read(connection, ids, needed, *conditions)
 
@@ -438,13 +394,13 @@ def _windows(
 def _read(
     connection: sa.Connection, ids: Sequence[str], needed: Mapping[str, tuple[int, int]], *conditions: Condition
 ) -> _Windows:
-    """The windows of these alarms. ``needed``: of each sub-expression the generation of windows, and from when on.
-    ``conditions``: on parts."""
+    """Return the windows of these alarms. ``needed``: the generation of each sub-expression's windows, and the first
+    start. ``conditions``: on parts."""
     least_ms = min((from_ms for _, from_ms in needed.values()), default=0)
     of_part = [_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key")]
     is_needed = sa.or_(_WINDOW.c.window_start >= least_ms, _WINDOW.c.window_start == LAST_WINDOW)
     columns = (_PART.c.alarm_id, *(_WINDOW.c[name] for name in ("sub_expression_id", "windows", "window_start")))
-    # An outer join begins with the parts of the chunk: SQLite may begin an inner one with all windows. Each
+    # An outer join begins with the parts of the page: SQLite may begin an inner one with all windows. Each
     # sub-expression's own limit is compared here: joining them too would be planned for a tenth of the rows.
     joined = _PART.outerjoin(_WINDOW, sa.and_(*of_part, is_needed))
     statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined)
@@ -472,7 +428,7 @@ def _measured(
 
 
 def _merged(sub: SubExpression, rows: Sequence[Any]) -> WindowPartial:
-    """What was concatenated may be long and unordered: it is made exact."""
+    """Merge the rows exactly: sums and readings that were concatenated may be long and unordered."""
     partials = [_partial(*row) for row in rows]
     if len(partials) == 1 and len(partials[0].sums) < 2 and len(partials[0].decisive) < 2:
         return partials[0]

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what the evaluation of a chunk changed: states, sub-states, history and outbox, in one transaction.
+"""The transitions of alarms: each page writes its states, history and outbox rows, and a publisher sends the outbox.
 
-An alarm whose state was set by hand while it was evaluated keeps that state: its transitions are dropped.
-
-Publishes what waits in the outbox of alarms: transitions of rounds, and what a crash of the API left.
+If a state is set by hand while the alarm is evaluated, the alarm keeps that state and its transitions are dropped.
 """
 
 from __future__ import annotations
@@ -35,14 +33,17 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
+LOG = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 500
 _ALARM, _SUB_ALARM, _METRIC, _HISTORY = tables.alarm, tables.sub_alarm, tables.alarm_metric, tables.alarm_history
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedAlarm:
-    """``row``: of its table. ``stored``: its rows of sub-alarms, by sub-expression. ``summaries``: those of its
-    sub-alarms after the evaluation."""
+    """An alarm with all that decides its state. ``row``: the row of its table. ``stored``: the rows of its sub-alarms,
+    by sub-expression. ``summaries``: of its sub-alarms after the evaluation."""
 
     row: Row
     definition: LoadedDefinition
@@ -59,7 +60,7 @@ class EvaluatedAlarm:
 
 
 def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms: int, *, writes_history: bool) -> int:
-    """Returns the number of transitions."""
+    """Write what changed, in the transaction of the page. Returns the number of transitions."""
     _write_sub_alarms(connection, outcomes)
     changed = _unchanged_by_hand(connection, [each for each in outcomes if each.evaluated.transitions])
     if not changed:
@@ -88,7 +89,7 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
             stored = alarm.stored.get(sub.id)
             if stored is None:
                 inserted[alarm.row.id, sub.id] = _sub_row(alarm.row.id, sub, now, summary)
-            elif (stored.windows, stored.summary) != (sub.windows, summary) or _is_other(
+            elif (stored.windows, stored.summary) != (sub.windows, summary) or _has_changed(
                 before, now, is_alone=is_alone
             ):
                 updated.append(_sub_row(alarm.row.id, sub, now, summary))
@@ -98,9 +99,10 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
         _update(connection, _SUB_ALARM, ("alarm_id", "sub_expression_id"), updated)
 
 
-def _is_other(before: SubAlarm, now: SubAlarm, *, is_alone: bool) -> bool:
-    """Whether it is to be written. Its values alone are not, where the alarm has no other sub-alarm: each evaluation
-    computes them before anything tells of them, unless a crossing has decided, which changes more than the values."""
+def _has_changed(before: SubAlarm, now: SubAlarm, *, is_alone: bool) -> bool:
+    """Return whether the sub-alarm must be written. If only its values changed and the alarm has no other sub-alarm, it
+    need not: each evaluation computes the values before a message has them, unless a crossing has decided, which
+    changes more than the values."""
     return _decided(before) != _decided(now) or (not is_alone and before.current_values != now.current_values)
 
 
@@ -109,8 +111,8 @@ def _decided(sub_alarm: SubAlarm) -> tuple[object, ...]:
 
 
 def _update(connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Set the other columns of the rows of these keys. On PostgreSQL by one statement: sending one for each row takes
-    longer than all else."""
+    """Set the other columns of the rows of these keys. On PostgreSQL this is one statement, because one for each row
+    takes longer than the rest of the page."""
     others = [name for name in rows[0] if name not in key]
     if connection.dialect.name == "postgresql":
         kinds = (sa.column(name, table.c[name].type) for name in rows[0])
@@ -143,7 +145,7 @@ def _sub_row(alarm_id: str, sub: StoredSubExpression, sub_alarm: SubAlarm, summa
 def _unchanged_by_hand(
     connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm]
 ) -> list[tuple[EvaluatedAlarm, Row]]:
-    """With the alarm as it is now; its row stays locked."""
+    """Return the alarms whose state nobody has set since they were read, each with its current row, which is locked."""
     if not outcomes:
         return []
     ids = [each.alarm.row.id for each in outcomes]
@@ -154,7 +156,7 @@ def _unchanged_by_hand(
 
 
 def _is_as_read(read: Row, now: Row) -> bool:
-    # Another version alone may be another link: what it says of the state counts.
+    # Only the state counts: another version may be another link.
     return (read.state, read.state_updated) == (now.state, now.state_updated)
 
 
@@ -186,7 +188,7 @@ def _changes(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, 
 
 
 def _first_metrics(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]]) -> Select:
-    """As many metrics of each alarm as a message has, and the number of all of them."""
+    """Select as many metrics of each alarm as a message has, and the number of all."""
     alarm_id = _METRIC.c.alarm_id
     number = sa.func.row_number().over(partition_by=alarm_id, order_by=_METRIC.c.series_id).label("number")
     total = sa.func.count().over(partition_by=alarm_id).label("total")
@@ -239,10 +241,10 @@ def _on_the_wire(sub_alarm: SubAlarm) -> dict[str, Any]:
 
 
 def _write_history(connection: sa.Connection, changes: Sequence[AlarmChange]) -> None:
-    """The row that the persister makes of the message: whichever comes first stays."""
+    """Write the rows that the persister also writes from the messages; the first one stays."""
     if connection.dialect.name == "postgresql":
         days = _days(connection)
-        # Without a partition of its day it waits for the persister, which makes one.
+        # Without a partition for its day, the row is left to the persister, which creates one.
         changes = [each for each in changes if each.time_ms // DAY_MS in days]
     if changes:
         statement = _INSERT[connection.dialect.name](_HISTORY).on_conflict_do_nothing()
@@ -250,7 +252,7 @@ def _write_history(connection: sa.Connection, changes: Sequence[AlarmChange]) ->
 
 
 def _days(connection: sa.Connection) -> set[int]:
-    """Since 1970, of the partitions of history, whose names end in their day."""
+    """Return the days since 1970 of the partitions of history, whose names end in their day."""
     attached = sa.text(
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid "
         "WHERE inhparent = to_regclass('alarm_history') AND NOT inhdetachpending"
@@ -278,13 +280,9 @@ def _history_row(change: AlarmChange) -> dict[str, Any]:
     }
 
 
-LOG = logging.getLogger(__name__)
-
-_MOST_AT_ONCE = 500
-
-
 class TransitionPublisher:
-    """Kafka acknowledges before the outbox is cleared. Who crashes in between publishes again, with the same ids."""
+    """Publishes the outbox of alarms: the transitions of passes, and those that a crash of the API left. The outbox is
+    cleared after Kafka's acknowledgement; after a crash in between, the same messages have the same ids."""
 
     def __init__(self, offset_store: OffsetStore, producer: KafkaProducer, topic: str) -> None:
         self._offset_store = offset_store
@@ -293,7 +291,8 @@ class TransitionPublisher:
         self.lost = lost_transitions()
 
     def publish(self) -> int:
-        """How many were published. What Kafka does not take stays, with all that come after it."""
+        """Return the number of published transitions. If Kafka refuses one, it stays in the outbox, and so do later
+        ones."""
         published = 0
         while rows := self._waiting():
             done, lost = self._deliver_in_order(rows)
@@ -311,8 +310,8 @@ class TransitionPublisher:
             return outbox.waiting(connection, TRANSITION, _MOST_AT_ONCE)
 
     def _deliver_in_order(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
-        """As `_deliver`, one change of each alarm at a time: if Kafka took a later one and not the one before it,
-        these would arrive in another order."""
+        """Deliver one change of each alarm at a time: if Kafka accepted a later change and not the one before it, they
+        would arrive in another order. Returns as `_deliver`."""
         done, lost = list[Unpublished](), list[Unpublished]()
         stuck = set[str]()
         for turn in _turns(rows):
@@ -324,7 +323,7 @@ class TransitionPublisher:
         return done, lost
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
-        """Those that are acknowledged, and those that Kafka never takes, which would be in the way of others."""
+        """Return the acknowledged rows, and those that Kafka never accepts, which would block others."""
         records = [Record(row.value, key=row.key.encode(), message_id=row.message_id) for row in rows]
         report = self._producer.publish(self._topic, records)
         left: dict[int, Exception | None] = {
@@ -340,7 +339,7 @@ class TransitionPublisher:
 
 
 def _turns(rows: Sequence[Unpublished]) -> list[list[Unpublished]]:
-    """The first change of each alarm, then the second of each that has one, and so on."""
+    """Return the first change of each alarm, then the second changes, and so on."""
     earlier: Counter[str] = Counter()
     turns: list[list[Unpublished]] = []
     for row in rows:

@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Up to when the metrics of each partition are known, and when nothing was heard of the broker. Pure.
+"""The watermark of each partition, up to which its measurements are known; and the evaluator's row in the database.
 
-A producer may choose the timestamps that Kafka stores: so none moves a horizon beyond the time of the look.
-
-The time of a look at the topic, which does not follow the steps of a machine's clock.
-
-How far an evaluator is: one row, which every transaction of it holds. So its merges and its rounds are in one order,
-and a second evaluator, or one that was frozen, is `EvaluatorFenced`.
-
-When records came to Kafka: what the executors of a batch have seen of it, for the horizon.
+A producer may choose the timestamps that Kafka stores, so no timestamp moves a watermark beyond the time of the scan.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Set
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -23,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.evaluation import Standstill
+from monasca_common.alarms.evaluation import IdlePeriod
 from monasca_common.kafka.clock import Clock
 from monasca_common.pipeline.errors import EvaluatorFenced
 from monasca_common.pipeline.spark.counts import Greatest, accumulator
@@ -34,20 +26,25 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
-
 LOG = logging.getLogger(__name__)
-
 LONGEST_SILENCE_MS = 60_000
-"""Longer without a look and without an arrival is a standstill."""
+"""A source without a scan and without an arrival for longer than this was idle."""
+LONGEST_STEP_MS = 60_000
+"""A larger difference between the wall clock and the monotonic clock is a step."""
+ACCEPTED_AFTER_SECONDS = 600.0
+BUCKET_MS = 10_000
+"""Kafka's times are kept as the starts of the buckets of this length in which a record came."""
+MOST_BUCKETS = 100_000
+"""Buckets of eleven days; the newest are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """At the topic at ``look_ms``. ``ended``: partitions that were read to their end of then. ``last_kafka_ms``: the
-    Kafka timestamp of the last record that was read, by partition. ``arrivals``: the starts of buckets, of
-    `arrivals.BUCKET_MS`. ``partitions``: all that the topic ``topic_id`` has."""
+class Scan:
+    """A scan of the topic at ``scan_ms``. ``ended``: partitions that were read to their end. ``last_kafka_ms``: Kafka's
+    timestamp of the last record that was read, by partition. ``arrivals``: the starts of the buckets of `BUCKET_MS` in
+    which a record came. ``partitions``: all partitions of the topic ``topic_id``."""
 
-    look_ms: int
+    scan_ms: int
     ended: Set[int] = frozenset()
     last_kafka_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     arrivals: Set[int] = frozenset()
@@ -55,100 +52,118 @@ class Look:
     topic_id: str | None = None
 
 
-def begun(look: Look, delay_ms: int) -> StoredProgress:
-    """Before the first batch, of which ``look`` is. A producer whose clock stands in the past moves it a day at most:
-    every minute since then is evaluated."""
-    first_ms = min(look.arrivals, default=look.look_ms)
-    return StoredProgress(min(max(first_ms, look.look_ms - DAY_MS), look.look_ms), delay_ms)
+@dataclass(frozen=True, slots=True)
+class EvaluatorState:
+    """One row, which every transaction of an evaluator holds. So merges and evaluation passes are in one order, and a
+    second evaluator, or one that was suspended, is `EvaluatorFenced`.
+
+    Times are in ms. ``delay_ms``: windows that ended this long before ``evaluated_to_ms`` are decided. ``pass_to_ms``:
+    the end of the pass that is running; ``cursor``: the last alarm of this pass that is done. ``seen_ms``: the greatest
+    watermark. ``watermarks_ms``: by partition of the topic ``topic_id``."""
+
+    evaluated_to_ms: int
+    delay_ms: int
+    pass_to_ms: int | None = None
+    cursor: str = ""
+    seen_ms: int = 0
+    watermarks_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    idle_periods: tuple[IdlePeriod, ...] = ()
+    topic_id: str | None = None
+
+    def delayed(self, delay_ms: int) -> EvaluatorState:
+        """Return the state with another delay; the same windows are decided."""
+        return replace(self, evaluated_to_ms=self.evaluated_to_ms - self.delay_ms + delay_ms, delay_ms=delay_ms)
 
 
-def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:
-    """The same look again changes nothing."""
-    stored = _rewound(_of_topic(stored, look), look)
-    horizons = dict(stored.horizons_ms)
-    for partition, time_ms in look.last_kafka_ms.items():
-        horizons[partition] = max(horizons.get(partition, 0), min(time_ms, look.look_ms))
-    for partition in look.ended:
-        horizons[partition] = max(horizons.get(partition, 0), look.look_ms)
-    seen_ms = max(horizons.values(), default=stored.seen_ms)
+def initial(scan: Scan, delay_ms: int) -> EvaluatorState:
+    """Return the state before the first batch, whose scan is ``scan``. It begins a day earlier at most, because every
+    minute since then is evaluated and a producer's clock may be in the past."""
+    first_ms = min(scan.arrivals, default=scan.scan_ms)
+    return EvaluatorState(min(max(first_ms, scan.scan_ms - DAY_MS), scan.scan_ms), delay_ms)
+
+
+def advanced(stored: EvaluatorState, scan: Scan, grace_ms: int) -> EvaluatorState:
+    """Return the state after the scan. The same scan again changes nothing."""
+    stored = _rewound(_of_topic(stored, scan), scan)
+    watermarks = dict(stored.watermarks_ms)
+    for partition, time_ms in scan.last_kafka_ms.items():
+        watermarks[partition] = max(watermarks.get(partition, 0), min(time_ms, scan.scan_ms))
+    for partition in scan.ended:
+        watermarks[partition] = max(watermarks.get(partition, 0), scan.scan_ms)
+    seen_ms = max(watermarks.values(), default=stored.seen_ms)
     return replace(
         stored,
-        horizons_ms=horizons,
+        watermarks_ms=watermarks,
         seen_ms=max(stored.seen_ms, seen_ms),
-        standstills=(*_lasting(stored, look, grace_ms), *_new(stored, look, seen_ms, grace_ms)),
+        idle_periods=(*_lasting(stored, scan, grace_ms), *_new(stored, scan, seen_ms, grace_ms)),
     )
 
 
-def _of_topic(stored: StoredProgress, look: Look) -> StoredProgress:
-    """Restart the horizons if the topic was recreated or has other partitions: a partition that no longer exists would
-    hold evaluation back indefinitely. Each partition holds it back until it is read."""
-    known = (stored.topic_id, stored.horizons_ms.keys())
-    if not look.partitions or known == (look.topic_id, look.partitions):
+def _of_topic(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
+    """Restart the watermarks if the topic was recreated or has other partitions, because the watermark of a partition
+    that is gone would hold evaluation back indefinitely. Each partition holds it back until it is read."""
+    known = (stored.topic_id, stored.watermarks_ms.keys())
+    if not scan.partitions or known == (scan.topic_id, scan.partitions):
         return stored
-    if stored.horizons_ms:
+    if stored.watermarks_ms:
         LOG.warning(
             "the topic has %d partitions and id %s, before %d and %s: its watermarks restart at %d",
-            *(len(look.partitions), look.topic_id, len(stored.horizons_ms), stored.topic_id),
+            *(len(scan.partitions), scan.topic_id, len(stored.watermarks_ms), stored.topic_id),
             stored.evaluated_to_ms,
         )
-    horizons = dict.fromkeys(sorted(look.partitions), stored.evaluated_to_ms)
-    return replace(stored, horizons_ms=horizons, topic_id=look.topic_id)
+    watermarks = dict.fromkeys(sorted(scan.partitions), stored.evaluated_to_ms)
+    return replace(stored, watermarks_ms=watermarks, topic_id=scan.topic_id)
 
 
-def _rewound(stored: StoredProgress, look: Look) -> StoredProgress:
-    """Move the progress back to the look if it was saved by a clock that was ahead: the records that come now have the
-    time of the look. Else no window would be evaluated until then."""
-    ahead_ms = stored.seen_ms - look.look_ms
+def _rewound(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
+    """Move the state back to the scan if a clock that was ahead saved it and records come at the time of the scan.
+    Otherwise no window would be evaluated until the clock reaches the stored state."""
+    ahead_ms = stored.seen_ms - scan.scan_ms
     if ahead_ms <= LONGEST_SILENCE_MS:
         return stored
-    if all(abs(time_ms - look.look_ms) > LONGEST_SILENCE_MS for time_ms in look.last_kafka_ms.values()):
+    if all(abs(time_ms - scan.scan_ms) > LONGEST_SILENCE_MS for time_ms in scan.last_kafka_ms.values()):
         return stored
     LOG.warning("alarms were evaluated by a clock that was %d s ahead; evaluation continues now", ahead_ms // 1000)
     return replace(
         stored,
-        evaluated_to_ms=min(stored.evaluated_to_ms, look.look_ms),
-        seen_ms=look.look_ms,
-        horizons_ms={each: min(time_ms, look.look_ms) for each, time_ms in stored.horizons_ms.items()},
-        standstills=tuple(each for each in stored.standstills if each.end_ms <= look.look_ms),
+        evaluated_to_ms=min(stored.evaluated_to_ms, scan.scan_ms),
+        seen_ms=scan.scan_ms,
+        watermarks_ms={each: min(time_ms, scan.scan_ms) for each, time_ms in stored.watermarks_ms.items()},
+        idle_periods=tuple(each for each in stored.idle_periods if each.end_ms <= scan.scan_ms),
     )
 
 
-def least_ms(progress: StoredProgress) -> int:
-    """Evaluations that are due until then can be done."""
-    return max(progress.evaluated_to_ms, min(progress.horizons_ms.values(), default=0))
+def least_ms(state: EvaluatorState) -> int:
+    """Return the least watermark: evaluations that are due until then can be done."""
+    return max(state.evaluated_to_ms, min(state.watermarks_ms.values(), default=0))
 
 
-def _lasting(stored: StoredProgress, look: Look, grace_ms: int) -> Iterator[Standstill]:
-    """Beyond the least horizon a standstill is a guess, and no evaluation has asked for it: the backlog of a partition
-    may have arrivals within."""
+def _lasting(stored: EvaluatorState, scan: Scan, grace_ms: int) -> Iterator[IdlePeriod]:
+    """Yield the stored idle periods that still count. Beyond the least watermark an idle period is provisional, because
+    the backlog of a partition may have arrivals in it; no evaluation has used it."""
     least = least_ms(stored)
-    for each in stored.standstills:
+    for each in stored.idle_periods:
         if each.end_ms > least:
-            yield from _silences(each.start_ms, each.end_ms, look.arrivals, grace_ms)
+            yield from _idle(each.start_ms, each.end_ms, scan.arrivals, grace_ms)
         elif each.known_from_ms > stored.evaluated_to_ms:
             yield each
 
 
-def _new(stored: StoredProgress, look: Look, seen_ms: int, grace_ms: int) -> Iterator[Standstill]:
-    return _silences(stored.seen_ms or stored.evaluated_to_ms, seen_ms, look.arrivals, grace_ms)
+def _new(stored: EvaluatorState, scan: Scan, seen_ms: int, grace_ms: int) -> Iterator[IdlePeriod]:
+    return _idle(stored.seen_ms or stored.evaluated_to_ms, seen_ms, scan.arrivals, grace_ms)
 
 
-def _silences(known_ms: int, seen_ms: int, arrivals: Set[int], grace_ms: int) -> Iterator[Standstill]:
+def _idle(known_ms: int, seen_ms: int, arrivals: Set[int], grace_ms: int) -> Iterator[IdlePeriod]:
     arrived = sorted(bucket for bucket in arrivals if known_ms < bucket < seen_ms)
     for start_ms, end_ms in pairwise((known_ms, *arrived, seen_ms)):
         if end_ms - start_ms > LONGEST_SILENCE_MS:
-            yield Standstill(start_ms, end_ms, end_ms + grace_ms)
-
-
-LOG = logging.getLogger(__name__)
-
-LONGEST_STEP_MS = 60_000
-"""A larger difference between the wall clock and the monotonic clock is a step."""
-ACCEPTED_AFTER_SECONDS = 600.0
+            yield IdlePeriod(start_ms, end_ms, end_ms + grace_ms)
 
 
 class SteadyTime:
-    """Continue at the pace of the monotonic clock after a step, until a record comes to Kafka at about the time of the
+    """The time of a scan, which does not follow the steps of a machine's clock.
+
+    Continue at the pace of the monotonic clock after a step, until a record comes to Kafka at about the time of the
     wall clock, or no record comes for `ACCEPTED_AFTER_SECONDS`."""
 
     def __init__(self, clock: Clock) -> None:
@@ -180,86 +195,53 @@ class SteadyTime:
             self._time_ms, self._at = self._wall_ms, self._stepped_at
 
 
-@dataclass(frozen=True, slots=True)
-class StoredProgress:
-    """Times are in ms. ``delay_ms``: windows that ended so long before ``evaluated_to_ms`` are decided.
-    ``round_to_ms``: of the round that is under way; ``cursor``: the last alarm of it that is done. ``seen_ms``: the
-    greatest horizon. ``horizons_ms``: by partition of the topic ``topic_id``."""
-
-    evaluated_to_ms: int
-    delay_ms: int
-    round_to_ms: int | None = None
-    cursor: str = ""
-    seen_ms: int = 0
-    horizons_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
-    standstills: tuple[Standstill, ...] = ()
-    topic_id: str | None = None
-
-    def delayed(self, delay_ms: int) -> StoredProgress:
-        """With another delay: the same windows are decided."""
-        return replace(self, evaluated_to_ms=self.evaluated_to_ms - self.delay_ms + delay_ms, delay_ms=delay_ms)
-
-
-def load(connection: sa.Connection, job: str) -> StoredProgress | None:
-    """None before the first batch."""
+def load(connection: sa.Connection, job: str) -> EvaluatorState | None:
+    """Return the stored state; None before the first batch."""
     row = connection.execute(sa.select(alarm_evaluator).where(alarm_evaluator.c.job == job)).one_or_none()
-    return None if row is None else _progress(row)
+    return None if row is None else _state(row)
 
 
-def hold(connection: sa.Connection, job: str, stored: StoredProgress | None) -> None:
-    """Lock the row until the transaction ends. Raises `EvaluatorFenced` unless it is as ``stored``."""
+def hold(connection: sa.Connection, job: str, stored: EvaluatorState | None) -> None:
+    """Lock the row until the transaction ends. Raises `EvaluatorFenced` unless it equals ``stored``."""
     statement = sa.select(alarm_evaluator).where(alarm_evaluator.c.job == job).with_for_update()
     row = connection.execute(statement).one_or_none()
-    # All of it: a merge moves horizons and standstills alone.
-    if (None if row is None else _progress(row)) != stored:
+    # The whole row, because a merge changes only watermarks and idle periods.
+    if (None if row is None else _state(row)) != stored:
         raise EvaluatorFenced(job)
 
 
-def save(connection: sa.Connection, job: str, new: StoredProgress) -> None:
-    """Within the transaction that holds the row."""
+def save(connection: sa.Connection, job: str, new: EvaluatorState) -> None:
+    """Write the row, within the transaction that holds it."""
     row = _row(new)
     updated = connection.execute(alarm_evaluator.update().where(alarm_evaluator.c.job == job).values(row))
     if not updated.rowcount:
         connection.execute(alarm_evaluator.insert().values(row | {"job": job}))
 
 
-def adopt_delay(connection: sa.Connection, job: str, delay_ms: int) -> None:
-    """Of a row that an older program wrote, the delay is that of the configuration."""
-    own = (alarm_evaluator.c.job == job, alarm_evaluator.c.delay.is_(None))
-    if connection.execute(sa.select(alarm_evaluator.c.job).where(*own)).one_or_none() is not None:
-        connection.execute(alarm_evaluator.update().where(*own).values(delay=delay_ms))
-
-
-def _progress(row: sa.Row[Any]) -> StoredProgress:
-    return StoredProgress(
+def _state(row: sa.Row[Any]) -> EvaluatorState:
+    return EvaluatorState(
         row.evaluated_to,
-        row.delay or 0,  # empty until `adopt_delay`
-        row.round_to,
+        row.delay,
+        row.pass_to,
         row.cursor,
         row.seen,
-        {int(partition): horizon_ms for partition, horizon_ms in row.horizons.items()},
-        tuple(Standstill(*each) for each in row.standstills),
+        {int(partition): watermark_ms for partition, watermark_ms in row.watermarks.items()},
+        tuple(IdlePeriod(*each) for each in row.idle_periods),
         row.topic_id,
     )
 
 
-def _row(progress: StoredProgress) -> dict[str, Any]:
+def _row(state: EvaluatorState) -> dict[str, Any]:
     return {
-        "evaluated_to": progress.evaluated_to_ms,
-        "delay": progress.delay_ms,
-        "round_to": progress.round_to_ms,
-        "cursor": progress.cursor,
-        "seen": progress.seen_ms,
-        "horizons": {str(partition): horizon_ms for partition, horizon_ms in progress.horizons_ms.items()},
-        "standstills": [[each.start_ms, each.end_ms, each.known_from_ms] for each in progress.standstills],
-        "topic_id": progress.topic_id,
+        "evaluated_to": state.evaluated_to_ms,
+        "delay": state.delay_ms,
+        "pass_to": state.pass_to_ms,
+        "cursor": state.cursor,
+        "seen": state.seen_ms,
+        "watermarks": {str(partition): watermark_ms for partition, watermark_ms in state.watermarks_ms.items()},
+        "idle_periods": [[each.start_ms, each.end_ms, each.known_from_ms] for each in state.idle_periods],
+        "topic_id": state.topic_id,
     }
-
-
-BUCKET_MS = 10_000
-"""Of Kafka's times no more is kept than the starts of the buckets of this length in which a record came."""
-MOST_BUCKETS = 100_000
-"""Eleven days of them; of more the newest are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,41 +249,42 @@ class ArrivalsAdder:
     """The part of `Arrivals` that is pickled for the executors."""
 
     last: Accumulator[Mapping[int, tuple[int, int]]]
-    buckets: Accumulator[AbstractSet[int]]
+    buckets: Accumulator[Set[int]]
 
-    def __call__(self, last: Mapping[int, tuple[int, int]], buckets: AbstractSet[int]) -> None:
+    def __call__(self, last: Mapping[int, tuple[int, int]], buckets: Set[int]) -> None:
         self.last.add(last)
         self.buckets.add(buckets)
 
 
 class Union:
-    """How Spark adds up sets of buckets (an ``AccumulatorParam``)."""
+    """The union of sets of buckets, as Spark's ``AccumulatorParam``."""
 
-    def zero(self, _value: AbstractSet[int]) -> AbstractSet[int]:
+    def zero(self, _value: Set[int]) -> Set[int]:
         return frozenset()
 
-    def addInPlace(self, one: AbstractSet[int], other: AbstractSet[int]) -> AbstractSet[int]:  # noqa: N802
+    def addInPlace(self, one: Set[int], other: Set[int]) -> Set[int]:  # noqa: N802
         whole = one | other
         return whole if len(whole) <= MOST_BUCKETS else set(sorted(whole)[-MOST_BUCKETS:])
 
 
 class Arrivals:
-    """Those of one batch; the driver reads them after the batch. ``spark``: see `accumulator`."""
+    """When the records of one batch came to Kafka. Executors add to it, and the driver reads it after the batch.
+    ``spark``: see `accumulator`."""
 
     def __init__(self, spark: SparkSession | None) -> None:
         self._last: Accumulator[Mapping[int, tuple[int, int]]] = accumulator(spark, {}, Greatest())
-        self._buckets: Accumulator[AbstractSet[int]] = accumulator(spark, frozenset(), Union())
+        self._buckets: Accumulator[Set[int]] = accumulator(spark, frozenset(), Union())
 
     @property
     def last_ms(self) -> dict[int, int]:
-        """Kafka's time of the last record of each partition."""
+        """Return Kafka's time of the last record of each partition."""
         return {partition: int(time_ms) for partition, (_, time_ms) in self._last.value.items()}
 
     @property
     def buckets(self) -> frozenset[int]:
-        """The starts of the buckets of `BUCKET_MS` in which a record came."""
+        """Return the starts of the buckets of `BUCKET_MS` in which a record came."""
         return frozenset(self._buckets.value)
 
     def adder(self) -> ArrivalsAdder:
-        """The function that executors call."""
+        """Return the function that executors call."""
         return ArrivalsAdder(self._last, self._buckets)

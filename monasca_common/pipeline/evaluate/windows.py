@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folds measurements into what sub-alarms know of them: a partial for each window, the readings of ``last``, and the
-series that were seen. Merging is exact, so the result does not depend on where a batch or a task begins.
+"""The windows of alarms: measurements are folded into partials, partials are staged, and merged into the stored
+windows.
 
-Partials of windows in the database: staged, checked against the definitions, and merged into the stored windows.
+A window has a partial, or, of ``last``, readings. Merging is exact, so the result does not depend on where a batch or a
+task begins. In the database it is one statement, the same on PostgreSQL and SQLite: counts are added, sums and readings
+are concatenated, and long ones are rewritten exactly in the same transaction.
 
-Merging is one statement, the same on PostgreSQL and SQLite: counts are added, sums and readings are concatenated, and
-what becomes long is rewritten exactly in the same transaction.
-
-The stored summaries of sub-alarms with many periods: see `monasca_common.alarms.evaluation.WindowSummary`.
-
-A summary holds until a measurement comes for a window that it replaces, or the sub-alarm gets the windows of further
-series. The next evaluation then reads these windows once more.
+A sub-alarm with many periods has a summary of its older windows (`monasca_common.alarms.evaluation.WindowSummary`). It
+holds until a measurement comes for one of these windows, or the sub-alarm gets the windows of further series; then the
+next evaluation reads these windows again.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from monasca_common.models import json_text
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series
 from monasca_common.pipeline.errors import StagingLost
-from monasca_common.pipeline.evaluate.definitions import ActiveSubExpression, MatchTarget
-from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, MatchTarget
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql import tables
 from monasca_common.storage.sql.tables import (
@@ -45,7 +43,7 @@ from monasca_common.storage.sql.tables import (
 LAST_WINDOW = 0
 """``last`` has no windows: what it needs is kept under this one."""
 _UNENDING_MS = 2**62
-# At most this many readings of one window wait to be folded.
+# Readings of one window that wait to be folded, at most.
 _MOST_PENDING = 256
 
 # Building a named tuple from a tuple: a third cheaper than calling its class.
@@ -55,8 +53,8 @@ _reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__n
 class FoldedRow(NamedTuple):
     """A window with its partial, or a series: one of ``window_start`` and ``series_id`` is None.
 
-    Of ``last`` only ``readings`` count. ``dimensions``: the series', as JSON. ``received``: when its first record came
-    to Kafka.
+    For ``last`` only ``readings`` count. ``dimensions``: of the series, as JSON. ``received``: when its first record
+    came to Kafka.
     """
 
     sub_expression_id: str
@@ -102,17 +100,17 @@ class _FoldedWindow:
 
     def row(self, window_start: int) -> FoldedRow:
         self.settle()
-        active = self.target.sub_expression
-        named = (active.id, active.windows, self.target.key, _values_text(self.target))
+        named = _names(self.target)
         if self.partial is None:
             return _last_row(named, map(_reading, self.pending))
         return _window_row(named, window_start, self.partial)
 
 
 class FoldedSeries:
-    """Where the readings of one series go by one sub-expression: looked up once, because a task has many of each.
+    """The windows of one sub-expression that the readings of one series go to: found once, because a task has many of
+    each.
 
-    ``created_ms``: of the definition, whose alarms arise only from what was received afterwards.
+    ``created_ms``: of the definition, whose alarms arise only from records received afterwards.
     """
 
     __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "received_ms", "series")
@@ -127,7 +125,7 @@ class FoldedSeries:
         self.received_ms = _UNENDING_MS
 
     def add(self, reading: tuple[float, int, int, float], received_ms: int) -> None:
-        """``reading``: the fields of a `Reading`. ``received_ms``: when its record came to Kafka."""
+        """Add the fields of a `Reading`. ``received_ms``: when its record came to Kafka."""
         # As `window_start_ms`, without the call.
         window_start = int(reading[0] // self._length_ms) * self._length_ms
         window = self._windows.get(window_start)
@@ -141,20 +139,20 @@ class FoldedSeries:
             self.received_ms = received_ms
 
     def row(self) -> FoldedRow | None:
-        """None without a reading."""
+        """Return the row of the series; None without a reading."""
         is_empty = self.received_ms == _UNENDING_MS
         return None if is_empty else _series_row(self._target, self.series, self.received_ms)
 
 
-class Folding:
-    """Memory grows with the number of windows and of series. Not thread-safe."""
+class WindowFold:
+    """The windows and series of one task. Memory grows with their number. Not thread-safe."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, bytes], dict[int, _FoldedWindow]] = {}
         self._series: list[FoldedSeries] = []
 
     def series(self, target: MatchTarget, series: Series) -> FoldedSeries:
-        """Called once for each target and series."""
+        """Return where the readings of a series go. Called once for each target and series."""
         windows = self._windows.setdefault((target.sub_expression.id, target.key), {})
         folded = FoldedSeries(target, series, windows)
         self._series.append(folded)
@@ -170,8 +168,8 @@ class Folding:
                 yield row
 
 
-def merged_rows(rows: Iterable[FoldedRow], active: Mapping[str, ActiveSubExpression]) -> Iterator[FoldedRow]:
-    """One row of each key."""
+def merged_rows(rows: Iterable[FoldedRow], sub_expressions: Mapping[str, IndexedSubExpression]) -> Iterator[FoldedRow]:
+    """Yield one row of each key."""
     found: dict[tuple[Any, ...], list[FoldedRow]] = {}
     for row in rows:
         found.setdefault(row.key, []).append(row)
@@ -179,18 +177,18 @@ def merged_rows(rows: Iterable[FoldedRow], active: Mapping[str, ActiveSubExpress
         if same[0].series_id is not None:
             yield min(same, key=lambda row: row.received or 0)
         else:
-            yield same[0] if len(same) == 1 else _merged(same, active)
+            yield same[0] if len(same) == 1 else _merged(same, sub_expressions)
 
 
 def partial_of(row: FoldedRow) -> WindowPartial:
-    """Of a row of a window. Its sums may be a concatenation, as the database has them."""
+    """Return the partial of a window's row. Its sums may be a concatenation, as in the database."""
     count, least, greatest, newest = row.record_count, row.least, row.greatest, row.newest
     assert count is not None and least is not None and greatest is not None and newest is not None
     return WindowPartial(count, sums_of(row.sums), least, greatest, newest, readings_of(row.readings))
 
 
-def _merged(rows: list[FoldedRow], active: Mapping[str, ActiveSubExpression]) -> FoldedRow:
-    sub = active[rows[0].sub_expression_id].expression
+def _merged(rows: list[FoldedRow], sub_expressions: Mapping[str, IndexedSubExpression]) -> FoldedRow:
+    sub = sub_expressions[rows[0].sub_expression_id].expression
     named = rows[0][:4]
     if sub.function == "last":
         return _last_row(named, runs(sub, (reading for row in rows for reading in readings_of(row.readings))))
@@ -214,18 +212,18 @@ def _last_row(named: tuple[str, int, bytes, str], readings: Iterable[Reading]) -
 
 
 def _series_row(target: MatchTarget, series: Series, received_ms: int) -> FoldedRow:
-    active = target.sub_expression
     nothing = (None, None, None, None, None, None, None)
     dimensions = json_text.write(dict(series.dimensions)).decode()
-    named = (active.id, active.windows, target.key, _values_text(target))
-    return FoldedRow(*named, *nothing, series.id, dimensions, received_ms)
+    return FoldedRow(*_names(target), *nothing, series.id, dimensions, received_ms)
 
 
-def _values_text(target: MatchTarget) -> str:
-    return json_text.write(list(target.values)).decode()
+def _names(target: MatchTarget) -> tuple[str, int, bytes, str]:
+    """Return the first columns of a row."""
+    stored = target.sub_expression
+    return stored.id, stored.windows, target.key, json_text.write(list(target.values)).decode()
 
 
-#: A staged row that is older than this was left by a crash.
+#: A crash left staged rows that are older than this.
 ABANDONED_MS = 86_400_000
 #: Sums and readings of more entries than these are rewritten.
 MOST_FLOATS, MOST_READINGS = 32, 128
@@ -234,67 +232,69 @@ _PARTIAL = ("record_count", "sums", "least", "greatest", "newest", "readings")
 _ROWS_AT_ONCE = 1_000
 
 
-def insert(connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Stage rows, as `FoldedRow` has them, in a database that executors do not reach."""
+def insert_staged(
+    connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]
+) -> None:
+    """Stage `FoldedRow` rows in a database that executors cannot reach."""
     fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
     names = FoldedRow._fields
     connection.execute(alarm_staging.insert(), [fixed | dict(zip(names, row, strict=True)) for row in rows])
 
 
-def of_batch(batch: str, staged: StagedAttempts) -> tuple[sa.ColumnElement[bool], ...]:
-    """The condition of the staged rows that count."""
+def is_staged(batch: str, staged: StagedAttempts) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the condition of the rows that successful attempts staged."""
     return alarm_staging.c.batch == batch, alarm_staging.c.attempt.in_(staged.attempts)
 
 
-def check(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """Raises `StagingLost`."""
+def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+    """Raises `StagingLost` unless every staged row is there."""
     rows = connection.execute(
-        sa.select(sa.func.count()).select_from(alarm_staging).where(*of_batch(batch, staged))
+        sa.select(sa.func.count()).select_from(alarm_staging).where(*is_staged(batch, staged))
     ).scalar_one()
     if rows != staged.rows:
         raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
 
 
-def sub_expression_ids(connection: sa.Connection, batch: str, staged: StagedAttempts) -> list[str]:
-    """Whose rows are staged, in order."""
+def staged_sub_expression_ids(connection: sa.Connection, batch: str, staged: StagedAttempts) -> list[str]:
+    """Return the sub-expressions that have staged rows, in order."""
     id_ = alarm_staging.c.sub_expression_id
-    return list(connection.execute(sa.select(id_).where(*of_batch(batch, staged)).distinct().order_by(id_)).scalars())
+    return list(connection.execute(sa.select(id_).where(*is_staged(batch, staged)).distinct().order_by(id_)).scalars())
 
 
-def leave_out_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """Remove staged rows whose sub-expression is gone, and windows of another generation than its present one."""
+def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+    """Remove staged rows whose sub-expression is gone, and windows of another generation than its current one."""
     sub, row = alarm_sub_expression.c, alarm_staging.c
     fits = sa.or_(row.series_id.is_not(None), row.windows == sub.windows)
     known = sa.select(sub.id).where(sub.id == row.sub_expression_id, fits).exists()
-    connection.execute(alarm_staging.delete().where(*of_batch(batch, staged), ~known))
+    connection.execute(alarm_staging.delete().where(*is_staged(batch, staged), ~known))
 
 
-def merge(
-    connection: sa.Connection, batch: str, staged: StagedAttempts, active: Mapping[str, ActiveSubExpression]
+def merge_staged(
+    connection: sa.Connection, batch: str, staged: StagedAttempts, sub_expressions: Mapping[str, IndexedSubExpression]
 ) -> None:
-    """Add the staged windows to the stored ones. Those of an older generation are replaced."""
+    """Add the staged windows to the stored ones, and replace windows of an older generation."""
     names = (*_KEY, "windows", *_PARTIAL)
     is_window = alarm_staging.c.window_start.is_not(None)
-    source = sa.select(*(alarm_staging.c[name] for name in names)).where(*of_batch(batch, staged), is_window)
-    adding = conflict_insert(connection, alarm_window).from_select(list(names), source)
+    source = sa.select(*(alarm_staging.c[name] for name in names)).where(*is_staged(batch, staged), is_window)
+    adding = insert_or_update(connection, alarm_window).from_select(list(names), source)
     known, added = alarm_window.c, adding.excluded
     connection.execute(adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(known, added)))
-    _shorten(connection, batch, staged, active)
+    _shorten(connection, batch, staged, sub_expressions)
 
 
-def conflict_insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """An insert that may say what becomes of a row that is there."""
+def insert_or_update(connection: sa.Connection, table: sa.Table) -> Any:
+    """Return an insert that can update rows that exist."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
-def clear(connection: sa.Connection, batch: str, now_ms: int) -> None:
-    """Remove what is staged for ``batch``, and what crashes left more than a day ago."""
+def clear_staged(connection: sa.Connection, batch: str, now_ms: int) -> None:
+    """Remove the rows staged for ``batch``, and rows that crashes left more than a day ago."""
     table = alarm_staging.c
     connection.execute(alarm_staging.delete().where(sa.or_(table.batch == batch, table.staged < now_ms - ABANDONED_MS)))
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:
-    """The new value of each column where the window is stored already."""
+    """Return the new value of each column of a window that exists."""
     merged = {
         "record_count": known.record_count + added.record_count,
         "sums": known.sums + " " + added.sums,
@@ -303,16 +303,16 @@ def _sum_of(known: Any, added: Any) -> dict[str, Any]:
         "greatest": sa.case((added.greatest > known.greatest, added.greatest), else_=known.greatest),
         "newest": sa.case((added.newest > known.newest, added.newest), else_=known.newest),
     }
-    is_anew = added.windows != known.windows
+    is_newer = added.windows != known.windows
     return {"windows": added.windows} | {
-        name: sa.case((is_anew, added[name]), else_=value) for name, value in merged.items()
+        name: sa.case((is_newer, added[name]), else_=value) for name, value in merged.items()
     }
 
 
 def _shorten(
-    connection: sa.Connection, batch: str, staged: StagedAttempts, active: Mapping[str, ActiveSubExpression]
+    connection: sa.Connection, batch: str, staged: StagedAttempts, sub_expressions: Mapping[str, IndexedSubExpression]
 ) -> None:
-    """Rewrite long sums and readings of the windows that were just merged."""
+    """Rewrite long sums and readings of the merged windows."""
     window = alarm_window.c
     same = [window[name] == alarm_staging.c[name] for name in _KEY]
     is_long = sa.or_(_spaces(window.sums) >= MOST_FLOATS, _spaces(window.readings) >= MOST_READINGS)
@@ -322,7 +322,7 @@ def _shorten(
     long = (
         sa.select(*columns, alarm_staging.c.readings, is_waiting)
         .join(alarm_staging, sa.and_(*same))
-        .where(*of_batch(batch, staged), is_long)
+        .where(*is_staged(batch, staged), is_long)
     )
     rows = connection.execute(long).all()
     where = (window[name] == sa.bindparam(f"of_{name}") for name in _KEY)
@@ -330,13 +330,13 @@ def _shorten(
     written = statement.values(sums=sa.bindparam("exact_sums"), readings=sa.bindparam("fewer_readings"))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         some = rows[start : start + _ROWS_AT_ONCE]
-        connection.execute(written, [_shortened(row, active) for row in some if row[0] in active])
+        connection.execute(written, [_shortened(row, sub_expressions) for row in some if row[0] in sub_expressions])
 
 
-def _shortened(row: Sequence[Any], active: Mapping[str, ActiveSubExpression]) -> dict[str, Any]:
+def _shortened(row: Sequence[Any], sub_expressions: Mapping[str, IndexedSubExpression]) -> dict[str, Any]:
     key = {f"of_{name}": value for name, value in zip(_KEY, row, strict=False)}
     count, sums, least, greatest, newest, readings, added, is_waiting = row[len(_KEY) :]
-    sub, found = active[row[0]].expression, readings_of(readings)
+    sub, found = sub_expressions[row[0]].expression, readings_of(readings)
     if sub.function == "last":
         if not is_waiting:
             found = _unevaluated(found, readings_of(added))
@@ -362,21 +362,21 @@ _STAGING, _PART, _SUB, _SUB_ALARM = (
 )
 
 
-def text_of(sub: SubExpression, summary: WindowSummary) -> str:
-    """With what the windows were compared with, which a definition may change."""
+def summary_text(sub: SubExpression, summary: WindowSummary) -> str:
+    """Return the stored text. It has the comparison, because a definition may change its operator or threshold."""
     times = (summary.until_ms, summary.run_ms, summary.failed_ms, summary.measured_ms)
     return f"{sub.operator} {sub.threshold!r} {' '.join(map(str, times))}"
 
 
-def summary_of(sub: SubExpression, text: str | None) -> WindowSummary | None:
-    """``None`` if there is none, or one by another comparison."""
+def parse_summary(sub: SubExpression, text: str | None) -> WindowSummary | None:
+    """Return the summary; ``None`` without one, or if it is of another comparison."""
     operator, threshold, *times = (text or "none 0").split()
     if (operator, threshold) != (sub.operator, repr(sub.threshold)):
         return None
     return WindowSummary(*map(int, times))
 
 
-def forget_late(connection: sa.Connection, batch: str, staged: StagedAttempts, stored: StoredProgress) -> None:
+def drop_late_summaries(connection: sa.Connection, batch: str, staged: StagedAttempts, stored: EvaluatorState) -> None:
     """Remove the summaries of windows for which the batch has staged measurements."""
     same = sa.and_(*(_PART.c[name] == _STAGING.c[name] for name in ("sub_expression_id", "match_key")))
     # No summary reaches farther: see `summary_end_ms`.
@@ -385,12 +385,12 @@ def forget_late(connection: sa.Connection, batch: str, staged: StagedAttempts, s
     late = (_SUB.c.periods > MOST_VALUES, _STAGING.c.window_start < summarised_ms)
     joined = _STAGING.join(_SUB, _SUB.c.id == _STAGING.c.sub_expression_id).join(_PART, same)
     columns = (_PART.c.alarm_id, _PART.c.sub_expression_id)
-    query = sa.select(*columns).select_from(joined).where(*of_batch(batch, staged), *late)
-    forget(connection, {(alarm_id, sub_id) for alarm_id, sub_id in connection.execute(query)})
+    query = sa.select(*columns).select_from(joined).where(*is_staged(batch, staged), *late)
+    drop_summaries(connection, {(alarm_id, sub_id) for alarm_id, sub_id in connection.execute(query)})
 
 
-def forget(connection: sa.Connection, sub_alarms: Iterable[tuple[str, str]]) -> None:
-    """Remove the summaries of these: ids of alarms and of sub-expressions."""
+def drop_summaries(connection: sa.Connection, sub_alarms: Iterable[tuple[str, str]]) -> None:
+    """Remove the summaries of these sub-alarms: ids of alarms and of sub-expressions."""
     rows = [{"of_alarm": alarm_id, "of_sub": sub_id} for alarm_id, sub_id in sub_alarms]
     if rows:
         own = (

@@ -40,10 +40,10 @@ Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """``look_ms``: a time just before the ends of the partitions were asked for."""
+    """``scan_ms``: a time just before the ends of the partitions were asked for."""
 
     source: Source
-    look_ms: int
+    scan_ms: int
     range_plan: RangePlan
 
     @property
@@ -107,9 +107,9 @@ class FencedBatches:
         """Raises `RecordsLost`, and the errors of Kafka and storage."""
         stream = self._stream
         source = Source(stream.group, stream.topic, self._topic.topic_id())
-        look_ms = self._clock.time_ms()
+        scan_ms = self._clock.time_ms()
         most = stream.max_offsets_per_trigger
-        return PlannedBatch(source, look_ms, plan(self._topic, self._offset_store, source, most))
+        return PlannedBatch(source, scan_ms, plan(self._topic, self._offset_store, source, most))
 
     def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> BatchResult:
         """Compute the batch, if it has offsets. One that raises changes nothing but what is staged.

@@ -419,20 +419,20 @@ def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
     ]
 
 
-# How far an evaluator is. Every transaction of it changes this row first. ``round_to``: while alarms are evaluated, up
-# to when; ``cursor``: the last alarm of this round that is done. ``seen``: the greatest horizon. ``delay``: in ms, the
-# windows that ended so long before ``evaluated_to`` are decided.
+# The state of an evaluator. Each of its transactions changes this row first. ``pass_to``: the end of the evaluation
+# pass that is running; ``cursor``: the last alarm of this pass that is done. ``seen``: the greatest watermark.
+# ``delay``: in ms; windows that ended this long before ``evaluated_to`` are decided.
 alarm_evaluator = sa.Table(
     "alarm_evaluator",
     metadata,
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("evaluated_to", _BIG, nullable=False),
-    sa.Column("round_to", _BIG),
+    sa.Column("pass_to", _BIG),
     sa.Column("cursor", _NAME, nullable=False),
     sa.Column("seen", _BIG, nullable=False),
-    sa.Column("horizons", _JSON, nullable=False),
-    sa.Column("standstills", _JSON, nullable=False),
-    sa.Column("delay", _BIG),
+    sa.Column("watermarks", _JSON, nullable=False),
+    sa.Column("idle_periods", _JSON, nullable=False),
+    sa.Column("delay", _BIG, nullable=False),
     sa.Column("topic_id", sa.Text),
 )
 

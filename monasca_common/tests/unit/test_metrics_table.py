@@ -29,8 +29,8 @@ from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
 from monasca_common.pipeline.evaluate import watermark
-from monasca_common.pipeline.evaluate.gauges import LevelsCollector, lost_transitions
-from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.evaluate.gauges import GaugesCollector, lost_transitions
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.jobs.metrics import _Board
 from monasca_common.pipeline.jobs.timing import PartitionLag
@@ -115,8 +115,8 @@ class MetricsTableTest(base.BaseTestCase):
         url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/alarms.sqlite"
         open_storage(StorageSettings("sqlite", url)).upgrade()
         with OffsetStore(url).writing() as connection:
-            watermark.save(connection, "job", StoredProgress(1, 0, horizons_ms={0: 1}))
-        return LevelsCollector(url, "job")
+            watermark.save(connection, "job", EvaluatorState(1, 0, watermarks_ms={0: 1}))
+        return GaugesCollector(url, "job")
 
     def test_notification(self):
         made = NotificationMetrics()

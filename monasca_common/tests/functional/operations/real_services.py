@@ -14,8 +14,8 @@ from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.pipeline.evaluate import watermark
-from monasca_common.pipeline.evaluate.gauges import LevelsCollector, lost_transitions
-from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.evaluate.gauges import GaugesCollector, lost_transitions
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.timing import PartitionLag
@@ -130,10 +130,10 @@ class RealServices(Waiting):
 
     def serve_evaluator(self, url):
         with OffsetStore(url).writing() as connection:
-            watermark.save(connection, "evaluate", StoredProgress(1, 0))
+            watermark.save(connection, "evaluate", EvaluatorState(1, 0))
         status = JobStatusSettings(port=self.ports[EVALUATOR])
-        levels = LevelsCollector(url, "evaluate")
-        watcher = self.useFixture(Entered(served("evaluate", status, JobWatcher(), levels, lost_transitions()))).value
+        gauges = GaugesCollector(url, "evaluate")
+        watcher = self.useFixture(Entered(served("evaluate", status, JobWatcher(), gauges, lost_transitions()))).value
         watcher.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
 
     def wait_until_ready(self):

@@ -126,7 +126,7 @@ class StepTest(EvaluateCase):
         self.measure(9.0)
         self.measure(1.0, host="b")
         report = job.step()
-        self.assertEqual((2, 2, 1), (report.offsets, report.batch.groups, report.round.transitions))
+        self.assertEqual((2, 2, 1), (report.offsets, report.batch.groups, report.evaluated.transitions))
         self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
         job.step()
         self.assertEqual(1, len(self.transitions()))
@@ -183,7 +183,7 @@ class StepTest(EvaluateCase):
         definition = self.define("max(cpu) > 5", "hostname")
         job = self.evaluation()
         self.measure(9.0)
-        stage, computed = job._folding.stage, []
+        stage, computed = job._fold.stage, []
 
         def overtaken(*arguments):
             staged = stage(*arguments)
@@ -193,7 +193,7 @@ class StepTest(EvaluateCase):
             computed.append(staged)
             return staged
 
-        with mock.patch.object(job._folding, "stage", overtaken):
+        with mock.patch.object(job._fold, "stage", overtaken):
             job.step()
         self.assertEqual(2, len(computed))
         self.assertEqual([("UNDETERMINED", "OK", "a")], self.changes())
@@ -205,7 +205,7 @@ class StepTest(EvaluateCase):
         facts = {"dimensions": {"hostname": "a"}, "meta": {"tenantId": "t", "region": "r"}}
         self.publish([b"{", *(envelope(name, ahead_ms, 9.0, **facts) for name in ("cpu", "mem"))])
         self.measure(9.0)
-        stage, computed = job._folding.stage, []
+        stage, computed = job._fold.stage, []
 
         def overtaken(*arguments):
             staged = stage(*arguments)
@@ -216,7 +216,7 @@ class StepTest(EvaluateCase):
             computed.append(staged)
             return staged
 
-        with mock.patch.object(job._folding, "stage", overtaken):
+        with mock.patch.object(job._fold, "stage", overtaken):
             report = job.step()
         self.assertEqual((2, 3), (len(computed), report.batch.rejected))
         self.assertEqual(3, len(self.read(self.dlq, 1)))
@@ -229,7 +229,7 @@ class StepTest(EvaluateCase):
         job = self.evaluation()
         self.measure(9.0)
         self.measure(9.0, name="mem", host="b")
-        stage, computed = job._folding.stage, []
+        stage, computed = job._fold.stage, []
 
         def overtaken(*arguments):
             staged = stage(*arguments)
@@ -239,7 +239,7 @@ class StepTest(EvaluateCase):
             self.definitions.change("t", definition, lambda _: changed, self.created_ms + len(computed))
             return staged
 
-        with mock.patch.object(job._folding, "stage", overtaken):
+        with mock.patch.object(job._fold, "stage", overtaken):
             job.step()
         self.assertEqual(3, len(computed))
         self.assertEqual([("UNDETERMINED", "ALARM", "b")], self.changes())
@@ -249,14 +249,14 @@ class StepTest(EvaluateCase):
         definition = self.define("max(cpu) > 5", "hostname")
         job = self.evaluation()
         self.measure(9.0)
-        stage = job._folding.stage
+        stage = job._fold.stage
 
         def overtaken(*arguments):
             staged = stage(*arguments)
             self.definitions.delete("t", definition)
             return staged
 
-        with mock.patch.object(job._folding, "stage", overtaken):
+        with mock.patch.object(job._fold, "stage", overtaken):
             job.step()
         for table in ("alarm", "alarm_series", "alarm_window", "alarm_part", "alarm_changed", "alarm_staging"):
             self.assertEqual([0], self.scalars(f"SELECT count(*) FROM {table}"), table)
@@ -266,14 +266,14 @@ class StepTest(EvaluateCase):
         self.define("count(cpu) > 1", "hostname")
         first, second = self.evaluation(), self.evaluation()
         self.measure(1.0)
-        stage = first._folding.stage
+        stage = first._fold.stage
 
         def overtaken(*arguments):
             staged = stage(*arguments)
             second.step()
             return staged
 
-        with mock.patch.object(first._folding, "stage", overtaken):
+        with mock.patch.object(first._fold, "stage", overtaken):
             self.assertRaises(Fenced, first.step)
         first.step()
         counts = self.scalars("SELECT record_count FROM alarm_window")
@@ -289,7 +289,7 @@ class StepTest(EvaluateCase):
 class CrashTest(EvaluateCase):
     POINTS = (
         *("pipeline.before_staging", "pipeline.after_staging", "pipeline.inside_transaction", "pipeline.after_commit"),
-        *("evaluate.inside_chunk", "evaluate.after_commit", "evaluate.before_clearing"),
+        *("evaluate.inside_page", "evaluate.after_commit", "evaluate.before_clearing"),
     )
 
     # Rules 45, 48

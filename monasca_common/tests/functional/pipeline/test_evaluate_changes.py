@@ -39,7 +39,7 @@ class ChangesCase(EvaluateCase):
 
     def in_the_middle(self, job, act):
         """A step, in which ``act`` happens once, when the batch is computed and not merged."""
-        stage, acted = job._folding.stage, []
+        stage, acted = job._fold.stage, []
 
         def staged_and_acted(*arguments):
             staged = stage(*arguments)
@@ -47,7 +47,7 @@ class ChangesCase(EvaluateCase):
                 acted.append(act())
             return staged
 
-        with mock.patch.object(job._folding, "stage", staged_and_acted):
+        with mock.patch.object(job._fold, "stage", staged_and_acted):
             job.step()
 
     def alarming(self, text="max(cpu) > 5"):
@@ -155,9 +155,9 @@ class PostgresqlAlarmTest(AlarmTest):
 class StateSetByHandTest(ChangesCase):
     database = "postgresql"  # SQLite has one writer
 
-    def test_a_state_set_by_hand_while_its_chunk_is_evaluated_stays(self):
+    def test_a_state_set_by_hand_while_its_page_is_evaluated_stays(self):
         _, job, alarm_id = self.alarming("last(cpu) > 5")
-        load = passes.load
+        load = passes.load_alarms
 
         def set_meanwhile(*arguments):
             loaded = load(*arguments)
@@ -166,7 +166,7 @@ class StateSetByHandTest(ChangesCase):
 
         self.event_ms += 1
         self.measure(1.0)
-        with mock.patch.object(passes, "load", set_meanwhile):
+        with mock.patch.object(passes, "load_alarms", set_meanwhile):
             job.step()
         self.assertEqual("UNDETERMINED", self.alarms.get("t", alarm_id).state)
         self.assertEqual([NEW_ALARM, ("ALARM", "UNDETERMINED", "a")], self.changes())

@@ -9,9 +9,9 @@ from monasca_common.kafka import failpoints
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.passes import Rounds
+from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
-from monasca_common.pipeline.evaluate.watermark import Look
+from monasca_common.pipeline.evaluate.watermark import Scan
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
@@ -101,12 +101,12 @@ class ClearedLastTest(EvaluateCase):
             self.assertEqual(set(), self.crash())
 
 
-@periodic("mutants of a rule that RoundsContract verifies")
+@periodic("mutants of a rule that PassesContract verifies")
 class ComparedAndSwappedTest(EvaluateCase):
     """Of two evaluators by mistake, one evaluates a window."""
 
     def race(self):
-        """A second one evaluates all of the first one's round while that is under way."""
+        """A second one evaluates all of the first one's pass while that is under way."""
         self.define("avg(cpu) > 5", "hostname")
         first, second = self.evaluation(), self.evaluation()
         self.measure(1.0)
@@ -114,15 +114,15 @@ class ComparedAndSwappedTest(EvaluateCase):
         self.clock.now_ms += MINUTE_MS
         first.step()
         self.clock.now_ms += MINUTE_MS
-        opened = Rounds._open
+        opened = PassRunner._open
 
-        def overtaken(rounds, *arguments):
-            stored = opened(rounds, *arguments)
-            if rounds is first._rounds:
+        def overtaken(runner, *arguments):
+            stored = opened(runner, *arguments)
+            if runner is first._passes:
                 second.step()
             return stored
 
-        with mock.patch.object(Rounds, "_open", overtaken), contextlib.suppress(Fenced):
+        with mock.patch.object(PassRunner, "_open", overtaken), contextlib.suppress(Fenced):
             first.step()
         return self.changes()
 
@@ -166,7 +166,7 @@ def evaluates_first():
     batch = Evaluation._batch
 
     def evaluated(evaluation, planned, steady_ms, timing):
-        evaluation._rounds.run(Look(steady_ms, planned.range_plan.ended))
+        evaluation._passes.run(Scan(steady_ms, planned.range_plan.ended))
         return batch(evaluation, planned, steady_ms, timing)
 
     with mock.patch.object(Evaluation, "_batch", evaluated):

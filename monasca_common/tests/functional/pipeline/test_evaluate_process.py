@@ -44,14 +44,14 @@ trigger_seconds = 0.2
 delay_seconds = 0
 duplicates_lookback = 100
 """
-# The command, with chunks so small that six alarms are several.
+# The command, with pages so small that six alarms are several.
 _PROGRAM = """\
 import sys
 from monasca_common.cli import main
-from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.tests.functional.pipeline import attached_driver
 attached_driver.attach()
-Rounds.__init__.__kwdefaults__["chunk_alarms"] = 2
+PassRunner.__init__.__kwdefaults__["page_alarms"] = 2
 sys.exit(main.main())
 """
 HOSTS = ("a", "b", "c")
@@ -65,8 +65,8 @@ class EvaluateProcessTest(EvaluateCase):
     POINTS: tuple[str, ...] = (
         "pipeline.after_staging",
         "pipeline.inside_transaction",
-        "evaluate.inside_chunk",
-        "evaluate.between_chunks",
+        "evaluate.inside_page",
+        "evaluate.between_pages",
     )
 
     def setUp(self):
@@ -140,8 +140,8 @@ class PostgresqlEvaluateProcessTest(EvaluateProcessTest):
     database = "postgresql"
     POINTS = (
         "pipeline.inside_transaction",
-        "evaluate.inside_chunk",
-        "evaluate.between_chunks",
+        "evaluate.inside_page",
+        "evaluate.between_pages",
         "evaluate.after_commit",
         "evaluate.before_clearing",
     )

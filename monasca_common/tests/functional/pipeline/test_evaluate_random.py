@@ -26,16 +26,16 @@ class RandomEvaluationTest(EvaluateCase):
     def test_the_transitions_are_those_of_the_plain_reference(self):
         random = Random(20)
         self.base_ms = (self.created_ms // HOUR_MS + 2) * HOUR_MS
-        horizons = [*sorted(random.sample(range(1000, 16 * MINUTE_MS), BATCHES - 1)), END_MS]
+        watermarks = [*sorted(random.sample(range(1000, 16 * MINUTE_MS), BATCHES - 1)), END_MS]
         expressions = [_expression(random, f"m{number}") for number in range(DEFINITIONS)]
         for number, expression in enumerate(expressions):
             self.define(expression.text, name=f"d{number}")
-        batches = [_batches(random, expression, horizons) for expression in expressions]
+        batches = [_batches(random, expression, watermarks) for expression in expressions]
         job = self.evaluation(one_task_offsets=0, min_partitions=3, delay_seconds=DELAY_MS // 1000)
         # The clock jumps from batch to batch.
         with mock.patch.object(watermark, "LONGEST_SILENCE_MS", 2**52):
-            for position, horizon_ms in enumerate(horizons):
-                self.clock.now_ms = self.base_ms + horizon_ms
+            for position, watermark_ms in enumerate(watermarks):
+                self.clock.now_ms = self.base_ms + watermark_ms
                 texts = [self.text(number, one) for number, own in enumerate(batches) for one in own[position][0]]
                 random.shuffle(texts)
                 self.publish(list(map(Record, texts)))
@@ -73,18 +73,18 @@ def _expression(random, name):
     return Expression(subs[0] if len(subs) == 1 else random.choice([And, Or])(tuple(subs)))
 
 
-def _batches(random, expression, horizons):
-    """(measurements, horizon) of each batch; with the first, every sub-expression has a series. Those of a single one
+def _batches(random, expression, watermarks):
+    """(measurements, watermark) of each batch; with the first, every sub-expression has a series. Those of a single one
     may come late."""
     positions = len(expression.sub_expressions)
     values = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 0.1]
-    batches = [([Measurement(each, random.choice(values), each) for each in range(positions)], horizons[0])]
-    batches += [([], each) for each in horizons[1:]]
+    batches = [([Measurement(each, random.choice(values), each) for each in range(positions)], watermarks[0])]
+    batches += [([], each) for each in watermarks[1:]]
     for time_ms in sorted(random.sample(range(10, 16 * MINUTE_MS), random.randrange(40))):
         one = Measurement(time_ms, random.choice(values), random.randrange(positions))
-        first = next(number for number, each in enumerate(horizons) if each >= time_ms)
+        first = next(number for number, each in enumerate(watermarks) if each >= time_ms)
         late = random.randrange(2) if positions == 1 else 0
-        batches[min(first + late, len(horizons) - 1)][0].append(one)
+        batches[min(first + late, len(watermarks) - 1)][0].append(one)
     return batches
 
 

@@ -74,7 +74,7 @@ class TimelineCase(EvaluateCase):
 
 
 class SilenceTest(TimelineCase):
-    @periodic("test_horizon and test_steady_time advance the same clocks")
+    @periodic("test_watermark advances the same clocks")
     def test_ten_minutes_without_traffic(self):
         self.define_each(
             one="avg(cpu) > 5", six="avg(mem) > 5 times 6", quiet="sum(cpu, deterministic) > 5", newest="last(cpu) > 5"
@@ -130,7 +130,7 @@ class OutageTest(TimelineCase):
         self.assertIn("OK", told["high", "b"])
 
 
-@periodic("test_horizon and test_steady_time advance the same clocks")
+@periodic("test_watermark advances the same clocks")
 class FastClockTest(TimelineCase):
     def test_a_host_whose_clock_is_a_day_ahead_changes_nothing_for_others(self):
         self.define_each(one="avg(cpu) > 5", at_once="max(cpu) > 5")

@@ -31,27 +31,27 @@ class Evaluator:
         self.transitions = []
         self._offset = 0
 
-    def batch(self, measured, horizon_ms, *, seen_ms=None):
+    def batch(self, measured, watermark_ms, *, seen_ms=None):
         """``measured``: (time in ms, value, position of the sub-alarm), as they arrive. Returns the transitions."""
         readings = [[] for _ in self.windows]
         for time_ms, value, position in measured:
             readings[position].append(Reading(time_ms, 0, self._offset, value))
             self._offset += 1
         self.progress = replace(
-            self.progress, horizon_ms=horizon_ms, seen_ms=horizon_ms if seen_ms is None else seen_ms
+            self.progress, watermark_ms=watermark_ms, seen_ms=watermark_ms if seen_ms is None else seen_ms
         )
         inputs = [self._merge(position, found) for position, found in enumerate(readings)]
         result = evaluate(self.expression, self.alarm, inputs, self.progress)
         self._summarise(inputs)
         self.alarm = result.alarm
-        self.progress = replace(self.progress, evaluated_to_ms=horizon_ms)
+        self.progress = replace(self.progress, evaluated_to_ms=watermark_ms)
         self.transitions += result.transitions
         return result.transitions
 
     def _summarise(self, inputs):
         for position, (sub, found) in enumerate(zip(self.expression.sub_expressions, inputs, strict=True)):
-            if has_summary(sub, standstills=bool(self.progress.standstills)):
-                until_ms = summary_end_ms(sub, self.progress.horizon_ms, self.progress.delay_ms)
+            if has_summary(sub, idle_periods=bool(self.progress.idle_periods)):
+                until_ms = summary_end_ms(sub, self.progress.watermark_ms, self.progress.delay_ms)
                 self.summaries[position] = summarised(sub, found.windows, found.summary, until_ms)
 
     def _merge(self, position, readings):

@@ -139,7 +139,7 @@ class SubReference:
 
 
 def changes(expression, batches, delay_ms, shown=16):
-    """The transitions. ``batches``: (measurements that arrived, horizon), each horizon at least the one before and
+    """The transitions. ``batches``: (measurements that arrived, watermark), each watermark at least the one before and
     every measurement's time; a measurement's ``sub`` is the position of what it belongs to."""
     subs = [SubReference(sub, delay_ms, shown) for sub in expression.sub_expressions]
     state = alarm_state(expression, subs)
@@ -155,12 +155,12 @@ def changes(expression, batches, delay_ms, shown=16):
             )
             state = new
 
-    for arrived, horizon_ms in batches:
+    for arrived, watermark_ms in batches:
         # What comes late has its turn first, in order of its time.
         points = {(max(one.time_ms, evaluated_to_ms), one.time_ms) for one in arrived}
         for sub in subs:
             if sub.sub.function != "last":
-                points |= {(end + delay_ms, inf) for end in sub.ends(evaluated_to_ms, horizon_ms)}
+                points |= {(end + delay_ms, inf) for end in sub.ends(evaluated_to_ms, watermark_ms)}
         for point, time_ms in sorted(points):
             is_due = time_ms == inf
             known = [*earlier, *(one for one in arrived if one.time_ms <= (point if is_due else time_ms))]
@@ -179,7 +179,7 @@ def changes(expression, batches, delay_ms, shown=16):
             for (when_ms, sub_state, values), sub in sorted(events, key=lambda event: event[0][0]):
                 sub.state, sub.values, sub.empty = sub_state, values, 0
                 tell(when_ms)
-        earlier, evaluated_to_ms = [*earlier, *arrived], horizon_ms
+        earlier, evaluated_to_ms = [*earlier, *arrived], watermark_ms
     return found
 
 

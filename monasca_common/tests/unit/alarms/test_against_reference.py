@@ -49,7 +49,7 @@ def measurements(draw, positions):
 
 
 def in_batches(draw, measured):
-    """Cut anywhere; a horizon is the time of what was read last, or later."""
+    """Cut anywhere; a watermark is the time of what was read last, or later."""
     batches, start = [], 0
     while start < len(measured):
         end = draw(st.integers(start + 1, len(measured)))
@@ -62,18 +62,19 @@ def in_batches(draw, measured):
 def in_batches_with_late_ones(draw, measured):
     late = draw(st.sets(st.sampled_from(measured))) if measured else set()
     batches = [
-        ([one for one in arrived if one not in late], horizon_ms) for arrived, horizon_ms in in_batches(draw, measured)
+        ([one for one in arrived if one not in late], watermark_ms)
+        for arrived, watermark_ms in in_batches(draw, measured)
     ]
     for one in sorted(late):
-        after = [index for index, (_, horizon_ms) in enumerate(batches) if horizon_ms >= one.time_ms]
+        after = [index for index, (_, watermark_ms) in enumerate(batches) if watermark_ms >= one.time_ms]
         batches[draw(st.sampled_from(after))][0].append(one)
     return batches
 
 
 def evaluated(expression, batches, delay_ms):
     evaluator = Evaluator(expression, delay_ms=delay_ms)
-    for arrived, horizon_ms in batches:
-        evaluator.batch(arrived, horizon_ms)
+    for arrived, watermark_ms in batches:
+        evaluator.batch(arrived, watermark_ms)
     return [
         reference.Change(
             each.old_state,
@@ -107,12 +108,12 @@ class AgainstReferenceTest(base.BaseTestCase):
     @given(subs.map(Expression), delays_ms, st.data())
     def test_late_and_out_of_order(self, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
-        batches, horizon_ms = [], 0
+        batches, watermark_ms = [], 0
         for some, minute in zip(data.draw(st.permutations(range(4))), (4, 8, 12, 16), strict=True):
             arrived = [one for one in measured if one.time_ms <= minute * 60_000 and hash(one.time_ms) % 4 <= some]
             known = [one for batch, _ in batches for one in batch]
-            horizon_ms = minute * 60_000
-            batches.append((data.draw(st.permutations([one for one in arrived if one not in known])), horizon_ms))
+            watermark_ms = minute * 60_000
+            batches.append((data.draw(st.permutations([one for one in arrived if one not in known])), watermark_ms))
         batches.append(([], END_MS))
         expected = in_order_of_history(reference.changes(expression, batches, delay_ms))
 

@@ -7,7 +7,7 @@ from unittest import mock
 from oslotest import base
 
 from monasca_common.alarms import partials
-from monasca_common.alarms.evaluation import AlarmState, Measured, Standstill, evaluate, needed_from_ms
+from monasca_common.alarms.evaluation import AlarmState, IdlePeriod, Measured, evaluate, needed_from_ms
 from monasca_common.alarms.expression import parse
 from monasca_common.alarms.partials import WindowPartial
 from monasca_common.models.readings import Reading
@@ -239,8 +239,8 @@ class ImmediateTest(EvaluationCase):
 
         self.assertEqual([("ALARM", 65_000), ("OK", due_ms(3))], self.changes("max(m) > 1", *measured, until=4))
         evaluator = self.evaluator("max(m) > 1")
-        for measurement, horizon_ms in ((measured[0], 10_000), (measured[1], 65_000), (measured[2], 130_000)):
-            evaluator.batch([measurement], horizon_ms)
+        for measurement, watermark_ms in ((measured[0], 10_000), (measured[1], 65_000), (measured[2], 130_000)):
+            evaluator.batch([measurement], watermark_ms)
         self.assertEqual([("UNDETERMINED", "ALARM")], [(t.old_state, t.new_state) for t in evaluator.transitions])
 
     # Rule 43
@@ -295,7 +295,7 @@ class ImmediateTest(EvaluationCase):
         low, high = parse("max(m) > 1"), parse("max(m) > 3")
         readings = [Reading(1_000, 0, 0, 2.0), Reading(2_000, 0, 1, 4.0)]
         windows = {0: WindowPartial.of(low.root, readings)}
-        progress = replace(self.evaluator("a>1").progress, horizon_ms=3_000, seen_ms=3_000)
+        progress = replace(self.evaluator("a>1").progress, watermark_ms=3_000, seen_ms=3_000)
         found = evaluate(high, AlarmState.new(high), [Measured(windows)], progress)
 
         self.assertEqual([("ALARM", 2_000)], [(each.new_state, each.timestamp_ms) for each in found.transitions])
@@ -416,60 +416,60 @@ class LateTest(EvaluationCase):
 
 
 class StandstillTest(EvaluationCase):
-    def after(self, text, *measured, standstill, until=30):
+    def after(self, text, *measured, idle_period, until=30):
         evaluator = self.evaluator(text)
         evaluator.batch(measured, due_ms(1))
-        evaluator.progress = replace(evaluator.progress, standstills=(standstill,))
+        evaluator.progress = replace(evaluator.progress, idle_periods=(idle_period,))
         evaluator.batch([], due_ms(until))
         return [(each.new_state, each.timestamp_ms) for each in evaluator.transitions]
 
     # Rule 44
     def test_what_is_unknown_is_not_empty(self):
         # From minute 1 to 11 the broker was away; agents have until minute 15.
-        standstill = Standstill(due_ms(1), due_ms(11), due_ms(15))
-        quiet = self.after("avg(m) > 1", at(0, 0, 0.0), standstill=standstill, until=12)
-        silent = self.after("avg(m) > 1", at(0, 0, 0.0), standstill=standstill)
+        idle_period = IdlePeriod(due_ms(1), due_ms(11), due_ms(15))
+        quiet = self.after("avg(m) > 1", at(0, 0, 0.0), idle_period=idle_period, until=12)
+        silent = self.after("avg(m) > 1", at(0, 0, 0.0), idle_period=idle_period)
 
         self.assertEqual([("OK", due_ms(1))], quiet)
         self.assertEqual([("OK", due_ms(1)), ("UNDETERMINED", due_ms(14))], silent)
 
-    def test_without_a_standstill_it_is(self):
-        nothing = Standstill(0, 0, 0)
+    def test_without_an_idle_period_it_is(self):
+        nothing = IdlePeriod(0, 0, 0)
 
         self.assertEqual(
             [("OK", due_ms(1)), ("UNDETERMINED", due_ms(3))],
-            self.after("avg(m) > 1", at(0, 0, 0.0), standstill=nothing),
+            self.after("avg(m) > 1", at(0, 0, 0.0), idle_period=nothing),
         )
 
     # Rule 44
     def test_it_is_no_ok_of_a_deterministic_one(self):
-        standstill = Standstill(MINUTE_MS, 11 * MINUTE_MS, due_ms(11) + 1)
-        changes = self.after("sum(m, deterministic) > 1", at(0, 0, 2.0), standstill=standstill)
+        idle_period = IdlePeriod(MINUTE_MS, 11 * MINUTE_MS, due_ms(11) + 1)
+        changes = self.after("sum(m, deterministic) > 1", at(0, 0, 2.0), idle_period=idle_period)
 
         self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(12))], changes)
 
     def test_a_known_empty_window_beside_unknown_ones_is(self):
-        standstill = Standstill(2 * MINUTE_MS, 11 * MINUTE_MS, due_ms(30))
-        changes = self.after("sum(m, deterministic) > 1 times 1", at(0, 0, 2.0), standstill=standstill)
+        idle_period = IdlePeriod(2 * MINUTE_MS, 11 * MINUTE_MS, due_ms(30))
+        changes = self.after("sum(m, deterministic) > 1 times 1", at(0, 0, 2.0), idle_period=idle_period)
         self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(2))], changes)
 
     def test_what_arrives_afterwards_decides(self):
         evaluator = self.evaluator("avg(m) > 1")
         evaluator.batch([at(0, 0, 0.0)], due_ms(1))
-        evaluator.progress = replace(evaluator.progress, standstills=(Standstill(due_ms(1), due_ms(9), due_ms(12)),))
+        evaluator.progress = replace(evaluator.progress, idle_periods=(IdlePeriod(due_ms(1), due_ms(9), due_ms(12)),))
         evaluator.batch([at(7, 0, 2.0)], due_ms(10))
 
         self.assertEqual(
             [("OK", due_ms(1)), ("ALARM", due_ms(8))], [_plain(each)[1:] for each in evaluator.transitions]
         )
 
-    def test_standstills_that_overlap_are_counted_once(self):
+    def test_idle_periods_that_overlap_are_counted_once(self):
         evaluator = self.evaluator("sum(m, deterministic) > 1 times 3")
-        overlapping = (Standstill(0, 100_000, due_ms(30)), Standstill(30_000, 110_000, due_ms(30)))
+        overlapping = (IdlePeriod(0, 100_000, due_ms(30)), IdlePeriod(30_000, 110_000, due_ms(30)))
         evaluator.alarm = replace(
             evaluator.alarm, state="ALARM", sub_alarms=(replace(evaluator.alarm.sub_alarms[0], state="ALARM"),)
         )
-        evaluator.progress = replace(evaluator.progress, evaluated_to_ms=due_ms(2), standstills=overlapping)
+        evaluator.progress = replace(evaluator.progress, evaluated_to_ms=due_ms(2), idle_periods=overlapping)
         evaluator.batch([], due_ms(3))
 
         self.assertEqual(["OK"], [each.new_state for each in evaluator.transitions])  # the third window is known

@@ -13,7 +13,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 from monasca_common.pipeline.aggregate import periods
 from monasca_common.pipeline.evaluate import watermark
-from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import Heartbeat, JobState, LastBatch
 from monasca_common.pipeline.settings import aggregate_settings
@@ -116,12 +116,12 @@ class EvaluationTest(JobStatusCase):
     def test_a_job_that_evaluates_says_up_to_when_and_what_is_to_be_published(self):
         job = "spark-evaluate/metrics"
         with self.offset_store.writing() as connection:
-            horizons_ms = {0: NOON_MS + 9000, 1: NOON_MS + 8000}
-            watermark.save(connection, job, StoredProgress(NOON_MS, 0, horizons_ms=horizons_ms))
+            watermarks_ms = {0: NOON_MS + 9000, 1: NOON_MS + 8000}
+            watermark.save(connection, job, EvaluatorState(NOON_MS, 0, watermarks_ms=watermarks_ms))
             outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
         _, status = job_statuses(self.configuration(), SetClock(self.now_ms))
-        levels = status.evaluation
-        self.assertEqual(("evaluate", NOON_MS, 1), (status.job, levels.evaluated_to_ms, status.due))
+        gauges = status.evaluation
+        self.assertEqual(("evaluate", NOON_MS, 1), (status.job, gauges.evaluated_to_ms, status.due))
         lines = list(status_lines(status, NOON_MS + 10_000))
         self.assertIn("1 transitions to publish", lines[0])
         self.assertIn("  alarms are evaluated up to 2026-01-01T12:00:00.000+00:00, 10 s ago", lines)

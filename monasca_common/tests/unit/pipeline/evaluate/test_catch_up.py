@@ -16,11 +16,12 @@ from monasca_common.alarms.grammar import FUNCTIONS
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.evaluate import definitions, watermark, windows
-from monasca_common.pipeline.evaluate.batch import Merging
+from monasca_common.pipeline.evaluate.batch import StagedMerge
+from monasca_common.pipeline.evaluate.cleanup import Cleanup
 from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
-from monasca_common.pipeline.evaluate.passes import Rounds
-from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Look, StoredProgress
-from monasca_common.pipeline.evaluate.windows import Folding
+from monasca_common.pipeline.evaluate.passes import PassRunner
+from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, EvaluatorState, Scan
+from monasca_common.pipeline.evaluate.windows import WindowFold
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
@@ -92,7 +93,7 @@ class CatchUpTest(DatabaseCase):
             ((readings,),) = self.rows(tables.alarm_window, "readings")
             kept.append(len(readings.split()))
 
-        with mock.patch.object(Rounds, "forget", lambda *arguments: look_at(arguments)):
+        with mock.patch.object(Cleanup, "run", lambda *arguments: look_at(arguments)):
             found = self.transitions("last(m0) > 0", [(some, some[-1][0]) for some in cut])
         self.assertEqual(len(measured), len(found))
         self.assertLess(max(kept), 2 * 128)
@@ -110,26 +111,26 @@ class CatchUpTest(DatabaseCase):
         text = text.replace("(m", f"(x{number}.m")
         definition = self.definitions.create("t", AlarmDefinition(new_id(), text), 0)
         job, clock = definition.id, VirtualClock(start_ms=0)
-        rounds = Rounds(self.offset_store, job, DELAY_MS, 0, clock)
-        merging = Merging(job, DELAY_MS, 0, self.offset_store, rounds, clock)
+        runner, cleanup = PassRunner(self.offset_store, job, DELAY_MS, 0, clock), Cleanup(self.offset_store, job)
+        merging = StagedMerge(job, DELAY_MS, 0, self.offset_store, runner, clock)
         with self.offset_store.writing() as connection:
-            watermark.save(connection, job, StoredProgress(0, DELAY_MS, horizons_ms={0: 0}))
+            watermark.save(connection, job, EvaluatorState(0, DELAY_MS, watermarks_ms={0: 0}))
         known_ms = offset = 0
-        for measured, horizon_ms in batches:
-            clock.advance((horizon_ms - known_ms) / 1000)
-            arrivals = set(range(known_ms // BUCKET_MS * BUCKET_MS, horizon_ms, BUCKET_MS))
-            look = Look(horizon_ms, frozenset({0}), {}, arrivals)
+        for measured, watermark_ms in batches:
+            clock.advance((watermark_ms - known_ms) / 1000)
+            arrivals = set(range(known_ms // BUCKET_MS * BUCKET_MS, watermark_ms, BUCKET_MS))
+            scan = Scan(watermark_ms, frozenset({0}), {}, arrivals)
             with self.offset_store.reading() as connection:
-                known = definitions.current(connection)
+                known = definitions.load_snapshot(connection)
             rows = folded(known, measured, f"x{number}", offset)
             if rows:
                 staged = StagedAttempts((7,), len(rows))
                 with self.offset_store.writing() as connection:
-                    windows.insert(connection, "batch", 7, 0, rows)
-                    merging.merge(connection, "batch", staged, known, look, takes_what_fits=False)
-            rounds.run(look)
-            rounds.forget(clock.time_ms())
-            known_ms, offset = horizon_ms, offset + len(measured)
+                    windows.insert_staged(connection, "batch", 7, 0, rows)
+                    merging.merge(connection, "batch", staged, known, scan, is_last=False)
+            runner.run(scan)
+            cleanup.run(clock.time_ms())
+            known_ms, offset = watermark_ms, offset + len(measured)
         messages = [json.loads(value)["alarm-transitioned"] for (value,) in self.rows(tables.alarm_outbox, "value")]
         self.definitions.delete("t", definition.id)
         with self.offset_store.writing() as connection:
@@ -146,7 +147,7 @@ class CatchUpTest(DatabaseCase):
 
 
 def folded(known, measured, prefix, offset):
-    index, folding = SubExpressionIndex(known.sub_expressions), Folding()
+    index, folding = SubExpressionIndex(known.sub_expressions), WindowFold()
     series = {}
     for number, (time_ms, value, position) in enumerate(measured, offset):
         if position not in series:

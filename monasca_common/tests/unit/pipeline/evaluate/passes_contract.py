@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rounds do on each database: tests that a case with ``settings``, ``offset_store`` and ``fill_history`` inherits.
+"""What evaluation passes do on each database: tests that a case with ``settings``, ``offset_store`` and
+``fill_history`` inherits.
 
-Seen red: a chunk that saves its place in a transaction of its own (empty windows count twice), `watermark.hold` without
-its comparison, the outbox cleared before it is published, and a chunk that ignores what was set by hand.
+Seen red: a page that saves its place in a transaction of its own (empty windows count twice), `watermark.hold` without
+its comparison, the outbox cleared before it is published, and a page that ignores what was set by hand.
 """
 
 import json
@@ -35,9 +36,10 @@ from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
 from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark, windows
-from monasca_common.pipeline.evaluate.passes import Rounds
+from monasca_common.pipeline.evaluate.cleanup import Cleanup
+from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
-from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Look, StoredProgress
+from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, EvaluatorState, Scan
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
 from monasca_common.tests.unit.alarms.test_against_reference import (
@@ -51,7 +53,7 @@ from monasca_common.tests.unit.alarms.test_against_reference import (
 TENANT = "t"
 MAXIMUM = "max(m) > 1"
 DAY_MS = 86_400_000
-POINTS = ("evaluate.inside_chunk", "evaluate.between_chunks", "evaluate.after_commit")
+POINTS = ("evaluate.inside_page", "evaluate.between_pages", "evaluate.after_commit")
 few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -70,8 +72,10 @@ class StoredAlarms:
         self.ids = [f"{number}-{self.definition.id}" for number in range(count)]
         self.offset = 0
         with offset_store.writing() as connection:
-            self.subs = definitions._sub_expressions(connection, [self.definition.id])[self.definition.id]
-            watermark.save(connection, self.job, StoredProgress(0, DELAY_MS))
+            self.subs = definitions.load_definitions(connection, [self.definition.id])[
+                self.definition.id
+            ].sub_expressions
+            watermark.save(connection, self.job, EvaluatorState(0, DELAY_MS))
             for alarm_id in self.ids:
                 self._insert(connection, alarm_id)
 
@@ -127,7 +131,7 @@ class StoredAlarms:
             readings = runs(sub, readings) if is_last else readings
         decided_ms = watermark.load(connection, self.job).evaluated_to_ms - DELAY_MS
         if start_ms < decided_ms - evaluation.MOST_VALUES * sub.period * 1000:
-            windows.forget(connection, [(alarm_id, stored.id)])
+            windows.drop_summaries(connection, [(alarm_id, stored.id)])
         values = of | {
             "windows": stored.windows,
             "record_count": partial.count,
@@ -145,12 +149,12 @@ class StoredAlarms:
             connection.execute(tables.alarm_outbox.delete())
 
 
-def look(after_ms, horizon_ms):
+def scan(after_ms, watermark_ms):
     """The broker was there all the time."""
-    return Look(horizon_ms, {0}, {}, set(range(after_ms // BUCKET_MS * BUCKET_MS, horizon_ms, BUCKET_MS)))
+    return Scan(watermark_ms, {0}, {}, set(range(after_ms // BUCKET_MS * BUCKET_MS, watermark_ms, BUCKET_MS)))
 
 
-class RoundsContract:
+class PassesContract:
     def open_alarms(self):
         self.alarms_database = AlarmsDatabase(self.settings)
         self.addCleanup(self.alarms_database.close)
@@ -158,9 +162,12 @@ class RoundsContract:
     def alarms(self, text=MAXIMUM, count=1):
         return StoredAlarms(self.alarms_database, self.offset_store, text, count)
 
-    def rounds(self, alarms, chunk_alarms=2, **changes):
+    def runner(self, alarms, page_alarms=2, **changes):
         changes = {"delay_ms": DELAY_MS, "grace_ms": 0, "writes_history": True} | changes
-        return Rounds(self.offset_store, alarms.job, chunk_alarms=chunk_alarms, **changes)
+        return PassRunner(self.offset_store, alarms.job, page_alarms=page_alarms, **changes)
+
+    def clean_up(self, alarms, now_ms):
+        Cleanup(self.offset_store, alarms.job).run(now_ms)
 
     def rows(self, table):
         with self.offset_store.reading() as connection:
@@ -181,7 +188,7 @@ class RoundsContract:
 
     @few
     @given(expressions, st.data())
-    def test_whatever_the_chunks_and_wherever_it_crashes_it_is_what_pure_evaluation_says(self, expression, data):
+    def test_whatever_the_pages_and_wherever_it_crashes_it_is_what_pure_evaluation_says(self, expression, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
         self.check_evaluation(expression, in_batches(data.draw, measured), data)
 
@@ -196,15 +203,15 @@ class RoundsContract:
         alarms = self.alarms(expression.text, data.draw(st.integers(1, 4)))
         evaluators = {alarm_id: Evaluator(alarms.expression) for alarm_id in alarms.ids}
         try:
-            horizon_ms = 0
+            watermark_ms = 0
             for arrived, next_ms in batches:
                 for number, (alarm_id, evaluator) in enumerate(evaluators.items(), 1):
                     own = [one for one in arrived if one.time_ms % number == 0]
                     if own:
                         alarms.arrive(alarm_id, own)
                     evaluator.batch(own, next_ms)
-                self.run_perhaps_crashing(alarms, data.draw, look(horizon_ms, next_ms))
-                horizon_ms = next_ms
+                self.run_perhaps_crashing(alarms, data.draw, scan(watermark_ms, next_ms))
+                watermark_ms = next_ms
             for alarm_id, evaluator in evaluators.items():
                 self.assertEqual(self.expected(evaluator), self.told(alarm_id))
             states = {row.id: row.state for row in self.rows(tables.alarm)}
@@ -213,28 +220,28 @@ class RoundsContract:
         finally:
             alarms.delete()
 
-    def run_perhaps_crashing(self, alarms, draw, looked):
-        rounds = self.rounds(alarms, draw(st.integers(1, 3)))
+    def run_perhaps_crashing(self, alarms, draw, scanned):
+        runner = self.runner(alarms, draw(st.integers(1, 3)))
         crash = draw(st.none() | st.tuples(st.sampled_from(POINTS), st.integers(1, 3)))
         if crash:
             with failpoints.armed(crash[0], f"raise@{crash[1]}"), suppress(FailPointReached):
-                rounds.run(looked)
-            rounds = self.rounds(alarms, draw(st.integers(1, 3)))
-            rounds.finish()
-        rounds.run(looked)
-        rounds.forget(looked.look_ms)
+                runner.run(scanned)
+            runner = self.runner(alarms, draw(st.integers(1, 3)))
+            runner.finish()
+        runner.run(scanned)
+        self.clean_up(alarms, scanned.scan_ms)
 
     def test_a_pass_reads_as_many_windows_whatever_the_number_of_periods(self):
         minutes, reads = 60, {}
         for periods in (20, 20_000):
             alarms = self.alarms(f"avg(m) > 1 times {periods}")
             alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(minutes)])
-            rounds = self.rounds(alarms)
-            rounds.run(look(0, minutes * 60_000))
+            runner = self.runner(alarms)
+            runner.run(scan(0, minutes * 60_000))
             with mock.patch.object(passes, "_partial", wraps=passes._partial) as read:
                 for minute in range(minutes, minutes + 16):
                     alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0)])
-                    rounds.run(look(minute * 60_000, minute * 60_000 + 60_000))
+                    runner.run(scan(minute * 60_000, minute * 60_000 + 60_000))
             reads[periods] = read.call_count
             alarms.delete()
         self.assertEqual(reads[20], reads[20_000])
@@ -243,21 +250,21 @@ class RoundsContract:
     def test_a_summary_by_a_clock_that_was_ahead_is_computed_again(self):
         alarms = self.alarms("avg(m) > 1 times 20")
         alarms.arrive(alarms.ids[0], [(minute * 60_000, 0.0, 0) for minute in range(30)])
-        self.rounds(alarms).run(look(0, 30 * 60_000 + DELAY_MS))
-        self.rounds(alarms).run(look(30 * 60_000, 150 * 60_000))
-        rounds = self.rounds(alarms)
-        rounds.run(Look(31 * 60_000, {0}, {0: 31 * 60_000}))
+        self.runner(alarms).run(scan(0, 30 * 60_000 + DELAY_MS))
+        self.runner(alarms).run(scan(30 * 60_000, 150 * 60_000))
+        runner = self.runner(alarms)
+        runner.run(Scan(31 * 60_000, {0}, {0: 31 * 60_000}))
         self.assertEqual(31 * 60_000, self.stored(alarms).evaluated_to_ms)
         for start in range(31, 91, 20):
             alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(start, start + 20)])
-            rounds.run(look(start * 60_000, (start + 20) * 60_000))
+            runner.run(scan(start * 60_000, (start + 20) * 60_000))
         self.assertEqual("ALARM", self.rows(tables.alarm)[0].state)
 
     def test_history_has_the_row_that_the_persister_makes_of_the_message(self):
         self.fill_history()
         alarms = self.alarms()
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         (message,), (row,) = self.rows(tables.alarm_outbox), self.rows(tables.alarm_history)
         (expected,) = alarm_model.decode_all([message.value]).rows
         texts = {name: json.loads(getattr(expected, name)) for name in ("metrics", "sub_alarms")}
@@ -269,12 +276,12 @@ class RoundsContract:
         alarms = self.alarms()
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
         with failpoints.armed("evaluate.after_commit", "raise"), suppress(FailPointReached):
-            self.rounds(alarms).run(look(0, 2000))
+            self.runner(alarms).run(scan(0, 2000))
         with self.offset_store.writing() as connection:
             connection.execute(tables.alarm.update().values(state="UNDETERMINED", state_updated=0))
             connection.execute(tables.sub_alarm.update().values(state="UNDETERMINED", decided=0))
             connection.execute(tables.alarm_changed.insert().values(alarm_id=alarms.ids[0]))
-        self.rounds(alarms).run(look(2000, 3000))
+        self.runner(alarms).run(scan(2000, 3000))
         self.assertEqual(1, len(self.rows(tables.alarm_history)))
 
     # Rule 46
@@ -282,40 +289,40 @@ class RoundsContract:
         alarms = self.alarms(count=3)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        first, second = self.rounds(alarms, 1), self.rounds(alarms, 1)
-        with failpoints.armed("evaluate.between_chunks", "raise"), suppress(FailPointReached):
-            first.run(look(0, 2000))
+        first, second = self.runner(alarms, 1), self.runner(alarms, 1)
+        with failpoints.armed("evaluate.between_pages", "raise"), suppress(FailPointReached):
+            first.run(scan(0, 2000))
         stale = self.stored(alarms)
         second.finish()
-        self.assertRaises(EvaluatorFenced, first._chunks, stale)
-        self.assertRaises(EvaluatorFenced, first._open, stale, look(0, 2000))
+        self.assertRaises(EvaluatorFenced, first._run_pages, stale)
+        self.assertRaises(EvaluatorFenced, first._open, stale, scan(0, 2000))
         self.assertEqual([1, 1, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
 
-    def test_a_stale_evaluator_takes_no_standstill_away_that_another_saved(self):
+    def test_a_stale_evaluator_takes_no_idle_period_away_that_another_saved(self):
         alarms = self.alarms("last(m) > 1")
-        self.rounds(alarms).run(Look(1000, {0, 1}))
+        self.runner(alarms).run(Scan(1000, {0, 1}))
         stale = self.stored(alarms)
-        merged = watermark.after(stale, Look(1_000_000, {1}, {0: 1000}), 0)
-        self.assertEqual(1, len(merged.standstills))
+        merged = watermark.advanced(stale, Scan(1_000_000, {1}, {0: 1000}), 0)
+        self.assertEqual(1, len(merged.idle_periods))
         with self.offset_store.writing() as connection:
             watermark.save(connection, alarms.job, merged)
-        self.assertRaises(EvaluatorFenced, self.rounds(alarms)._open, stale, Look(1500, {1}))
+        self.assertRaises(EvaluatorFenced, self.runner(alarms)._open, stale, Scan(1500, {1}))
         self.assertEqual(merged, self.stored(alarms))
 
     def test_a_state_set_by_hand_during_an_evaluation_stays(self):
         alarms = self.alarms(count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        load = passes.load
+        load = passes.load_alarms
 
-        def set_meanwhile(connection, *of_chunk):
-            loaded = load(connection, *of_chunk)
+        def set_meanwhile(connection, *of_page):
+            loaded = load(connection, *of_page)
             own = tables.alarm.update().where(tables.alarm.c.id == alarms.ids[0])
             connection.execute(own.values(state="OK", state_updated=5, version=1))
             return loaded
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.passes.load", set_meanwhile))
-        self.rounds(alarms).run(look(0, 2000))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.passes.load_alarms", set_meanwhile))
+        self.runner(alarms).run(scan(0, 2000))
         self.assertEqual(["OK", "ALARM"], [row.state for row in self.rows(tables.alarm)])
         self.assertEqual(["ALARM", "ALARM"], [row.state for row in self.rows(tables.sub_alarm)])
         self.assertEqual([0, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
@@ -326,7 +333,7 @@ class RoundsContract:
             try:
                 for time_ms, value in ((1000, 1.0), (61_000, 2.0)):
                     alarms.arrive(alarms.ids[0], [(time_ms, value, position) for position in range(len(alarms.subs))])
-                    self.rounds(alarms).run(look(time_ms, time_ms + 59_000 + DELAY_MS))
+                    self.runner(alarms).run(scan(time_ms, time_ms + 59_000 + DELAY_MS))
                 rows = [row for row in self.rows(tables.sub_alarm) if row.alarm_id == alarms.ids[0]]
                 self.assertEqual([("OK", written)] * len(rows), [(row.state, row.current_values) for row in rows])
             finally:
@@ -335,19 +342,19 @@ class RoundsContract:
     def test_another_threshold_decides_the_windows_anew_and_another_period_begins_them_anew(self):
         alarms = self.alarms()
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         (sub,) = self.rows(tables.sub_alarm)
         self.assertEqual(60_000, sub.decided)
         alarms.definitions.change(
             TENANT, alarms.definition.id, lambda before: replace(before, expression="max(m) > 5"), 1
         )
         self.assertEqual(0, self.rows(tables.sub_alarm)[0].decided)
-        self.rounds(alarms).run(look(2000, 90_000))
+        self.runner(alarms).run(scan(2000, 90_000))
         self.assertEqual("OK", self.rows(tables.alarm)[0].state)
         alarms.definitions.change(
             TENANT, alarms.definition.id, lambda before: replace(before, expression="max(m, 120) > 5"), 1
         )
-        self.rounds(alarms).run(look(90_000, 150_000))
+        self.runner(alarms).run(scan(90_000, 150_000))
         self.assertEqual(
             ("UNDETERMINED", 1), (self.rows(tables.sub_alarm)[0].state, self.rows(tables.sub_alarm)[0].windows)
         )
@@ -356,10 +363,10 @@ class RoundsContract:
     def test_a_longer_delay_after_a_restart_decides_no_window_twice(self):
         alarms = self.alarms("avg(m) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 0.0, 0)])
-        self.rounds(alarms).run(look(0, 150_000))
-        later = self.rounds(alarms, delay_ms=90_000)
+        self.runner(alarms).run(scan(0, 150_000))
+        later = self.runner(alarms, delay_ms=90_000)
         for after_ms, until_ms, empty in ((150_000, 209_000, 1), (209_000, 269_999, 1), (269_999, 270_000, 2)):
-            later.run(look(after_ms, until_ms))
+            later.run(scan(after_ms, until_ms))
             self.assertEqual(empty, self.rows(tables.sub_alarm)[0].empty_evaluations, until_ms)
         self.assertEqual(
             [("OK", 90_000), ("UNDETERMINED", 270_000)], [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
@@ -369,28 +376,28 @@ class RoundsContract:
     def test_a_shorter_delay_after_a_restart_leaves_no_window_out(self):
         alarms = self.alarms("avg(m) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 0.0, 0), (61_000, 2.0, 0), (121_000, 0.0, 0)])
-        self.rounds(alarms, delay_ms=90_000).run(look(0, 200_000))
-        self.rounds(alarms).run(look(200_000, 211_000))
+        self.runner(alarms, delay_ms=90_000).run(scan(0, 200_000))
+        self.runner(alarms).run(scan(200_000, 211_000))
         told = [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
         self.assertEqual([("OK", 150_000), ("ALARM", 150_001), ("OK", 210_000)], told)
 
-    def test_a_round_that_crashed_is_finished_with_the_delay_that_it_began_with(self):
+    def test_a_pass_that_crashed_is_finished_with_the_delay_that_it_began_with(self):
         alarms = self.alarms("avg(m) > 1", count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 0.0, 0)])
-        with failpoints.armed("evaluate.between_chunks", "raise"), suppress(FailPointReached):
-            self.rounds(alarms, 1).run(look(0, 150_000))
-        later = self.rounds(alarms, 1, delay_ms=90_000)
+        with failpoints.armed("evaluate.between_pages", "raise"), suppress(FailPointReached):
+            self.runner(alarms, 1).run(scan(0, 150_000))
+        later = self.runner(alarms, 1, delay_ms=90_000)
         later.finish()
-        later.run(look(150_000, 211_000))
+        later.run(scan(150_000, 211_000))
         self.assertEqual([1, 1], [row.empty_evaluations for row in self.rows(tables.sub_alarm)])
 
     def test_after_a_longer_delay_what_is_decided_anew_is_dated_by_what_was_seen(self):
         alarms = self.alarms("last(m) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         self.change(alarms, "last(m) > 5")
-        self.rounds(alarms, delay_ms=90_000).run(look(2000, 3000))
+        self.runner(alarms, delay_ms=90_000).run(scan(2000, 3000))
         self.assertEqual(
             [("ALARM", 1000), ("OK", 3000)], [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
         )
@@ -398,69 +405,69 @@ class RoundsContract:
     def test_another_period_of_last_waits_for_no_reading(self):
         alarms = self.alarms("last(m) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         self.change(alarms, "last(m, 120) > 5 times 3")
-        self.rounds(alarms).run(look(2000, 3000))
+        self.runner(alarms).run(scan(2000, 3000))
         self.assertEqual(["ALARM", "OK"], [each.new for each in self.told(alarms.ids[0])])
 
     def test_another_threshold_or_structure_decides_last_without_a_new_reading(self):
         alarms = self.alarms("last(m) > 1 or last(n) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         for time_ms, text in ((3000, "last(m) > 1 and last(n) > 1"), (4000, "last(m) > 1 and last(n) < 1")):
             self.change(alarms, text)
-            self.rounds(alarms).run(look(time_ms - 1000, time_ms))
+            self.runner(alarms).run(scan(time_ms - 1000, time_ms))
         told = [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
         self.assertEqual([("ALARM", 1000), ("OK", 2000), ("ALARM", 3000)], told)
 
     def test_two_thresholds_at_once_tell_no_state_in_between(self):
         alarms = self.alarms("last(m) > 1 or last(n) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         self.change(alarms, "last(m) > 5 or last(n) > -1")
-        self.rounds(alarms).run(look(2000, 3000))
+        self.runner(alarms).run(scan(2000, 3000))
         self.assertEqual(["ALARM"], [each.new for each in self.told(alarms.ids[0])])
         self.assertEqual(["ALARM", "OK"], sorted(row.state for row in self.rows(tables.sub_alarm)))
 
     def test_a_state_set_by_hand_is_computed_once_after_another_structure_and_then_stays(self):
         alarms = self.alarms("last(m) > 1 and last(n) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         self.change(alarms, "last(m) > 1 or last(n) > 1")
-        self.rounds(alarms).run(look(2000, 3000))
+        self.runner(alarms).run(scan(2000, 3000))
         with self.offset_store.writing() as connection:
             connection.execute(tables.alarm.update().values(state="OK", state_updated=3500))
             connection.execute(tables.alarm_changed.insert().values(alarm_id=alarms.ids[0]))
-        self.rounds(alarms).run(look(3000, 4000))
+        self.runner(alarms).run(scan(3000, 4000))
         self.change(alarms, "last(m) > 1.5 or last(n) > 1")
-        self.rounds(alarms).run(look(4000, 5000))
+        self.runner(alarms).run(scan(4000, 5000))
         self.assertEqual("OK", self.rows(tables.alarm)[0].state)
 
-    def test_a_definition_that_changes_during_a_round_reaches_alarms_that_are_done(self):
+    def test_a_definition_that_changes_during_a_pass_reaches_alarms_that_are_done(self):
         alarms = self.alarms("last(m) > 1", count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        with failpoints.armed("evaluate.between_chunks", "raise"), suppress(FailPointReached):
-            self.rounds(alarms, 1).run(look(0, 2000))
+        with failpoints.armed("evaluate.between_pages", "raise"), suppress(FailPointReached):
+            self.runner(alarms, 1).run(scan(0, 2000))
         self.change(alarms, "last(m) > 5")
-        self.rounds(alarms, 1).finish()
-        self.rounds(alarms, 1).run(look(2000, 3000))
+        self.runner(alarms, 1).finish()
+        self.runner(alarms, 1).run(scan(2000, 3000))
         self.assertEqual(["OK", "OK"], [row.state for row in self.rows(tables.alarm)])
         self.assertEqual([], self.rows(tables.alarm_changed))
 
     def change(self, alarms, text):
         alarms.definitions.change(TENANT, alarms.definition.id, lambda before: replace(before, expression=text), 1)
 
-    def test_who_crashes_inside_a_chunk_counts_no_empty_window_twice(self):
+    def test_who_crashes_inside_a_page_counts_no_empty_window_twice(self):
         alarms = self.alarms("avg(m) > 1", count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 0.0, 0)])
         for minute in (1, 2, 3):
-            looked = look(minute * 60_000 - DELAY_MS, minute * 60_000 + DELAY_MS)
+            scanned = scan(minute * 60_000 - DELAY_MS, minute * 60_000 + DELAY_MS)
             for number in (1, 2):
-                with failpoints.armed("evaluate.inside_chunk", f"raise@{number}"), suppress(FailPointReached):
-                    self.rounds(alarms, 1).run(looked)
-            self.rounds(alarms, 1).finish()
+                with failpoints.armed("evaluate.inside_page", f"raise@{number}"), suppress(FailPointReached):
+                    self.runner(alarms, 1).run(scanned)
+            self.runner(alarms, 1).finish()
             empty = {row.empty_evaluations for row in self.rows(tables.sub_alarm)}
             self.assertEqual({minute - 1}, empty)
 
@@ -468,21 +475,21 @@ class RoundsContract:
         alarms = self.alarms()
         with self.offset_store.writing() as connection:
             connection.execute(tables.alarm_evaluator.delete())
-        self.assertEqual(0, self.rounds(alarms).run(look(0, 1000)).alarms)
+        self.assertEqual(0, self.runner(alarms).run(scan(0, 1000)).alarms)
 
     def test_without_anything_due_only_time_goes_on(self):
         alarms = self.alarms("last(m) > 1")
-        report = self.rounds(alarms).run(look(0, DAY_MS))
+        report = self.runner(alarms).run(scan(0, DAY_MS))
         self.assertEqual((0, DAY_MS), (report.alarms, self.stored(alarms).evaluated_to_ms))
 
     def test_what_a_clock_that_is_ahead_crosses_is_decided_as_soon_as_its_window_has_begun(self):
         alarms = self.alarms(count=2)
         alarms.arrive(alarms.ids[0], [(61_000, 2.0, 0)])
         alarms.arrive(alarms.ids[1], [(1000, 2.0, 0)])
-        rounds = self.rounds(alarms)
+        runner = self.runner(alarms)
         states = []
         for after_ms, until_ms in ((0, 58_000), (58_000, 59_000), (59_000, 62_000), (62_000, 63_000)):
-            report = rounds.run(look(after_ms, until_ms))
+            report = runner.run(scan(after_ms, until_ms))
             states.append((self.rows(tables.alarm)[0].state, report.alarms))
         self.assertEqual([("UNDETERMINED", 2), ("UNDETERMINED", 1), ("ALARM", 1), ("ALARM", 0)], states)
         self.assertEqual(61_000, self.told(alarms.ids[0])[0].time_ms)
@@ -495,9 +502,9 @@ class RoundsContract:
             for series, key, seen in ((b"1", alarms.key(alarms.ids[0]), 0), (b"2", b"x", 0), (b"3", b"y", DAY_MS)):
                 row = sub | {"series_id": series * 16, "match_key": key, "seen": seen}
                 connection.execute(tables.alarm_series.insert().values(row))
-        rounds = self.rounds(alarms)
-        rounds.run(look(0, 150_000))
-        rounds.forget(DAY_MS + 1)
+        runner = self.runner(alarms)
+        runner.run(scan(0, 150_000))
+        self.clean_up(alarms, DAY_MS + 1)
         self.assertEqual([60_000, 120_000], sorted(row.window_start for row in self.rows(tables.alarm_window)))
         self.assertEqual({b"1" * 16, b"3" * 16}, {bytes(row.series_id) for row in self.rows(tables.alarm_series)})
 
@@ -509,11 +516,11 @@ class RoundsContract:
                     self.insert_series(connection, alarms, alarm_id, 0, name + alarms.key(alarm_id)[:8], seen)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        rounds = self.rounds(alarms)
-        rounds.run(look(0, 150_000))
+        runner = self.runner(alarms)
+        runner.run(scan(0, 150_000))
         self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.cleanup.PORTION_ROWS", 3))
         with mock.patch.object(cleanup, "_portion", wraps=cleanup._portion) as portion:
-            rounds.forget(DAY_MS + 1)
+            self.clean_up(alarms, DAY_MS + 1)
         self.assertEqual({b"new"}, {bytes(row.series_id)[:3] for row in self.rows(tables.alarm_series)})
         self.assertEqual((7, []), (len(self.rows(tables.alarm_series)), self.rows(tables.alarm_window)))
         self.assertEqual(5 + 3, portion.call_count)  # of 14 series, and of 7 windows
@@ -528,7 +535,7 @@ class RoundsContract:
                 for series in new:
                     row = sub | {"series_id": series * 16, "seen": now_ms - DAY_MS - 1 if series < b"3" else now_ms}
                     connection.execute(tables.alarm_series.insert().values(row))
-            self.rounds(alarms).forget(now_ms)
+            self.clean_up(alarms, now_ms)
             kept.append({bytes(row.series_id) for row in self.rows(tables.alarm_series)})
         self.assertEqual([{b"1" * 16, b"2" * 16}, {b"3" * 16}], kept)
 
@@ -545,8 +552,8 @@ class RoundsContract:
                 self.insert_series(connection, alarms, alarm_id, position, name, seen.get(name, 0))
             for alarm_id, name in dict.fromkeys((alarm_id, name) for alarm_id, _, name in series):
                 self.insert_metric(connection, alarm_id, name)
-        self.rounds(alarms).run(look(0, 1000))
-        self.rounds(alarms).forget(2 * DAY_MS)
+        self.runner(alarms).run(scan(0, 1000))
+        self.clean_up(alarms, 2 * DAY_MS)
         expected = {(first, b"new"), (second, b"last")}
         for table in (tables.alarm_metric, tables.alarm_dimension):
             self.assertEqual(expected, {(row.alarm_id, bytes(row.series_id).strip()) for row in self.rows(table)})
@@ -560,8 +567,8 @@ class RoundsContract:
                 self.insert_series(connection, alarms, alarm_id, position, name, seen)
             for name in (b"old", b"new"):
                 self.insert_metric(connection, alarm_id, name)
-        self.rounds(alarms).run(look(0, 1000))
-        self.rounds(alarms).forget(2 * DAY_MS)
+        self.runner(alarms).run(scan(0, 1000))
+        self.clean_up(alarms, 2 * DAY_MS)
         self.assertEqual({b"old", b"new"}, {bytes(row.series_id).strip() for row in self.rows(tables.alarm_metric)})
         self.assertEqual(2, len(self.rows(tables.alarm_series)))
 
@@ -582,9 +589,9 @@ class RoundsContract:
                 row = sub | {"series_id": alarms.key(key) * 4, "match_key": alarms.key(key), "seen": seen}
                 connection.execute(tables.alarm_series.insert().values(row))
             alarms._arrive(connection, alarms.ids[0], alarms.subs[0], Reading(1000, 0, 1, 2.0))
-        rounds = self.rounds(alarms)
-        rounds.run(look(0, DAY_MS))
-        rounds.forget(DAY_MS + 1)
+        runner = self.runner(alarms)
+        runner.run(scan(0, DAY_MS))
+        self.clean_up(alarms, DAY_MS + 1)
         kept = {bytes(row.match_key) for row in self.rows(tables.alarm_window)}
         self.assertEqual({b"seen", alarms.key(alarms.ids[0])}, kept)
 
@@ -592,7 +599,7 @@ class RoundsContract:
         alarms = self.alarms(count=3)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         producer = RecordingProducer()
         publisher = TransitionPublisher(self.offset_store, producer, "transitions")
         with failpoints.armed("evaluate.before_clearing", "raise"):
@@ -607,7 +614,7 @@ class RoundsContract:
         alarms = self.alarms(count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         self.assertEqual(1, self.publish(RecordingProducer([1])))
         self.assertEqual([alarms.ids[1]], [row.key for row in self.rows(tables.alarm_outbox)])
 
@@ -615,7 +622,7 @@ class RoundsContract:
         alarms = self.alarms(count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         producer = RecordingProducer([0], MessageTooLarge("transitions", 5, 4))
         publisher = TransitionPublisher(self.offset_store, producer, "transitions")
         registry = CollectorRegistry()
@@ -637,7 +644,7 @@ class RoundsContract:
             ]
             add_metrics(connection, series)
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         (row,) = self.rows(tables.alarm_outbox)
         told = json.loads(row.value)["alarm-transitioned"]
         self.assertEqual(9_000, told["metrics_total"])
@@ -653,7 +660,7 @@ class RoundsContract:
         alarms = self.alarms("last(m) > 1", count=2)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0), (2000, 0.0, 0), (3000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 4000))
+        self.runner(alarms).run(scan(0, 4000))
         producer = RecordingProducer([0])
         self.assertEqual(1, self.publish(producer))
         first, second = (alarm_id.encode() for alarm_id in alarms.ids)

@@ -7,12 +7,12 @@ from oslotest import base
 
 from monasca_common.alarms.expression import parse
 from monasca_common.models.series import Series, series_id
-from monasca_common.pipeline.evaluate.definitions import ActiveSubExpression, SubExpressionIndex, match_key
+from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, SubExpressionIndex, match_key
 
 
 def active(number, text, *, tenant="t", match_by=(), created_ms=0):
     (expression,) = parse(text).sub_expressions
-    return ActiveSubExpression(f"s{number}", 0, tenant, tuple(match_by), created_ms, expression)
+    return IndexedSubExpression(f"s{number}", 0, tenant, tuple(match_by), created_ms, expression)
 
 
 def series(name="cpu", tenant="t", **dimensions):
@@ -23,7 +23,7 @@ def found(index, one):
     return {target.sub_expression.id: target.values for target in index.targets(one)}
 
 
-class MatchingTest(base.BaseTestCase):
+class SubExpressionIndexTest(base.BaseTestCase):
     CASES = (
         ("by name", "max(cpu) > 1", (), series(a="b"), ()),
         ("another name", "max(mem) > 1", (), series(), None),

@@ -3,14 +3,14 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from monasca_common.pipeline.evaluate import passes
-from monasca_common.pipeline.evaluate.definitions import LoadedDefinitions
+from monasca_common.pipeline.evaluate.definitions import DefinitionCache
 from monasca_common.pipeline.evaluate.passes import DueSpan
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
-from monasca_common.tests.unit.pipeline.evaluate.rounds_contract import RoundsContract
+from monasca_common.tests.unit.pipeline.evaluate.passes_contract import PassesContract
 
 
-class SqliteRoundsTest(RoundsContract, DatabaseCase):
+class SqlitePassesTest(PassesContract, DatabaseCase):
     def setUp(self):
         super().setUp()
         self.settings = StorageSettings("sqlite", self.url)
@@ -19,8 +19,8 @@ class SqliteRoundsTest(RoundsContract, DatabaseCase):
     def fill_history(self):
         """SQLite has no partitions."""
 
-    def test_a_chunk_reads_its_part_of_the_tables_and_not_the_rest(self):
-        """With all windows for each alarm a chunk of 2,000 took 25 s."""
+    def test_a_page_reads_its_part_of_the_tables_and_not_the_rest(self):
+        """With all windows for each alarm a page of 2,000 took 25 s."""
         alarms = self.alarms("avg(m) > 1", count=500)
         with self.offset_store.writing() as connection:
             window = "0, 0, 1, '1.0', 1, 1, 1000, ''"
@@ -33,8 +33,8 @@ class SqliteRoundsTest(RoundsContract, DatabaseCase):
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
             span = DueSpan(30_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "", 100)
-            definitions = LoadedDefinitions().load(connection, 1, {alarms.definition.id})
-            self.assertEqual(100, len(passes.load(connection, rows, definitions, span)))
+            definitions = DefinitionCache().load(connection, 1, {alarms.definition.id})
+            self.assertEqual(100, len(passes.load_alarms(connection, rows, definitions, span)))
             raw = connection.connection.dbapi_connection
             plans = [step for each in told for (*_, step) in raw.execute(f"EXPLAIN QUERY PLAN {each[0]}", each[1])]
         self.assertIn("alarm_window", "".join(plans))

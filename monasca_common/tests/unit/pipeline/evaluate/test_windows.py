@@ -13,8 +13,8 @@ from monasca_common.alarms.partial_text import readings_of, readings_text, sums_
 from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
-from monasca_common.pipeline.evaluate.definitions import ActiveSubExpression, SubExpressionIndex
-from monasca_common.pipeline.evaluate.windows import Folding, merged_rows, partial_of
+from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, SubExpressionIndex
+from monasca_common.pipeline.evaluate.windows import WindowFold, merged_rows, partial_of
 
 SERIES = Series(series_id("t", "r", "cpu", {"host": "h"}), "t", "r", "cpu", {"host": "h"})
 TEXTS = (
@@ -27,19 +27,19 @@ READINGS = st.lists(st.tuples(st.integers(0, 200_000), FINITE), min_size=1, max_
 
 def active(text):
     (expression,) = parse(text).sub_expressions
-    return ActiveSubExpression("s", 3, "t", ("host",), 0, expression)
+    return IndexedSubExpression("s", 3, "t", ("host",), 0, expression)
 
 
 def folded(one, readings):
     (target,) = SubExpressionIndex([one]).targets(SERIES)
-    folding = Folding()
+    folding = WindowFold()
     series = folding.series(target, SERIES)
     for reading in readings:
         series.add(reading, 7)
     return list(folding.rows())
 
 
-class FoldingTest(base.BaseTestCase):
+class WindowFoldTest(base.BaseTestCase):
     @given(st.sampled_from(TEXTS), READINGS, st.randoms(use_true_random=False))
     def test_random_tasks_make_what_one_list_makes(self, text, values, random: Random):
         one = active(text)

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 from monasca_common.alarms import outbox
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.pipeline.evaluate import gauges, watermark
-from monasca_common.pipeline.evaluate.gauges import KNOWN_SECONDS, LevelsCollector
-from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.evaluate.gauges import KNOWN_SECONDS, GaugesCollector
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
@@ -15,19 +15,19 @@ NOON_MS = 1_767_268_800_000
 OF_JOB = {"job": "evaluate"}
 
 
-class LevelsCollectorTest(DatabaseCase):
+class GaugesCollectorTest(DatabaseCase):
     def setUp(self):
         super().setUp()
         self.clock = VirtualClock(start_ms=NOON_MS)
         self.registry = CollectorRegistry()
-        self.registry.register(LevelsCollector(self.url, "job", self.clock))
+        self.registry.register(GaugesCollector(self.url, "job", self.clock))
 
     def value(self, name, **labels):
         return self.registry.get_sample_value(f"monasca_pipeline_{name}", OF_JOB | labels)
 
     def begin(self):
         with self.offset_store.writing() as connection:
-            stored = StoredProgress(NOON_MS - 60_000, 0, horizons_ms={0: NOON_MS - 2000, 1: NOON_MS - 1000})
+            stored = EvaluatorState(NOON_MS - 60_000, 0, watermarks_ms={0: NOON_MS - 2000, 1: NOON_MS - 1000})
             watermark.save(connection, "job", stored)
 
     def test_ages_states_and_what_waits(self):
@@ -45,7 +45,7 @@ class LevelsCollectorTest(DatabaseCase):
 
     def test_ages_grow_while_the_database_is_asked_now_and_then(self):
         self.begin()
-        with mock.patch.object(gauges, "read", wraps=gauges.read) as read:
+        with mock.patch.object(gauges, "read_gauges", wraps=gauges.read_gauges) as read:
             self.value("alarms", state="OK")
             self.clock.advance(KNOWN_SECONDS - 1)
             self.assertEqual(60 + KNOWN_SECONDS - 1, self.value("evaluation_delay_seconds"))
@@ -59,5 +59,5 @@ class LevelsCollectorTest(DatabaseCase):
 
     def test_without_a_database_there_is_none(self):
         registry = CollectorRegistry()
-        registry.register(LevelsCollector("sqlite:////nowhere/at/all.sqlite", "job", self.clock))
+        registry.register(GaugesCollector("sqlite:////nowhere/at/all.sqlite", "job", self.clock))
         self.assertIsNone(registry.get_sample_value("monasca_pipeline_evaluation_delay_seconds", OF_JOB))

@@ -17,7 +17,7 @@ def joined(known_alarms=(), known=None, new=None, subs=(CPU, DISK)):
     return join(known_alarms, subs, sets(known), sets(new))
 
 
-class JoiningTest(base.BaseTestCase):
+class JoinTest(base.BaseTestCase):
     def test_without_match_by_one_alarm_arises_once_every_sub_expression_has_a_series(self):
         self.assertEqual((), joined(new={CPU: [()]}).alarms)
         later = joined(known={CPU: [()]}, new={DISK: [()]})

@@ -3,13 +3,13 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from monasca_common.pipeline.evaluate import passes
-from monasca_common.pipeline.evaluate.definitions import LoadedDefinitions
+from monasca_common.pipeline.evaluate.definitions import DefinitionCache
 from monasca_common.pipeline.evaluate.passes import DueSpan
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.pipeline.evaluate.rounds_contract import DAY_MS, RoundsContract, look
+from monasca_common.tests.unit.pipeline.evaluate.passes_contract import DAY_MS, PassesContract, scan
 
 #: The columns in which copies of an alarm differ, and which of a copy they are.
 _OWN = {
@@ -21,7 +21,7 @@ _OWN = {
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlCrashTest is the smoke test")
-class PostgresqlRoundsTest(RoundsContract, PostgresqlTestCase):
+class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
     def setUp(self):
         super().setUp()
         self.settings = self.database.settings
@@ -36,10 +36,10 @@ class PostgresqlRoundsTest(RoundsContract, PostgresqlTestCase):
     def test_history_without_a_partition_of_its_day_is_left_to_the_persister(self):
         alarms = self.alarms()
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.rounds(alarms).run(look(0, 2000))
+        self.runner(alarms).run(scan(0, 2000))
         self.assertEqual((1, 0), (len(self.rows(tables.alarm_outbox)), len(self.rows(tables.alarm_history))))
 
-    def test_a_chunk_reads_its_part_of_the_tables_and_not_the_rest(self):
+    def test_a_page_reads_its_part_of_the_tables_and_not_the_rest(self):
         alarms = self.alarms("avg(m) > 1")
         self.copy(alarms.ids[0], 20_000)
         with self.offset_store.writing() as connection:
@@ -48,8 +48,8 @@ class PostgresqlRoundsTest(RoundsContract, PostgresqlTestCase):
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
             span = DueSpan(30_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "5", 400)
-            definitions = LoadedDefinitions().load(connection, 1, {alarms.definition.id})
-            self.assertEqual(400, len(passes.load(connection, rows, definitions, span)))
+            definitions = DefinitionCache().load(connection, 1, {alarms.definition.id})
+            self.assertEqual(400, len(passes.load_alarms(connection, rows, definitions, span)))
             plans = [self.plan(connection, *each) for each in told]
         self.assertIn("alarm_window_pkey", "".join(plans))
         for table in ("alarm", "sub_alarm", "alarm_part", "alarm_window"):

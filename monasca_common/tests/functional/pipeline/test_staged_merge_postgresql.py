@@ -18,18 +18,18 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import DefinitionsChanged
 from monasca_common.pipeline.evaluate import definitions, windows
-from monasca_common.pipeline.evaluate.batch import Merging
+from monasca_common.pipeline.evaluate.batch import StagedMerge
 from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
-from monasca_common.pipeline.evaluate.passes import Rounds
-from monasca_common.pipeline.evaluate.watermark import Look
-from monasca_common.pipeline.evaluate.windows import Folding
+from monasca_common.pipeline.evaluate.passes import PassRunner
+from monasca_common.pipeline.evaluate.watermark import Scan
+from monasca_common.pipeline.evaluate.windows import WindowFold
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 
 NOW_MS = 1_767_268_800_000
-LOOK = Look(NOW_MS, {0})
+LOOK = Scan(NOW_MS, {0})
 
 
 class ApiDuringMergeTest(PostgresqlTestCase):
@@ -41,8 +41,8 @@ class ApiDuringMergeTest(PostgresqlTestCase):
         self.addCleanup(alarms_database.close)
         self.definitions, self.alarms = AlarmDefinitions(alarms_database), Alarms(alarms_database)
         self.offset_store = OffsetStore(self.database.settings.connection)
-        rounds = Rounds(self.offset_store, "job", 0, 0)
-        self.merging = Merging("job", 0, 0, self.offset_store, rounds, SystemClock())
+        runner = PassRunner(self.offset_store, "job", 0, 0)
+        self.merging = StagedMerge("job", 0, 0, self.offset_store, runner, SystemClock())
         self.definition = self.define("d", "max(cpu) > 5")
         self.other = self.define("other", "max(mem) > 5")
 
@@ -53,23 +53,23 @@ class ApiDuringMergeTest(PostgresqlTestCase):
     def merge(self, host="a", meanwhile=lambda: None, **changes):
         """Merge a measurement of cpu; call ``meanwhile`` when all of it is merged, before it is committed."""
         with self.offset_store.reading() as connection:
-            known = definitions.current(connection)
-        folding = Folding()
+            known = definitions.load_snapshot(connection)
+        folding = WindowFold()
         dimensions = {"host": host}
         series = Series(series_id("t", "r", "cpu", dimensions), "t", "r", "cpu", dimensions)
         for target in SubExpressionIndex(known.sub_expressions).targets(series):
             folding.series(target, series).add((float(NOW_MS), 0, 0, 9.0), NOW_MS)
         rows = list(folding.rows())
-        clear = windows.clear
+        clear = windows.clear_staged
 
         def cleared(*arguments):
             clear(*arguments)
             meanwhile()
 
-        with mock.patch.object(windows, "clear", cleared), self.offset_store.writing() as connection:
-            windows.insert(connection, host, 7, NOW_MS, rows)
+        with mock.patch.object(windows, "clear_staged", cleared), self.offset_store.writing() as connection:
+            windows.insert_staged(connection, host, 7, NOW_MS, rows)
             staged = StagedAttempts((7,), len(rows))
-            return self.merging.merge(connection, host, staged, known, LOOK, **({"takes_what_fits": False} | changes))
+            return self.merging.merge(connection, host, staged, known, LOOK, **({"is_last": False} | changes))
 
     def stored(self, *which):
         with self.offset_store.reading() as connection:
@@ -121,5 +121,5 @@ class ApiDuringMergeTest(PostgresqlTestCase):
                 blocked.append(self.assertRaises(sa.exc.OperationalError, next_version, connection).orig.sqlstate)
                 connection.rollback()
 
-        self.assertEqual(1, self.merge(meanwhile=change, takes_what_fits=True))
+        self.assertEqual(1, self.merge(meanwhile=change, is_last=True))
         self.assertEqual(["55P03"], blocked)

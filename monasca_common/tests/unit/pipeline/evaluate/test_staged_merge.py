@@ -16,11 +16,11 @@ from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.evaluate import alarms, definitions, watermark, windows
-from monasca_common.pipeline.evaluate.batch import Merging
+from monasca_common.pipeline.evaluate.batch import StagedMerge
 from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
-from monasca_common.pipeline.evaluate.passes import Rounds
-from monasca_common.pipeline.evaluate.watermark import Look, StoredProgress
-from monasca_common.pipeline.evaluate.windows import Folding
+from monasca_common.pipeline.evaluate.passes import PassRunner
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState, Scan
+from monasca_common.pipeline.evaluate.windows import WindowFold
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
@@ -29,7 +29,7 @@ from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 NOW_MS = 1_767_268_800_000
 
 
-class MergingCase(DatabaseCase):
+class StagedMergeCase(DatabaseCase):
     def setUp(self):
         super().setUp()
         database = AlarmsDatabase(StorageSettings("sqlite", self.url))
@@ -43,10 +43,10 @@ class MergingCase(DatabaseCase):
 
     def known(self):
         with self.offset_store.reading() as connection:
-            return definitions.current(connection)
+            return definitions.load_snapshot(connection)
 
     def folded(self, known, measurements):
-        index, folding = SubExpressionIndex(known.sub_expressions), Folding()
+        index, folding = SubExpressionIndex(known.sub_expressions), WindowFold()
         for name, dimensions, second, value in measurements:
             one = Series(series_id("t", "r", name, dimensions), "t", "r", name, dimensions)
             for target in index.targets(one):
@@ -60,38 +60,38 @@ class MergingCase(DatabaseCase):
         rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
-            windows.insert(connection, "batch", 7, NOW_MS, rows)
-            windows.insert(connection, "batch", 8, NOW_MS, rows)  # an attempt that does not count
-            windows.check(connection, "batch", staged)
-            windows.leave_out_changed(connection, "batch", staged)
-            windows.merge(connection, "batch", staged, {each.id: each for each in known.sub_expressions})
-            made = alarms.make_alarms(connection, "batch", staged, NOW_MS)
-            alarms.note_changed(connection, "batch", staged)
-            windows.clear(connection, "batch", NOW_MS)
+            windows.insert_staged(connection, "batch", 7, NOW_MS, rows)
+            windows.insert_staged(connection, "batch", 8, NOW_MS, rows)  # an attempt that does not count
+            windows.check_staged(connection, "batch", staged)
+            windows.drop_changed(connection, "batch", staged)
+            windows.merge_staged(connection, "batch", staged, {each.id: each for each in known.sub_expressions})
+            made = alarms.create_alarms(connection, "batch", staged, NOW_MS)
+            alarms.mark_changed(connection, "batch", staged)
+            windows.clear_staged(connection, "batch", NOW_MS)
         self.assertEqual([], self.rows(tables.alarm_staging, "batch"))
         return made
 
 
-class SummaryTest(MergingCase):
+class SummaryTest(StagedMergeCase):
     """A summary of the windows before now; the pass before has decided all that ended 16 minutes after."""
 
     def setUp(self):
         super().setUp()
         clock = VirtualClock(start_ms=NOW_MS)
-        rounds = Rounds(self.offset_store, "job", 0, 0, clock)
-        self.merging = Merging("job", 0, 0, self.offset_store, rounds, clock)
+        runner = PassRunner(self.offset_store, "job", 0, 0, clock)
+        self.merging = StagedMerge("job", 0, 0, self.offset_store, runner, clock)
 
     def merge(self, *measurements):
         rows = self.folded(self.known(), measurements)
         with self.offset_store.writing() as connection:
-            windows.insert(connection, "batch", 7, NOW_MS, rows)
+            windows.insert_staged(connection, "batch", 7, NOW_MS, rows)
             staged = StagedAttempts((7,), len(rows))
-            self.merging.merge(connection, "batch", staged, self.known(), Look(NOW_MS), takes_what_fits=False)
+            self.merging.merge(connection, "batch", staged, self.known(), Scan(NOW_MS), is_last=False)
 
     def summarise(self):
         decided_ms = NOW_MS + 16 * 60_000
         with self.offset_store.writing() as connection:
-            watermark.save(connection, "job", StoredProgress(decided_ms, 0, seen_ms=decided_ms))
+            watermark.save(connection, "job", EvaluatorState(decided_ms, 0, seen_ms=decided_ms))
             connection.execute(tables.sub_alarm.update().values(summary="some"))
 
     def summaries(self):
@@ -116,30 +116,30 @@ class SummaryTest(MergingCase):
     def test_a_summary_by_another_comparison_does_not_count(self):
         sub = parse("avg(cpu) > 5 times 17").sub_expressions[0]
         summary = WindowSummary(3, 2, NEVER_MS, 1)
-        text = windows.text_of(sub, summary)
-        self.assertEqual(summary, windows.summary_of(sub, text))
+        text = windows.summary_text(sub, summary)
+        self.assertEqual(summary, windows.parse_summary(sub, text))
         for other in (replace(sub, threshold=6.0), replace(sub, operator="GTE")):
-            self.assertIsNone(windows.summary_of(other, text))
-        self.assertIsNone(windows.summary_of(sub, None))
+            self.assertIsNone(windows.parse_summary(other, text))
+        self.assertIsNone(windows.parse_summary(sub, None))
 
 
-class FirstStateTest(MergingCase):
-    """The whole of a merge, which ends before the next round begins."""
+class FirstStateTest(StagedMergeCase):
+    """The whole of a merge, which ends before the next pass begins."""
 
     def setUp(self):
         super().setUp()
         clock = VirtualClock(start_ms=NOW_MS + 60_000)
-        self.rounds = Rounds(self.offset_store, "job", 0, 0, clock, writes_history=True, chunk_alarms=2)
-        self.merging = Merging("job", 0, 0, self.offset_store, self.rounds, clock)
-        self.look = Look(NOW_MS + 60_000, frozenset({0}), {0: NOW_MS + 60_000}, frozenset({NOW_MS}))
+        self.runner = PassRunner(self.offset_store, "job", 0, 0, clock, writes_history=True, page_alarms=2)
+        self.merging = StagedMerge("job", 0, 0, self.offset_store, self.runner, clock)
+        self.scan = Scan(NOW_MS + 60_000, frozenset({0}), {0: NOW_MS + 60_000}, frozenset({NOW_MS}))
 
     def merge(self, *measurements):
         known = self.known()
         rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
-            windows.insert(connection, "batch", 7, NOW_MS, rows)
-            self.merging.merge(connection, "batch", staged, known, self.look, takes_what_fits=False)
+            windows.insert_staged(connection, "batch", 7, NOW_MS, rows)
+            self.merging.merge(connection, "batch", staged, known, self.scan, is_last=False)
 
     def states(self):
         return sorted((values[0], state) for values, state in self.rows(tables.alarm, "match_values", "state"))
@@ -150,23 +150,23 @@ class FirstStateTest(MergingCase):
         self.merge(("cpu", {"host": "a"}, 1, 9.0), ("cpu", {"host": "b"}, 1, 1.0))
         self.assertEqual([("a", "ALARM"), ("b", "OK")], self.states())
         self.assertEqual(2, len(self.rows(tables.alarm_history, "alarm_id")))
-        self.assertEqual(2, self.rounds.run(self.look).transitions)
+        self.assertEqual(2, self.runner.run(self.scan).transitions)
         self.assertEqual(2, len(self.rows(tables.alarm_outbox, "number")))
 
-    def test_an_alarm_that_has_windows_is_left_to_the_round(self):
+    def test_an_alarm_that_has_windows_is_left_to_the_pass(self):
         self.define("last(cpu) > 5 and max(cpu) > 5", "host")
         self.merge(("cpu", {"host": "a"}, 1, 9.0))
         self.assertEqual([("a", "UNDETERMINED")], self.states())
 
-    def test_more_than_a_chunk_is_left_to_the_round(self):
+    def test_more_than_a_page_is_left_to_the_pass(self):
         self.define("last(cpu) > 5", "host")
         self.merge(*(("cpu", {"host": host}, 1, 9.0) for host in "abc"))
         self.assertEqual(["ALARM", "ALARM", "UNDETERMINED"], sorted(state for _, state in self.states()))
-        self.assertEqual(3, self.rounds.run(self.look).transitions)
+        self.assertEqual(3, self.runner.run(self.scan).transitions)
         self.assertEqual(["ALARM"] * 3, [state for _, state in self.states()])
 
 
-class AlarmsTest(MergingCase):
+class AlarmsTest(StagedMergeCase):
     def test_a_new_series_makes_an_alarm_with_its_series_and_the_state_of_the_beginning(self):
         definition = self.define("max(cpu) > 5", "host")
         self.assertEqual(1, self.batch(("cpu", {"host": "a"}, 1, 1.0)))
@@ -226,7 +226,7 @@ class AlarmsTest(MergingCase):
         self.assertEqual(1, len(self.rows(tables.alarm_changed, "alarm_id")))
 
 
-class WindowsTest(MergingCase):
+class WindowsTest(StagedMergeCase):
     COLUMNS = ("record_count", "sums", "least", "greatest", "newest", "readings")
 
     def test_batches_add_up_and_long_sums_stay_short(self):
@@ -246,7 +246,7 @@ class WindowsTest(MergingCase):
         for second in range(200):
             self.batch(("cpu", {}, second, 1.0))
             with self.offset_store.writing() as connection:
-                connection.execute(tables.alarm_changed.delete())  # as a round does that evaluates the alarm
+                connection.execute(tables.alarm_changed.delete())  # as a pass does that evaluates the alarm
         ((start, readings),) = self.rows(tables.alarm_window, "window_start", "readings")
         self.assertEqual(0, start)
         self.assertLess(len(readings_of(readings)), 200)
@@ -274,16 +274,16 @@ class WindowsTest(MergingCase):
 
     def test_rows_that_are_missing_are_noticed(self):
         with self.offset_store.writing() as connection:
-            self.assertRaises(StagingLost, windows.check, connection, "batch", StagedAttempts((7,), 1))
+            self.assertRaises(StagingLost, windows.check_staged, connection, "batch", StagedAttempts((7,), 1))
 
 
-class ActiveTest(MergingCase):
+class DefinitionsSnapshotTest(StagedMergeCase):
     def test_definitions_are_read_again_only_after_a_change(self):
         self.define("max(cpu) > 5 or min(mem) < 1", "host")
         known = self.known()
         self.assertEqual(["cpu", "mem"], sorted(each.expression.metric_name for each in known.sub_expressions))
         with self.offset_store.reading() as connection:
-            self.assertIs(known, definitions.current(connection, known))
+            self.assertIs(known, definitions.load_snapshot(connection, known))
         self.define("max(cpu) > 6", name="e")
         with self.offset_store.reading() as connection:
-            self.assertEqual(3, len(definitions.current(connection, known).sub_expressions))
+            self.assertEqual(3, len(definitions.load_snapshot(connection, known).sub_expressions))

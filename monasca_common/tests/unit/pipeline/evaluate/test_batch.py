@@ -3,23 +3,30 @@ from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow as pa
+from oslotest import base
+
 from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.expression import parse
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory.clock import VirtualClock
-from monasca_common.pipeline.evaluate import watermark
+from monasca_common.models.series import Series
+from monasca_common.pipeline.evaluate import batch, watermark
 from monasca_common.pipeline.evaluate.batch import Evaluation
+from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
-from monasca_common.pipeline.evaluate.watermark import StoredProgress
+from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.source.topic import Extent, SourceTopic
+from monasca_common.pipeline.spark.counts import Greatest
 from monasca_common.pipeline.windows import FUTURE_MS
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
-from monasca_common.tests.unit.pipeline.evaluate.rounds_contract import MAXIMUM, RecordingProducer, StoredAlarms
+from monasca_common.tests.unit.pipeline.evaluate.passes_contract import MAXIMUM, RecordingProducer, StoredAlarms
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope
 
 HOUR_MS = 3_600_000
@@ -46,20 +53,20 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
         self.addCleanup(database.close)
         self.alarms = StoredAlarms(database, self.offset_store, MAXIMUM)
         with self.offset_store.writing() as connection:
-            watermark.save(connection, settings.stream.name, StoredProgress(0, settings.delay_seconds * 1000))
+            watermark.save(connection, settings.stream.name, EvaluatorState(0, settings.delay_seconds * 1000))
         publisher = TransitionPublisher(self.offset_store, RecordingProducer(), settings.alarm_transitions_topic)
         spark = SimpleNamespace(conf={})
         clock = VirtualClock(start_ms=2000)
         self.evaluation = Evaluation(spark, settings, EmptyTopic(), self.offset_store, publisher, clock)
 
-    def test_what_a_crash_left_of_a_round_is_in_the_report_too(self):
+    def test_what_a_crash_left_of_a_pass_is_in_the_report_too(self):
         self.alarms.arrive(self.alarms.ids[0], [(1000, 2.0, 0)])
-        with failpoints.armed("evaluate.inside_chunk", "raise"), suppress(FailPointReached):
+        with failpoints.armed("evaluate.inside_page", "raise"), suppress(FailPointReached):
             self.evaluation.step()
         report = self.evaluation.step()
-        self.assertEqual((1, 1, 0), (report.round.alarms, report.round.transitions, report.round.delay_ms))
+        self.assertEqual((1, 1, 0), (report.evaluated.alarms, report.evaluated.transitions, report.evaluated.delay_ms))
         self.assertEqual((1, {"plan", "evaluate", "publish"}), (report.published, set(report.stage_seconds)))
-        self.assertEqual(0, self.evaluation.step().round.alarms)
+        self.assertEqual(0, self.evaluation.step().evaluated.alarms)
 
 
 class SteppingClock(VirtualClock):
@@ -108,3 +115,82 @@ class AcceptedTimeTest(ConfigurationTestCase, DatabaseCase):
     def test_after_a_step_back_measurements_of_the_earlier_time_are_still_accepted(self):
         latest_ms = 10 * HOUR_MS + FUTURE_MS
         self.assertEqual(1, self.rejected(-HOUR_MS, 9 * HOUR_MS, latest_ms, latest_ms + 1))
+
+
+DAY_MS = 86_400_000
+
+
+class ArrivalsTest(base.BaseTestCase):
+    """A record is (partition, offset, Kafka's time in ms)."""
+
+    def last(self, *batches):
+        """What the tasks of one batch of Kafka's add up to."""
+        greatest, whole = Greatest(), {}
+        for records in batches:
+            whole = greatest.addInPlace(whole, self.arrivals(records)[0])
+        return whole
+
+    def arrivals(self, records):
+        found = []
+        on_nothing = lambda *_: None  # noqa: E731
+        definitions = batch.portable_definitions([])
+        folding = batch.RecordFold(definitions, 0, on_nothing, on_nothing, lambda *each: found.append(each))
+        rows = [
+            dict(zip(("partition", "offset", "kafka_ms"), each, strict=True)) | {"value": b"{}"} for each in records
+        ]
+        list(folding([pa.RecordBatch.from_pylist(rows)]))
+        return found[0]
+
+    def test_the_last_record_of_a_partition_counts_although_one_before_it_is_a_day_ahead(self):
+        records = [(0, 5, 1_000), (1, 5, 7_000), (0, 6, 2_000 + DAY_MS), (0, 7, 3_000)]
+        self.assertEqual({0: (7, 3_000), 1: (5, 7_000)}, self.last(records))
+
+    def test_the_last_of_all_tasks_counts_whichever_is_done_first(self):
+        tasks = [(0, 7, 3_000)], [(0, 6, 2_000 + DAY_MS)]
+        self.assertEqual({0: (7, 3_000)}, self.last(*tasks))
+        self.assertEqual({0: (7, 3_000)}, self.last(*reversed(tasks)))
+
+    def test_arrivals_are_noted_by_their_buckets(self):
+        self.assertEqual({0, 20_000}, self.arrivals([(0, 1, 1_000), (0, 2, 9_999), (1, 1, 20_000)])[1])
+
+
+class TaskFoldTest(base.BaseTestCase):
+    def test_of_series_that_no_definition_has_nothing_is_kept(self):
+        sub = parse("max(m) > 1").sub_expressions[0]
+        task = batch._TaskFold(batch._Matcher([IndexedSubExpression("s", 0, "t", (), 0, sub)]))
+        one, other = (Series(name.encode(), "t", "r", name, {}) for name in ("m", "n"))
+        self.assertEqual((1, 0), (len(task.folded(one)), len(task.folded(other))))
+        self.assertEqual([b"m"], list(task.known))
+
+
+class FoldedAgainTest(base.BaseTestCase):
+    """Records that are folded once more, because definitions have changed: of no metric, of a time that is too new in
+    the definitions of before, and of one in those of now."""
+
+    def rejected(self, now, told):
+        """(offsets of dead letters, how many records are rejected)."""
+        letters, counts = [], []
+        folding = batch.RecordFold(
+            batch.portable_definitions(list(map(self.active, now))),
+            1_000,
+            lambda _, found: letters.extend(sorted(found)),
+            lambda _, rejected, __: counts.append(rejected),
+            lambda *_: None,
+            tuple(batch.portable_definitions([self.active(name)]) for name in told),
+        )
+        meta = {"tenantId": "t", "region": "r"}
+        values = [b"{", *(envelope(name, DAY_MS, 1.0, meta=meta) for name in ("cpu", "mem", "disk"))]
+        rows = [
+            {"partition": 0, "offset": offset, "kafka_ms": 0, "value": value} for offset, value in enumerate(values)
+        ]
+        list(folding([pa.RecordBatch.from_pylist(rows)]))
+        return letters, counts
+
+    def active(self, name):
+        return IndexedSubExpression(name, 0, "t", (), 0, parse(f"{name} > 1").root)
+
+    def test_a_dead_letter_is_published_once_and_counted_by_who_commits(self):
+        self.assertEqual(([0, 1], [2]), self.rejected(["cpu"], ()))
+        self.assertEqual(([], [2]), self.rejected(["cpu"], ["cpu"]))
+        self.assertEqual(([2], [3]), self.rejected(["cpu", "mem"], ["cpu"]))
+        self.assertEqual(([3], [3]), self.rejected(["mem", "disk"], ["cpu", "mem"]))
