@@ -22,7 +22,7 @@ from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.pipeline import Publisher, Specifications
 from monasca_common.pipeline.aggregate.batch import Aggregation
-from monasca_common.pipeline.aggregate.periods import Closing, Outbox
+from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
 from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
@@ -115,7 +115,9 @@ def _aggregation(
     stream = dataclasses.replace(stream, max_offsets_per_trigger=most)
     settings = AggregateSettings(stream, wanted, f"{topic}.dlq", Publisher("benchmark", "t", "r"))
     offset_store = OffsetStore(stream.connection)
-    outbox = Outbox(offset_store, producer, settings.output_topic, settings.publisher, Closing(wanted, 0), "update")
+    outbox = PeriodPublisher(
+        offset_store, producer, settings.output_topic, settings.publisher, Closing(wanted, 0), "update"
+    )
     return Aggregation(spark, settings, source, offset_store, outbox)
 
 

@@ -148,7 +148,7 @@ class AuditShow(_AuditCommand, Lister):
         from monasca_common.pipeline.errors import PipelineError
         from monasca_common.pipeline.settings import spark_settings
         from monasca_common.pipeline.source.offset_store import OffsetRange
-        from monasca_common.pipeline.spark.audit_balances import balance_log
+        from monasca_common.pipeline.spark.audit_reconciliation import reconcile_log
 
         conf = self.read(parsed_args)
         settings = audit_settings(conf)
@@ -158,10 +158,10 @@ class AuditShow(_AuditCommand, Lister):
         ranges = [OffsetRange(tp.partition, start, end) for tp, (start, end) in extents.items() if start < end]
         consumer = ConsumerSettings(connection, (settings.topic,), _SPARK_READER)
         try:
-            found = balance_log(spark_settings(conf), consumer, ranges, settings.rules, _now_ms())
+            found = reconcile_log(spark_settings(conf), consumer, ranges, settings.rules, _now_ms())
         except PipelineError as error:
             raise MessagingError(str(error)) from error
-        return settings, found.balances, found
+        return settings, found.reconciliations, found
 
 
 class AuditWatch(_AuditCommand):

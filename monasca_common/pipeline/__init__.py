@@ -2,7 +2,7 @@
 """Aggregation of metrics. Importing this package needs neither Spark nor a database."""
 
 from monasca_common.models.readings import Reading, exact_sum
-from monasca_common.pipeline.aggregate.output import OutputMessage, Publisher, output
+from monasca_common.pipeline.aggregate.output import OutputMessage, output
 from monasca_common.pipeline.aggregate.partials import (
     Accumulator,
     Partial,
@@ -19,7 +19,7 @@ from monasca_common.pipeline.components import OperationComponent, SetterCompone
 from monasca_common.pipeline.errors import InvalidSpecifications, RowFault
 from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.specification.reader import JsonRows, load, read
-from monasca_common.pipeline.specification.specification import PreTransform, Specifications, Transform
+from monasca_common.pipeline.specification.specification import PreTransform, Publisher, Specifications, Transform
 from monasca_common.pipeline.windows import TimeBounds, period_start_ms, window_start_ms
 
 __all__ = [

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from monasca_common.pipeline.aggregate import frames
-from monasca_common.pipeline.aggregate.output import Publisher, dimensions, output, value_meta
+from monasca_common.pipeline.aggregate.output import dimensions, output, value_meta
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, merged
 from monasca_common.pipeline.aggregate.records import RecordReader
 from monasca_common.pipeline.aggregate.rollup import aggregate
@@ -24,7 +24,7 @@ from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.spark.arrow import ddl
 from monasca_common.pipeline.spark.session import open_session
-from monasca_common.pipeline.specification.specification import Specifications, Transform
+from monasca_common.pipeline.specification.specification import Publisher, Specifications, Transform
 from monasca_common.pipeline.windows import FUTURE_MS, PERIODS_MS, TimeBounds, period_start_ms
 
 if TYPE_CHECKING:

@@ -32,10 +32,9 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.pipeline.aggregate.output import Publisher
 from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.reader import read as read_specifications
-from monasca_common.pipeline.specification.specification import Specifications
+from monasca_common.pipeline.specification.specification import Publisher, Specifications
 from monasca_common.runtime import shown_url
 from monasca_common.runtime.health import LIVE_SECONDS
 from monasca_common.runtime.settings import StatusSettings

@@ -18,7 +18,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import frames, periods, usage_table
 from monasca_common.pipeline.aggregate.missing_columns import MissingColumns
-from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period, Published
+from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher, Published
 from monasca_common.pipeline.aggregate.retention import Retention
 from monasca_common.pipeline.errors import NotAggregated, StagingLost
 from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, FencedBatches
@@ -78,14 +78,14 @@ class Aggregation:
         settings: AggregateSettings,
         topic: SourceTopic,
         offset_store: OffsetStore,
-        outbox: Outbox,
+        publisher: PeriodPublisher,
         clock: Clock | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._topic = topic
         self._offset_store = offset_store
-        self._outbox = outbox
+        self._publisher = publisher
         self._clock = clock or SystemClock()
         self._computing = Computing(spark, settings, offset_store, self._clock)
         self._batches = FencedBatches(
@@ -112,7 +112,7 @@ class Aggregation:
         fail_point("pipeline.before_publishing")
         now_ms = self._clock.time_ms()
         with timing.stage("publish"):
-            published = self._outbox.publish(now_ms)
+            published = self._publisher.publish(now_ms)
         self._retention.apply(now_ms)
         # An idle turn is no batch, and its seconds would hide those of batches.
         seconds = timing.seconds if batch.offsets or published.periods else {}

@@ -5,22 +5,39 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from oslo_config import cfg
 
+from monasca_common.audit.reporter import AuditReporter, audited
+from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.aggregate.batch import Aggregation
+from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_audit, open_offset_store, open_outbox
-from monasca_common.pipeline.settings import aggregate_settings, spark_settings
+from monasca_common.pipeline.jobs.resources import open_audit, open_offset_store
+from monasca_common.pipeline.settings import AggregateSettings, aggregate_settings, spark_settings
+from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
-from monasca_common.pipeline.spark.session import close_session, open_session
+from monasca_common.pipeline.spark.rejected import dead_letter_topic
+from monasca_common.pipeline.spark.session import spark_session
 
 LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def open_period_publisher(
+    settings: AggregateSettings, offset_store: OffsetStore, topic: SourceTopic, audit: AuditReporter | None
+) -> Iterator[PeriodPublisher]:
+    """Open the publisher with its producer. Raises `ConfigurationError` if a topic that it writes to does not exist."""
+    stream = settings.stream
+    topic.check_topics(settings.output_topic, dead_letter_topic(stream))
+    closing = Closing(settings.specifications, settings.slack_seconds * 1000)
+    with open_producer(audited(stream.producer, audit)) as producer:
+        yield PeriodPublisher(offset_store, producer, settings.output_topic, settings.publisher, closing, settings.emit)
 
 
 class AggregateJob(Job):
@@ -36,8 +53,8 @@ class AggregateJob(Job):
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
         if request.from_ms is not None or request.to_ms is not None:
             raise ConfigurationError(
-                "aggregate goes on from where it stands, and takes neither --from nor --to: run the job backfill to "
-                "compute a past time again"
+                "aggregate continues from its stored offsets, and takes neither --from nor --to: run the job backfill "
+                "to compute a past time again"
             )
         settings, stream = self._settings, self._settings.stream
         for warning in settings.specifications.warnings:
@@ -46,11 +63,9 @@ class AggregateJob(Job):
             audit = stack.enter_context(open_audit(stream))
             offset_store = open_offset_store(stream, audit)
             topic = stack.enter_context(SourceTopic(stream.consumer))
-            outbox = stack.enter_context(open_outbox(settings, offset_store, topic, audit))
-            told = stack.enter_context(served("aggregate", stream.status, watcher))
+            publisher = stack.enter_context(open_period_publisher(settings, offset_store, topic, audit))
+            watched = stack.enter_context(served("aggregate", stream.status, watcher))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
-            spark = open_session(self._spark, "monasca-aggregate")
-            stack.callback(close_session, spark)
-            stack.enter_context(loop.spark_told())
-            aggregation = Aggregation(spark, settings, topic, offset_store, outbox)
-            return loop.run(aggregation.step, spark, stream.trigger_seconds, request, told)
+            spark = stack.enter_context(spark_session(self._spark, "monasca-aggregate"))
+            aggregation = Aggregation(spark, settings, topic, offset_store, publisher)
+            return loop.run(aggregation.step, spark, stream.trigger_seconds, request, watched)

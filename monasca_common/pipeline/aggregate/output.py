@@ -16,19 +16,10 @@ from datetime import UTC, datetime
 from monasca_common.models import json_text, times
 from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.specification import columns
-from monasca_common.pipeline.specification.specification import Transform
+from monasca_common.pipeline.specification.specification import Publisher, Transform
 
 PROVISIONAL = "provisional"
 """The key of value_meta that marks rows of a period that is still open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publisher:
-    """The owner of the output: the job's name, and the tenant and region of its envelopes."""
-
-    job: str
-    tenant: str
-    region: str
 
 
 @dataclass(frozen=True, slots=True)

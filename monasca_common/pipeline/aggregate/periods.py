@@ -21,11 +21,11 @@ from monasca_common.kafka import KafkaProducer, portions
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.aggregate import blocks, spool, usage_table
-from monasca_common.pipeline.aggregate.output import OutputMessage, Publisher, output
+from monasca_common.pipeline.aggregate.output import OutputMessage, output
 from monasca_common.pipeline.aggregate.spool import Spool
 from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.pipeline.specification.specification import Specifications, Transform
+from monasca_common.pipeline.specification.specification import Publisher, Specifications, Transform
 from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
 from monasca_common.storage.sql.tables import aggregate_period
 
@@ -140,7 +140,7 @@ def _next_version(now_ms: int) -> sa.ColumnElement[int]:
     return sa.case((following > now_ms, following), else_=now_ms)
 
 
-class Outbox:
+class PeriodPublisher:
     """Publishes the due periods of one job."""
 
     def __init__(

@@ -15,10 +15,10 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_audit, open_offset_store
+from monasca_common.pipeline.jobs.resources import open_audit, open_offset_store
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
-from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
+from monasca_common.pipeline.spark.session import check_installed, spark_session
 from monasca_common.runtime import joined, shown_url
 
 
@@ -37,8 +37,8 @@ class ArchiveJob(Job):
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
         if request.from_ms is not None or request.to_ms is not None:
             raise ConfigurationError(
-                "archive goes on from where it stands, and takes neither --from nor --to: what a new archive begins "
-                "with is said by the option start"
+                "archive continues from its stored offsets, and takes neither --from nor --to: the option start says "
+                "where a new archive begins"
             )
         check_installed()
         settings, first = self._settings, self._settings.streams[0]
@@ -48,12 +48,10 @@ class ArchiveJob(Job):
             topics = [stack.enter_context(SourceTopic(stream.consumer)) for stream in settings.streams]
             for topic in topics:
                 topic.check_topics(topic.name)
-            told = stack.enter_context(served("archive", first.status, watcher))
+            watched = stack.enter_context(served("archive", first.status, watcher))
             sources = [(stream.group, stream.topic) for stream in settings.streams]
             stack.enter_context(Heartbeat(first.connection, sources))
-            spark = open_session(self._spark, "monasca-archive")
-            stack.callback(close_session, spark)
-            stack.enter_context(loop.spark_told())
+            spark = stack.enter_context(spark_session(self._spark, "monasca-archive"))
             archivings = [
                 Archiving(spark, settings, stream, topic, offset_store)
                 for stream, topic in zip(settings.streams, topics, strict=True)
@@ -65,4 +63,4 @@ class ArchiveJob(Job):
                     report = report.plus(archiving.step())
                 return report
 
-            return loop.run(step, spark, first.trigger_seconds, request, told)
+            return loop.run(step, spark, first.trigger_seconds, request, watched)

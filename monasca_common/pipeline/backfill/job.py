@@ -11,13 +11,13 @@ from oslo_config import cfg
 
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.aggregate.job import open_period_publisher
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.backfill.batch import Backfill
 from monasca_common.pipeline.backfill.history import History
-from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_audit, open_outbox
+from monasca_common.pipeline.jobs.resources import open_audit
 from monasca_common.pipeline.settings import (
     BACKFILL_GROUP,
     aggregate_settings,
@@ -27,7 +27,7 @@ from monasca_common.pipeline.settings import (
 )
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
-from monasca_common.pipeline.spark.session import close_session, open_session
+from monasca_common.pipeline.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,15 +58,13 @@ class BackfillJob(Job):
         with contextlib.ExitStack() as stack:
             audit = stack.enter_context(open_audit(settings.stream))
             topic = stack.enter_context(SourceTopic(settings.stream.consumer))
-            outbox = stack.enter_context(open_outbox(settings, offset_store, topic, audit))
-            told = stack.enter_context(served("backfill", self._status, watcher))
-            spark = open_session(self._spark, "monasca-backfill")
-            stack.callback(close_session, spark)
-            stack.enter_context(loop.spark_told())
+            publisher = stack.enter_context(open_period_publisher(settings, offset_store, topic, audit))
+            watched = stack.enter_context(served("backfill", self._status, watcher))
+            spark = stack.enter_context(spark_session(self._spark, "monasca-backfill"))
             history = self._history(spark, topic) if self._archive is not None else None
             backfill = Backfill(spark, settings, topic, offset_store, self._backfill.margin_ms, history)
-            report = backfill.run(request.from_ms, request.to_ms, told)
-            published = outbox.publish(clock.time_ms())
+            report = backfill.run(request.from_ms, request.to_ms, watched)
+            published = publisher.publish(clock.time_ms())
             results = {
                 "records": report.records,
                 "groups": report.groups,
@@ -76,7 +74,7 @@ class BackfillJob(Job):
                 "undelivered_messages": published.undelivered,
             }
             progress = JobProgress(report.offsets, 0, clock.monotonic() - began, results)
-            told.tell(progress)
+            watched.tell(progress)
             return progress
 
     def _history(self, spark: SparkSession, topic: SourceTopic) -> History:

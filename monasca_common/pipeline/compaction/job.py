@@ -14,11 +14,10 @@ from monasca_common.pipeline.archive.batch import check_owner
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.compaction.batch import Compaction
-from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
-from monasca_common.pipeline.spark.session import close_session, open_session
+from monasca_common.pipeline.spark.session import spark_session
 from monasca_common.runtime import joined, shown_url
 
 
@@ -44,9 +43,7 @@ class CompactJob(Job):
         offset_store.check()
         total = JobProgress(0, 0, 0.0)
         with contextlib.ExitStack() as stack:
-            spark = open_session(self._spark, "monasca-compact")
-            stack.callback(close_session, spark)
-            stack.enter_context(loop.spark_told())
+            spark = stack.enter_context(spark_session(self._spark, "monasca-compact"))
             for stream in settings.streams:
                 source = Source(stream.group, stream.topic, None)
                 compaction = Compaction(spark, settings, source, offset_store)

@@ -19,11 +19,11 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_audit, open_offset_store
+from monasca_common.pipeline.jobs.resources import open_audit, open_offset_store
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.rejected import dead_letter_topic
-from monasca_common.pipeline.spark.session import close_session, open_session
+from monasca_common.pipeline.spark.session import spark_session
 
 
 class EvaluateJob(Job):
@@ -52,10 +52,8 @@ class EvaluateJob(Job):
             producer = stack.enter_context(open_producer(audited(stream.producer, audit)))
             gauges = GaugesCollector(stream.connection, stream.name)
             publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic)
-            told = stack.enter_context(served(EVALUATE, stream.status, watcher, gauges, publisher.lost))
+            watched = stack.enter_context(served(EVALUATE, stream.status, watcher, gauges, publisher.lost))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
-            spark = open_session(self._spark, "monasca-evaluate")
-            stack.callback(close_session, spark)
-            stack.enter_context(loop.spark_told())
+            spark = stack.enter_context(spark_session(self._spark, "monasca-evaluate"))
             evaluation = Evaluation(spark, settings, topic, offset_store, publisher)
-            return loop.run(evaluation.step, spark, stream.trigger_seconds, request, told)
+            return loop.run(evaluation.step, spark, stream.trigger_seconds, request, watched)

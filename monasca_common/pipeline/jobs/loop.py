@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from monasca_common.kafka import RetryPolicy
@@ -16,13 +15,12 @@ from monasca_common.pipeline.errors import (
     ArchiveUnavailable,
     Fenced,
     NotPublished,
-    SparkFailed,
     SparkUnavailable,
     StagingLost,
 )
 from monasca_common.pipeline.jobs.job import JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.timing import PartitionLag
-from monasca_common.pipeline.spark.session import has_ended, reason
+from monasca_common.pipeline.spark.session import has_ended, reason, spark_errors
 from monasca_common.storage.errors import StorageUnavailable
 
 if TYPE_CHECKING:
@@ -103,21 +101,4 @@ def run(
 def passing_errors() -> tuple[type[Exception], ...]:
     """The retriable errors."""
     ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost)
-    return (*ours, *_spark_errors())
-
-
-@contextlib.contextmanager
-def spark_told() -> Iterator[None]:
-    """Translate Spark's errors, which are pages of Java, to `SparkFailed`, which is one line."""
-    try:
-        yield
-    except _spark_errors() as error:
-        LOG.debug("Spark has failed:\n%s", error)
-        raise SparkFailed(f"Spark has failed: {reason(error)}") from error
-
-
-def _spark_errors() -> tuple[type[Exception], ...]:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return (PySparkException, Py4JError, ConnectionError)  # the last: when Spark has died
+    return (*ours, *spark_errors())

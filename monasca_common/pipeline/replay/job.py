@@ -13,7 +13,6 @@ from monasca_common.audit.settings import audit_settings
 from monasca_common.kafka import entry_point, load_admin
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.selection import Selection
-from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.replay import sending
@@ -22,7 +21,7 @@ from monasca_common.pipeline.replay.sending import Archive, Counting, Send, ToKa
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, StorageTarget, replay_settings
 from monasca_common.pipeline.settings import spark_settings, status_settings
 from monasca_common.pipeline.spark import worker_producer
-from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
+from monasca_common.pipeline.spark.session import check_installed, spark_session
 from monasca_common.runtime import shown_url
 from monasca_common.storage.base import Capability
 from monasca_common.storage.plugins import DRIVERS
@@ -60,17 +59,14 @@ class ReplayJob(Job):
         selection = Selection(request.from_ms, request.to_ms, settings.name, settings.tenant)
         archive = Archive(settings.location, settings.topic, selection)
         send: Send = self._sender(archive) if request.execute else Counting(archive)
-        spark = open_session(self._spark, "monasca-replay")
-        try:
+        with spark_session(self._spark, "monasca-replay") as spark:
             tasks = spark.sparkContext.defaultParallelism
             if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
                 tasks = 1
             # Messages are counted by the hour, and one label per hour is too many for Prometheus.
             status = self._status if request.execute else replace(self._status, port=None)
-            with served("replay", status, watcher) as told, loop.spark_told():
-                progress = Replay(spark, archive, send, tasks=tasks).run(told)
-        finally:
-            close_session(spark)
+            with served("replay", status, watcher) as watched:
+                progress = Replay(spark, archive, send, tasks=tasks).run(watched)
         if not request.execute:
             LOG.warning("nothing was sent: these are the messages that --execute would send")
         return progress

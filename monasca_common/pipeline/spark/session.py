@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.errors import SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark.jars import check_jars, connector_jars, packages, resolved_jars
 from monasca_common.runtime import lock_for_child, temporary_folder
@@ -166,6 +166,35 @@ def _resolved(settings: SparkSettings) -> list[Path]:
             f"({_LOCAL_JARS} is empty): run the driver on this machine, or unset jar_digests"
         )
     return resolved_jars(local, settings)
+
+
+@contextlib.contextmanager
+def spark_session(settings: SparkSettings, name: str) -> Iterator[SparkSession]:
+    """Yield a session, and close it at the end of the block. Raises `SparkUnavailable`, and `SparkFailed` for an error
+    of Spark within the block."""
+    session = open_session(settings, name)
+    try:
+        with brief_errors():
+            yield session
+    finally:
+        close_session(session)
+
+
+@contextlib.contextmanager
+def brief_errors() -> Iterator[None]:
+    """Translate Spark's errors, which are pages of Java, to `SparkFailed`, which is one line."""
+    try:
+        yield
+    except spark_errors() as error:
+        LOG.debug("Spark has failed:\n%s", error)
+        raise SparkFailed(f"Spark has failed: {reason(error)}") from error
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return (PySparkException, Py4JError, ConnectionError)  # the last: when Spark has died
 
 
 def close_session(session: SparkSession) -> None:

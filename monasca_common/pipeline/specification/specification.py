@@ -135,6 +135,15 @@ class Specifications:
         return (row for row in self.pre_transforms if metric_id in row.metric_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """The owner of the output: the job's name, and the tenant and region of its envelopes."""
+
+    job: str
+    tenant: str
+    region: str
+
+
 def specification_id(transform: Transform, feeding: tuple[PreTransform, ...]) -> str:
     """The id of a transform, such as ``mem_total_all@`` and 12 hexadecimal digits."""
     shape = (

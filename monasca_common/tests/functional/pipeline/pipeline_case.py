@@ -23,7 +23,7 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.aggregate.batch import Aggregation
-from monasca_common.pipeline.aggregate.periods import Closing, Outbox
+from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
 from monasca_common.pipeline.archive.batch import Archiving
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.backfill.history import History
@@ -219,7 +219,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         settings = AggregateSettings(stream, specs, self.topic, PUBLISHER, emit, slack_seconds, retention_days, **own)
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
-        outbox = Outbox(
+        outbox = PeriodPublisher(
             self.offset_store, self.producer, self.topic, PUBLISHER, Closing(specs, slack_seconds * 1000), emit
         )
         spark = self.useFixture(SharedSpark()).session

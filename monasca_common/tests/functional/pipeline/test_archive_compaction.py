@@ -17,6 +17,7 @@ from monasca_common.pipeline.compaction.batch import Compaction
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
 from monasca_common.pipeline.source.offset_store import Source
+from monasca_common.pipeline.spark import session
 from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, Watch, metric
 from monasca_common.tests.periodic import periodic
 
@@ -134,8 +135,8 @@ class CompactionTest(CompactionCase):
     def test_the_command_merges_what_each_topic_has(self):
         conf = cfg.ConfigOpts()
         conf(["--config-file", self.configuration()])
-        self.useFixture(fixtures.MockPatchObject(job, "open_session", lambda *_: self.spark))
-        self.useFixture(fixtures.MockPatchObject(job, "close_session"))
+        self.useFixture(fixtures.MockPatchObject(session, "open_session", lambda *_: self.spark))
+        self.useFixture(fixtures.MockPatchObject(session, "close_session"))
         told = []
         progress = job.CompactJob(conf).run(JobRequest(), JobWatcher(tell=told.append))
         self.assertEqual((36, 36), (progress.done, told[-1].done))

@@ -15,7 +15,7 @@ from monasca_common.kafka import open_producer
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.pipeline.errors import SparkUnavailable
-from monasca_common.pipeline.spark import audit_balances
+from monasca_common.pipeline.spark import session
 from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark
 from monasca_common.tests.unit.audit.random_reports import BUCKET_SECONDS, random_reports
 
@@ -50,7 +50,7 @@ class AuditSparkTest(base.BaseTestCase):
 
     def replace_session(self, open_session):
         for name, function in (("open_session", open_session), ("close_session", lambda session: None)):
-            self.useFixture(fixtures.MonkeyPatch(f"{audit_balances.__name__}.{name}", function))
+            self.useFixture(fixtures.MonkeyPatch(f"{session.__name__}.{name}", function))
 
     def show(self, *arguments):
         """The exit status, what was complained of, and the rows."""

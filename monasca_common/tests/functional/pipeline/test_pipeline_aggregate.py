@@ -9,7 +9,7 @@ from testtools.matchers import StartsWith
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.processor import dead_letters
-from monasca_common.pipeline.aggregate.periods import Outbox
+from monasca_common.pipeline.aggregate.periods import PeriodPublisher
 from monasca_common.pipeline.backfill.batch import Backfill
 from monasca_common.tests.functional.pipeline.pipeline_case import (
     MINUTE_MS,
@@ -191,7 +191,7 @@ class CorrectionTest(CpuCase):
         first = self.outputs(self.specs)
         self.assertNotEqual([], first)
         self.clock.now_ms += 60 * MINUTE_MS  # nor does it matter when
-        with mock.patch.object(Outbox, "_close"):
+        with mock.patch.object(PeriodPublisher, "_close"):
             job.step()
         every = self.outputs(self.specs)
         self.assertEqual([2] * len(first), [every.count(one) for one in first])

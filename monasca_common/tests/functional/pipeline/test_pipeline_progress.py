@@ -12,6 +12,7 @@ from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.source.offset_store import Source
+from monasca_common.pipeline.spark import session
 from monasca_common.tests.functional.pipeline.pipeline_case import NOON_MS, CpuCase, SharedSpark, cpu
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
@@ -86,8 +87,8 @@ class BackfillProgressTest(PipelineProcessCase):
         conf = cfg.ConfigOpts()
         conf(["--config-file", str(self.configuration)])
         spark = self.useFixture(SharedSpark()).session
-        self.useFixture(fixtures.MockPatchObject(job, "open_session", lambda *_: spark))
-        self.useFixture(fixtures.MockPatchObject(job, "close_session"))
+        self.useFixture(fixtures.MockPatchObject(session, "open_session", lambda *_: spark))
+        self.useFixture(fixtures.MockPatchObject(session, "close_session"))
         scraped = []
         watcher = JobWatcher(tell=lambda _: scraped.append(_scraped(port)))
 

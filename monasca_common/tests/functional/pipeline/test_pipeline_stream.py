@@ -17,7 +17,7 @@ from monasca_common import pipeline
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.pipeline.aggregate import usage_table
-from monasca_common.pipeline.aggregate.periods import Outbox
+from monasca_common.pipeline.aggregate.periods import PeriodPublisher
 from monasca_common.pipeline.errors import Fenced, RecordsLost
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
@@ -357,12 +357,12 @@ def without_key(of):
 @contextlib.contextmanager
 def clears_first():
     """A period is noted as published, and then sent."""
-    publish = Outbox._publish
+    publish = PeriodPublisher._publish
 
     def published(outbox, due):
         outbox._clear(due)
         failpoints.fail_point("pipeline.before_clearing")
         return publish(outbox, due)
 
-    with mock.patch.object(Outbox, "_publish", published):
+    with mock.patch.object(PeriodPublisher, "_publish", published):
         yield

@@ -12,7 +12,7 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.pipeline.aggregate import periods, spool, usage_table
-from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period
+from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher
 from monasca_common.storage.sql.tables import aggregate_period
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import (
@@ -44,7 +44,7 @@ class OutboxCase(DatabaseCase):
 
     def outbox(self, emit="update", specs=None, **producer):
         closing = Closing(specs or self.specs, SLACK_MS)
-        return Outbox(self.offset_store, self.kafka.producer(**producer), "metrics", PUBLISHER, closing, emit)
+        return PeriodPublisher(self.offset_store, self.kafka.producer(**producer), "metrics", PUBLISHER, closing, emit)
 
     def add(self, *values, hour=0):
         """A batch of values, by host a, b and so on."""
@@ -118,13 +118,13 @@ class DueTest(OutboxCase):
     def test_a_change_while_it_is_published_is_due_again(self):
         self.add(1.0)
         box = self.outbox()
-        deliver = Outbox._deliver
+        deliver = PeriodPublisher._deliver
 
         def overtaken(self_, records):
             self.add(3.0)
             return deliver(self_, records)
 
-        with mock.patch.object(Outbox, "_deliver", overtaken):
+        with mock.patch.object(PeriodPublisher, "_deliver", overtaken):
             box.publish(self.now_ms)
         self.assertEqual(1, box.publish(self.now_ms).messages)
         self.assertEqual([1.0, 2.0], [row[2] for row in self.log()])  # the average of one and of both
@@ -133,14 +133,14 @@ class DueTest(OutboxCase):
     def test_two_that_publish_the_same_send_the_same(self):
         self.add(1.0, 2.0)
         first, second = self.outbox(), self.outbox()
-        deliver = Outbox._deliver
+        deliver = PeriodPublisher._deliver
 
         def overtaken(self_, records):
-            with mock.patch.object(Outbox, "_deliver", deliver):
+            with mock.patch.object(PeriodPublisher, "_deliver", deliver):
                 second.publish(self.now_ms + 1)
             return deliver(self_, records)
 
-        with mock.patch.object(Outbox, "_deliver", overtaken):
+        with mock.patch.object(PeriodPublisher, "_deliver", overtaken):
             first.publish(self.now_ms)
         rows = self.log()
         self.assertEqual(sorted(rows[:2]), sorted(rows[2:]))
@@ -183,7 +183,7 @@ class CrashTest(OutboxCase):
     def test_mutant_that_clears_before_delivery_loses_what_is_not_delivered(self):
         self.add(1.0)
         box = self.outbox()
-        publish = Outbox._publish
+        publish = PeriodPublisher._publish
 
         def published(self_, due):
             self_._clear(due)
@@ -191,7 +191,7 @@ class CrashTest(OutboxCase):
             return publish(self_, due)
 
         with (
-            mock.patch.object(Outbox, "_publish", published),
+            mock.patch.object(PeriodPublisher, "_publish", published),
             failpoints.armed("pipeline.before_clearing", "raise"),
         ):
             self.assertRaises(failpoints.FailPointReached, box.publish, self.now_ms)

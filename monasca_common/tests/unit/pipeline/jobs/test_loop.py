@@ -9,7 +9,7 @@ import fixtures
 from oslotest import base
 from testtools.matchers import EndsWith
 
-from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkFailed, SparkUnavailable, StagingLost
+from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.timing import PartitionLag
@@ -103,19 +103,6 @@ class LoopTest(base.BaseTestCase):
         left = Report(5, 0, {loop.UNDELIVERED: 2})
         self.assertEqual(5, self.run_through(left, Report()).done)
         self.assertRaises(NotPublished, self.run_through, *[left] * 5)
-
-    def test_what_spark_says_in_pages_ends_a_job_in_a_line(self):
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        def fail(error):
-            with loop.spark_told():
-                raise error
-
-        for kind in (PySparkException, Py4JError):
-            error = self.assertRaises(SparkFailed, fail, kind("no space left\n\tat java.io.x"))
-            self.assertEqual("Spark has failed: no space left", str(error))
-        self.assertRaises(RecordsLost, fail, RecordsLost())
 
     def test_what_java_says_below_its_first_line_is_for_those_who_look_closer(self):
         from pyspark.errors import PySparkException

@@ -16,7 +16,7 @@ import pyspark
 from oslotest import base
 from testtools.matchers import Contains, MatchesRegex
 
-from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.errors import RecordsLost, SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark import session
 from monasca_common.runtime import temporary_folder
@@ -346,3 +346,18 @@ class ConfigurationTest(base.BaseTestCase):
         self.useFixture(fixtures.FakeLogger(level=logging.INFO))
         self.useFixture(fixtures.EnvironmentVariable("SPARK_CONF_DIR", str(folder)))
         self.assertNotIn(brief, session._java_options(folder))
+
+
+class BriefErrorsTest(base.BaseTestCase):
+    def test_what_spark_says_in_pages_becomes_one_line(self):
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        def fail(error):
+            with session.brief_errors():
+                raise error
+
+        for kind in (PySparkException, Py4JError):
+            error = self.assertRaises(SparkFailed, fail, kind("no space left\n\tat java.io.x"))
+            self.assertEqual("Spark has failed: no space left", str(error))
+        self.assertRaises(RecordsLost, fail, RecordsLost())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tasks balance, topic by topic, is what one book balances of all reports."""
+"""Tasks reconcile topic by topic as one process reconciles all reports."""
 
 import random
 
@@ -8,8 +8,8 @@ from oslotest import base
 
 from monasca_common.audit import reports
 from monasca_common.audit.reconciliation import AuditRules, AuditTotals, AuditVerdict
-from monasca_common.pipeline.spark import audit_balances
-from monasca_common.pipeline.spark.audit_balances import BooksByTopic, ReportsByTopic, balances_of
+from monasca_common.pipeline.spark import audit_reconciliation
+from monasca_common.pipeline.spark.audit_reconciliation import ReportsByTopic, TotalsByTopic, reconciliations_of
 from monasca_common.tests.unit.audit.random_reports import BUCKET_SECONDS, random_reports
 
 START_MS = 1_700_000_040_000  # a bucket begins
@@ -18,8 +18,8 @@ RULES = AuditRules(BUCKET_SECONDS, 0.0)
 
 
 def by_tasks(values, tasks=3):
-    """As Spark does it: each task splits some of the values, and each balances some of the topics."""
-    to_parts, to_balances = ReportsByTopic(RULES), BooksByTopic(RULES, NOW_MS)
+    """As Spark does it: each task splits some of the values, and each reconciles some of the topics."""
+    to_parts, to_rows = ReportsByTopic(RULES), TotalsByTopic(RULES, NOW_MS)
     parts = []
     for task in range(tasks):
         some = [[each] for each in values[task::tasks]]  # batches of one
@@ -29,33 +29,33 @@ def by_tasks(values, tasks=3):
         own = sorted((part for part in parts if hash(part[0]) % tasks == task), key=lambda part: part[0])
         columns = [pa.array(column) for column in zip(*own, strict=True)] or [pa.array([]), pa.array([])]
         batch = pa.record_batch(columns, ["topic", "report"])
-        found += rows_of(to_balances(batch.slice(at, 7) for at in range(0, len(own), 7)))
-    return balances_of(found)
+        found += rows_of(to_rows(batch.slice(at, 7) for at in range(0, len(own), 7)))
+    return reconciliations_of(found)
 
 
 def rows_of(batches):
     return [row for batch in batches for row in zip(*(each.to_pylist() for each in batch.columns), strict=True)]
 
 
-class AuditBalancesTest(base.BaseTestCase):
-    def test_random_reports_have_the_balance_that_one_book_has(self):
+class ReconciledLogTest(base.BaseTestCase):
+    def test_random_reports_are_reconciled_as_by_one_process(self):
         verdicts, left_out = set(), [0, 0]
         for seed in range(60):
             all_reports = random_reports(random.Random(seed), START_MS)
-            book = AuditTotals(RULES)
+            totals = AuditTotals(RULES)
             for report in all_reports:
-                book.add(report)
+                totals.add(report)
 
             found = by_tasks([reports.encode(each) for each in all_reports] + [b"no report", None])
 
-            self.assertEqual(book.reconciliations(NOW_MS), list(found.balances), f"seed {seed}")
-            self.assertEqual((book.foreign, book.early), (found.foreign, found.early), f"seed {seed}")
-            verdicts |= {each.verdict for each in found.balances}
+            self.assertEqual(totals.reconciliations(NOW_MS), list(found.reconciliations), f"seed {seed}")
+            self.assertEqual((totals.foreign, totals.early), (found.foreign, found.early), f"seed {seed}")
+            verdicts |= {each.verdict for each in found.reconciliations}
             left_out = [left_out[0] + found.foreign, left_out[1] + found.early]
             kinds = {
                 name
                 for name in ("lost", "late", "duplicates", "surplus")
-                for each in found.balances
+                for each in found.reconciliations
                 if getattr(each, name)
             }
             self.assertEqual({"lost", "late", "duplicates", "surplus"}, kinds)
@@ -67,5 +67,7 @@ class AuditBalancesTest(base.BaseTestCase):
         once, twice = (by_tasks([reports.encode(report)] * times) for times in (1, 6))
         self.assertEqual(once, twice)
 
-    def test_nothing_to_balance_starts_no_spark(self):
-        self.assertEqual(audit_balances.AuditBalances(), audit_balances.balance_log(None, None, [], RULES, NOW_MS))
+    def test_nothing_to_reconcile_starts_no_spark(self):
+        self.assertEqual(
+            audit_reconciliation.ReconciledLog(), audit_reconciliation.reconcile_log(None, None, [], RULES, NOW_MS)
+        )

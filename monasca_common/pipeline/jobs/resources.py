@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit and the offset store of a job, opened from its settings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from monasca_common.audit.reporter import AuditReporter
+from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.source.offset_audit import TIER, OffsetAudit
+from monasca_common.pipeline.source.offset_store import OffsetStore
+
+
+@contextlib.contextmanager
+def open_audit(stream: StreamSettings) -> Iterator[AuditReporter | None]:
+    """Open the audit reporter of a driver; ``None`` without audits. Raises `ConfigurationError`."""
+    if stream.audit is None:
+        yield None
+        return
+    with AuditReporter(stream.audit, stream.producer, TIER, stream.group) as reporter:
+        yield reporter
+
+
+def open_offset_store(stream: StreamSettings, audit: AuditReporter | None) -> OffsetStore:
+    """Open the offset store of a job that follows a topic. Raises `ConfigurationError`, `SchemaMismatch`,
+    `StorageUnavailable`."""
+    offset_store = OffsetStore(stream.connection, audit=None if audit is None else OffsetAudit(audit))
+    offset_store.check()
+    return offset_store
