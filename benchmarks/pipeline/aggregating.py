@@ -115,10 +115,10 @@ def _aggregation(
     stream = dataclasses.replace(stream, max_offsets_per_trigger=most)
     settings = AggregateSettings(stream, wanted, f"{topic}.dlq", Publisher("benchmark", "t", "r"))
     offset_store = OffsetStore(stream.connection)
-    outbox = PeriodPublisher(
+    publisher = PeriodPublisher(
         offset_store, producer, settings.output_topic, settings.publisher, Closing(wanted, 0), "update"
     )
-    return Aggregation(spark, settings, source, offset_store, outbox)
+    return Aggregation(spark, settings, source, offset_store, publisher)
 
 
 def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:

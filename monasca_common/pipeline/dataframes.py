@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from monasca_common.pipeline.aggregate import frames
+from monasca_common.pipeline.aggregate.batch import KEY, PARTIALS, RecordDecoder, partial_batches, partials_of
 from monasca_common.pipeline.aggregate.output import dimensions, output, value_meta
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, merged
 from monasca_common.pipeline.aggregate.records import RecordReader
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["envelopes", "merge", "messages", "partials", "rejections", "rows", "session"]
 
-PARTIAL_COLUMNS = tuple(name for name, _ in frames.PARTIALS)
+PARTIAL_COLUMNS = tuple(name for name, _ in PARTIALS)
 _ROWS = (
     "metric_id string, name string, timestamp timestamp, value double, dimensions map<string, string>, "
     "value_meta map<string, string>"
@@ -84,8 +84,8 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
     that count, by default from 1970 to ten minutes from now. What is not a metric, or is out of bounds, counts
     nowhere: see `rejections`.
     """
-    decoding = frames.Decoding(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
-    return _read(frame).mapInArrow(decoding, ddl(frames.PARTIALS))
+    decoder = RecordDecoder(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
+    return _read(frame).mapInArrow(decoder, ddl(PARTIALS))
 
 
 def rejections(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
@@ -102,7 +102,7 @@ def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
     The frames must have different records: a partial that is in two of them counts twice.
     """
     whole = functools.reduce(lambda one, other: one.unionByName(other), others, partial_frame)
-    return whole.select(*PARTIAL_COLUMNS).repartition(*frames.KEY).mapInArrow(_merged, ddl(frames.PARTIALS))
+    return whole.select(*PARTIAL_COLUMNS).repartition(*KEY).mapInArrow(_merged, ddl(PARTIALS))
 
 
 def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
@@ -169,7 +169,7 @@ def _by_period(
 
 
 def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from frames.partial_batches(merged(frames.partials_of(batches, group_of_text)).items())
+    yield from partial_batches(merged(partials_of(batches, group_of_text)).items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class _PeriodRows:
     def aggregated(self, table: pa.Table) -> tuple[Transform, int, tuple[Usage, ...]]:
         """The transform, the start of the period, and its usages."""
         found: list[tuple[PartialKey, Partial]] = list(
-            frames.partials_of(table.select(PARTIAL_COLUMNS).to_batches(), group_of_text)
+            partials_of(table.select(PARTIAL_COLUMNS).to_batches(), group_of_text)
         )
         key = found[0][0]
         transform = _specifications(self.specifications).find(key.specification_id)

@@ -18,7 +18,7 @@ from pyspark.sql.pandas import serializers  # noqa: F401
 from monasca_common.pipeline.aggregate import batch as aggregate  # noqa: F401
 from monasca_common.pipeline.archive import batch as archive  # noqa: F401
 from monasca_common.pipeline.evaluate import batch as evaluate  # noqa: F401
-from monasca_common.pipeline.replay import sending  # noqa: F401
+from monasca_common.pipeline.replay import senders  # noqa: F401
 
 with contextlib.suppress(ImportError):  # SQLite needs no client
     from monasca_common.storage.sql import bounded  # noqa: F401

@@ -2,42 +2,89 @@
 """Computes aggregates of periods from metrics, and counts each record once.
 
 A batch is a range of offsets of each partition, from the stored offset to the end of the log. Executors turn it into
-partials and stage them. One transaction merges the partials, advances the offsets and notes the periods that changed;
+partials and stage them. One transaction merges the partials, advances the offsets and marks the periods that changed;
 then these periods are published. There is no checkpoint: after any crash the next batch begins at the stored offsets.
+
+One pass decodes each record and copies it to every specification that takes it; one shuffle by (specification, window,
+group) brings the partials of a key together. Each task folds its records before the shuffle, so that the shuffle moves
+groups, not records. The driver computes a small batch without Spark. Backfill shares this code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline.aggregate import frames, periods, usage_table
-from monasca_common.pipeline.aggregate.missing_columns import MissingColumns
+from monasca_common.pipeline.aggregate import periods, usage_table
+from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
 from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher, Published
-from monasca_common.pipeline.aggregate.retention import Retention
+from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records
+from monasca_common.pipeline.aggregate.usage_table import Retention
 from monasca_common.pipeline.errors import NotAggregated, StagingLost
+from monasca_common.pipeline.jobs.durations import PartitionLag, StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, FencedBatches
-from monasca_common.pipeline.jobs.timing import PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
-from monasca_common.pipeline.spark.arrow import OnRejected
-from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.arrow import (
+    OnRejected,
+    arrow_schema,
+    by_partition,
+    ddl,
+    numbers,
+    row_batches,
+)
+from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
-from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
+from monasca_common.pipeline.specification import columns
+from monasca_common.pipeline.specification.specification import Specifications, Transform
 from monasca_common.pipeline.windows import TimeBounds
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+
 DAY_MS = 86_400_000
+
+
+LOG = logging.getLogger(__name__)
+
+
+_READING = (("timestamp", "double"), ("partition", "int"), ("offset", "long"), ("value", "double"))
+
+
+_ENDS = tuple((f"{end}_{name}", kind) for end in ("oldest", "latest") for name, kind in _READING)
+
+
+PARTIALS = (
+    *(("specification", "string"), ("window_start", "long"), ("group_values", "string"), ("record_count", "long")),
+    *(("sums", "array<double>"), ("least", "double"), ("greatest", "double")),
+    *_ENDS,
+    ("sketch", "string"),
+)
+
+
+_STAGED = (  # the columns of `usage_table.STAGED`
+    *(("specification", "string"), ("window_start", "long"), ("group_id", "binary"), ("group_values", "string")),
+    *(("record_count", "long"), ("sums", "string"), ("least", "double"), ("greatest", "double")),
+    *_ENDS,
+    ("sketch", "string"),
+)
+
+
+KEY = ("specification", "window_start", "group_values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +134,7 @@ class Aggregation:
         self._offset_store = offset_store
         self._publisher = publisher
         self._clock = clock or SystemClock()
-        self._computing = Computing(spark, settings, offset_store, self._clock)
+        self._partials = StagedPartials(spark, settings, offset_store, self._clock)
         self._batches = FencedBatches(
             spark,
             "aggregate",
@@ -129,16 +176,16 @@ class Aggregation:
         )
 
     def _stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
-        return self._computing.stage(records, batch, counts, self._rejected)
+        return self._partials.stage(records, batch, counts, self._rejected)
 
     def _merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
-        groups = self._computing.merge(connection, batch, staged)
-        self._computing.clear(connection, batch)
+        groups = self._partials.merge(connection, batch, staged)
+        self._partials.clear(connection, batch)
         return groups
 
 
-class Computing:
-    """Computes, stages and merges partials by the specifications of one job."""
+class StagedPartials:
+    """Computes, stages and merges the partials of one job."""
 
     def __init__(
         self, spark: SparkSession, settings: AggregateSettings, offset_store: OffsetStore, clock: Clock
@@ -168,16 +215,17 @@ class Computing:
         if windows is not None:
             # Records that retention passes meanwhile still count: the windows that are replaced contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
-        decoding = frames.decoding(settings.specifications, bounds, on_rejected, counts.adder())
+        decoder = RecordDecoder(pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder())
         if isinstance(records, DriverRecords):
-            rows = frames.merged_rows(decoding(records.batches()))
-            return staging.stage_rows(rows, frames.STAGING, self._offset_store, batch)
-        partials = frames.partials(records, decoding)
+            rows = merged_rows(decoder(records.batches()))
+            return staging.stage_rows(rows, STAGING, self._offset_store, batch)
+        partials = records.select("partition", "offset", "value").mapInArrow(decoder, ddl(PARTIALS))
         if windows is not None:
             start = partials["window_start"]
             partials = partials.where((start >= windows[0]) & (start < windows[1]))
-        to_partials = frames.together(partials, self._tasks)
-        return staging.stage(to_partials, frames.STAGING, self._offset_store, settings.stream.connection, batch)
+        # After this shuffle one task has all partials of a key.
+        to_partials = partials.repartition(self._tasks, *KEY).mapInArrow
+        return staging.stage(to_partials, STAGING, self._offset_store, settings.stream.connection, batch)
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
         """Add the staged partials to the stored ones, in the transaction that accounts for them; return the number of
@@ -195,9 +243,107 @@ class Computing:
         return rows
 
     def touch(self, connection: sa.Connection, changed: Iterable[Period]) -> None:
-        """Note that these periods changed."""
+        """Mark these periods as changed."""
         periods.touch(connection, self._settings.publisher.job, changed, self._closing, self._clock.time_ms())
 
     def clear(self, connection: sa.Connection, batch: str) -> None:
         """Remove the staged partials of a batch that is merged."""
         usage_table.clear(connection, batch, self._clock.time_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDecoder:
+    """Computes partials of records on executors."""
+
+    specifications: bytes
+    bounds: TimeBounds
+    on_rejected: OnRejected
+    on_counts: OnCounts
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader, sketches = _reader(self.specifications)
+        accumulator = Accumulator(sketches)
+        for batch in batches:
+            records = reader.read(batch.column("value").to_pylist(), self.bounds)
+            partitions, offsets = numbers(batch, "partition"), numbers(batch, "offset")
+            accumulator.add(records, partitions, offsets)
+            for partition, rejected in by_partition(partitions, offsets, records.rejected).items():
+                self.on_rejected(partition, rejected)
+            self.on_counts(len(records.indices), len(records.rejected), _newest_ms(partitions, records))
+        yield from partial_batches(accumulator.partials())
+
+
+def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    """One `usage_table.staged_row` per key."""
+    for (specification, window_ms, (group,)), partial in merged(partials_of(batches)).items():
+        yield usage_table.staged_row(specification, window_ms, group, partial)
+
+
+#: Where partials are staged.
+STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows, usage_table.stage)
+
+
+@functools.lru_cache(maxsize=2)
+def _reader(specifications: bytes) -> tuple[RecordReader, dict[str, str]]:
+    """The reader of this worker process, whose caches serve the next batch too, and the sketches for `Accumulator`."""
+    known: Specifications = pickle.loads(specifications)
+    return RecordReader(known), known.sketches
+
+
+def _newest_ms(partitions: Sequence[int], records: Records) -> dict[int, float]:
+    times_ms = records.timestamps_ms
+    if times_ms and partitions.count(partitions[0]) == len(partitions):  # a task reads one partition at a time
+        return {partitions[0]: max(times_ms)}
+    newest: dict[int, float] = {}
+    for index, time_ms in zip(records.indices, times_ms, strict=True):
+        partition = partitions[index]
+        newest[partition] = max(time_ms, newest.get(partition, time_ms))
+    return newest
+
+
+def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[pa.RecordBatch]:
+    rows = ((key.specification_id, key.window_ms, group_text(key.group), *one.as_row()) for key, one in partials)
+    yield from row_batches(rows, arrow_schema(PARTIALS))
+
+
+def partials_of(
+    batches: Iterable[pa.RecordBatch], group_of: Callable[[str], Group] = lambda text: (text,)
+) -> Iterator[tuple[PartialKey, Partial]]:
+    """``group_of``: by default a group's text stands for the group, for those who read nothing of its columns."""
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        for specification, window_ms, group, *row in zip(*columns, strict=True):
+            yield PartialKey(specification, window_ms, group_of(group)), Partial.of_row(row)
+
+
+class MissingColumns:
+    """Warns of a column in ``group_by`` that no metric has, so that it is NA in all rows. Checks the first batch with
+    records of a specification; later batches cost nothing."""
+
+    def __init__(self, specifications: Specifications) -> None:
+        self._specifications = specifications
+        self._seen: set[str] = set()
+
+    def check(
+        self, connection: sa.Connection, batch: str, attempts: Sequence[int], specification_ids: Iterable[str]
+    ) -> None:
+        for each in sorted({*specification_ids} - self._seen):
+            self._seen.add(each)
+            transform = self._specifications.find(each)
+            if transform is not None:
+                self._check(connection, batch, attempts, transform)
+
+    def _check(self, connection: sa.Connection, batch: str, attempts: Sequence[int], transform: Transform) -> None:
+        for position, column in enumerate(transform.group_by):
+            if column not in columns.CONSTANT and not usage_table.has_value(
+                connection, batch, attempts, transform.id, position, columns.NA
+            ):
+                remedy = f"; for a dimension of this name write dimensions#{column}" if column in columns.PLACES else ""
+                LOG.warning(
+                    "%s is grouped by %s, but no metric of this batch has %s: the column is %s in all rows%s",
+                    transform.metric_id,
+                    column,
+                    columns.places(column),
+                    columns.NA,
+                    remedy,
+                )

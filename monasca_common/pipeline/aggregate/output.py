@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output rows as metric envelopes, and the ids under which they are published.
+"""Output rows as metric envelopes, the ids under which they are published, and the spool in which they wait.
 
 The id is a hash of job, specification, period, group and content: publishing the same row again is a repeat of one
 message, and a corrected row is another. The row in a database is keyed by (series, time), and time is the start of the
@@ -10,13 +10,24 @@ order of arrival. The publisher must give each correction a greater version than
 from __future__ import annotations
 
 import hashlib
+import pickle
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
 
 from monasca_common.models import json_text, times
 from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import Publisher, Transform
+
+BULK = 1_000
+
+
+IN_MEMORY_BYTES = 16 * 1024 * 1024
+
 
 PROVISIONAL = "provisional"
 """The key of value_meta that marks rows of a period that is still open."""
@@ -83,3 +94,44 @@ def _utc(time_ms: float) -> str:
 
 def _hash(parts: tuple[bytes, ...]) -> bytes:
     return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()[:16]
+
+
+class Spool:
+    """Messages that wait to be published: in memory while they are few, else in a temporary file. It is written once,
+    then read once. The file has no name, and is removed at the end of the block."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
+        self._waiting: list[tuple[bytes, bytes]] = []
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, message: OutputMessage) -> None:
+        self._waiting.append((message.message_id, message.value))
+        self.count += 1
+        if len(self._waiting) == BULK:
+            self._write()
+
+    @property
+    def is_one_bulk(self) -> bool:
+        return self.count <= BULK
+
+    def bulks(self) -> Iterator[list[OutputMessage]]:
+        """The messages in their order, at most `BULK` at a time."""
+        last, self._waiting = self._waiting, []
+        self._file.seek(0)
+        for _ in range(self.count // BULK):
+            yield [OutputMessage(*each) for each in pickle.load(self._file)]
+        if last:
+            yield [OutputMessage(*each) for each in last]
+
+    def _write(self) -> None:
+        pickle.dump(self._waiting, self._file, pickle.HIGHEST_PROTOCOL)
+        self._waiting = []

@@ -20,9 +20,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from monasca_common.kafka import KafkaProducer, portions
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Record
-from monasca_common.pipeline.aggregate import blocks, spool, usage_table
-from monasca_common.pipeline.aggregate.output import OutputMessage, output
-from monasca_common.pipeline.aggregate.spool import Spool
+from monasca_common.pipeline.aggregate import rollup, usage_table
+from monasca_common.pipeline.aggregate.output import OutputMessage, Spool, output
 from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.specification.specification import Publisher, Specifications, Transform
@@ -230,9 +229,9 @@ class PeriodPublisher:
                 period.specification,
                 period.start_ms,
                 end_ms,
-                ordered_by=blocks.kept_columns(transform),
+                ordered_by=rollup.kept_columns(transform),
             )
-            for usage in blocks.rows(transform, found, dropped):
+            for usage in rollup.rows(transform, found, dropped):
                 messages.add(self._message(transform, usage, current))
         return current
 
@@ -249,7 +248,7 @@ class PeriodPublisher:
     def _deliver(self, messages: Spool) -> int:
         """Publish the messages, some bulks at once, because each waits for its answers; return how many are
         undelivered."""
-        if messages.count <= spool.BULK:
+        if messages.is_one_bulk:
             return sum(map(self._publish_bulk, messages.bulks()))
         undelivered, waiting = 0, deque[Future[int]]()
         with ThreadPoolExecutor(_PUBLISHERS, "publishing") as publishers:

@@ -9,25 +9,36 @@ These differences from monasca-transform are deliberate. Windows are of event ti
 of a rate is the latest, not the average. A rate is computed per group, not for the first group alone. Its count is the
 number of its records, not twice that. A rate whose oldest quantity is zero gives no row (and is counted) instead of
 stopping the job. Name and period are always those of the specification. Sums do not depend on the order of their parts.
+
+A period is aggregated block by block, so that memory does not grow with the number of its groups. A block has all
+partials of one output row, and no others: their groups agree in the columns that every stage keeps.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from monasca_common.pipeline import components
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, by_window, merged
 from monasca_common.pipeline.aggregate.records import Group
 from monasca_common.pipeline.aggregate.usages import Aggregate, Ends, Usage, fetched
 from monasca_common.pipeline.specification import columns
-from monasca_common.pipeline.specification.specification import RATE, Transform
+from monasca_common.pipeline.specification.specification import CALCULATE_RATE, FETCH_QUANTITY_UTIL, RATE, Transform
 from monasca_common.pipeline.windows import period_start_ms
 
 ZERO_OLDEST, NOT_FINITE = "zero_oldest", "not_finite"
 """Why a row is dropped: a rate whose oldest quantity is zero; a quantity beyond the range of a float, which an envelope
 cannot hold."""
+
+
+# Others, of other packages, may look at all groups at once.
+_USAGES = frozenset(("fetch_quantity", FETCH_QUANTITY_UTIL, CALCULATE_RATE))
+
+
+_SETTERS = frozenset(("rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period"))
 
 
 def aggregate(transform: Transform, partials: Iterable[tuple[PartialKey, Partial]]) -> Aggregate:
@@ -153,3 +164,21 @@ RATES = components.UsageComponent(_rates, operations=(), rolls_up=True)
 # Entry points of ``monasca_common.pipeline.setters``. Name and period are always those of the specification.
 ROLLUP = components.SetterComponent(_rolled_up)
 NAMING = components.SetterComponent(lambda _, rows: rows)
+
+
+def kept_columns(transform: Transform) -> tuple[int, ...]:
+    """The positions, in ``group_by``, of the columns that are the same for all partials of an output row."""
+    if transform.usage not in _USAGES or not _SETTERS.issuperset(transform.setters):
+        return ()
+    return tuple(position for position, column in enumerate(transform.group_by) if column in transform.distinguishes)
+
+
+def rows(
+    transform: Transform, partials: Iterable[tuple[PartialKey, Partial]], dropped: Counter[str]
+) -> Iterator[Usage]:
+    """The output rows of a period. ``partials``: ordered by `kept_columns`. ``dropped``: gains those of `Aggregate`."""
+    kept = kept_columns(transform)
+    for _, block in groupby(partials, lambda each: [each[0].group[position] for position in kept]):
+        found = aggregate(transform, block)
+        dropped.update(found.dropped)
+        yield from found.usages

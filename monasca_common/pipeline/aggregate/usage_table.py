@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partials in the database: they are staged, merged into the stored partials of their groups, and read back.
+"""Partials in the database: they are staged, merged into the stored partials of their groups, read back, and removed.
 
 Merging is one statement, the same on PostgreSQL and SQLite: counts are added, sums are concatenated (the exact sum is
 computed when they are read), so are sketches, and ends are compared as `earlier` and `later` compare them. A long
@@ -17,7 +17,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.models.readings import exact_sum
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, sketch_of_text
-from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
 
 _KEY = ("job", "specification", "window_start", "group_id")
 _READING = ("timestamp", "partition", "offset", "value")  # `Reading`, in its order
@@ -33,6 +34,12 @@ MOST_FLOATS = 32
 MOST_SKETCHES = 8
 _SUMS_AT_ONCE = 1000
 _READ_ROWS = 2_000
+
+
+_EVERY_MS = 3_600_000
+
+
+_DAY_MS = 86_400_000
 
 
 def staged_row(specification: str, window_ms: int, group: str, partial: Partial) -> tuple[Any, ...]:
@@ -220,3 +227,35 @@ def _text(sums: Iterable[float]) -> str:
 
 def _floats(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split()))
+
+
+class Retention:
+    """Removes the stored partials of periods that are older than the retention of one job."""
+
+    def __init__(self, offset_store: OffsetStore, job: str, retention_ms: int) -> None:
+        self._offset_store = offset_store
+        self._job = job
+        # A day more, because a record within retention may belong to a day that began before it.
+        self._kept_ms = retention_ms + _DAY_MS
+        self._applied_ms = 0
+
+    def apply(self, now_ms: int) -> int:
+        """Remove what is too old, at most once an hour. Returns how many groups of windows were removed."""
+        if now_ms - self._applied_ms < _EVERY_MS:
+            return 0
+        self._applied_ms = now_ms
+        oldest_ms = now_ms - self._kept_ms
+        period, usage = aggregate_period.c, aggregate_usage.c
+        removed = 0
+        with self._offset_store.writing() as connection:
+            specifications = connection.scalars(
+                sa.select(period.specification).where(period.job == self._job).distinct()
+            )
+            # One after the other, because the key begins with them.
+            for specification in specifications.all():
+                old_usage = (usage.job == self._job, usage.specification == specification)
+                old_period = (period.job == self._job, period.specification == specification)
+                windows = aggregate_usage.delete().where(*old_usage, usage.window_start < oldest_ms)
+                removed += connection.execute(windows).rowcount
+                connection.execute(aggregate_period.delete().where(*old_period, period.period_start < oldest_ms))
+        return removed

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usages: the rows computed from the partials of one window (or of one whole period), one per group."""
+"""Usages, the rows computed from the partials of one window or period, one per group; and the operations on quantities.
+
+Each is an entry point of ``monasca_common.pipeline.usages`` or ``monasca_common.pipeline.operations``.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum, inf
 
 from monasca_common.pipeline import components
 from monasca_common.pipeline.aggregate.partials import Partial
 from monasca_common.pipeline.aggregate.records import Group
+from monasca_common.pipeline.components import OperationComponent
 from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import IDLE_EVENT_TYPE, QUANTITY_EVENT_TYPE, Transform
 
@@ -110,3 +115,18 @@ UTILISATIONS = components.UsageComponent(
     parameters=(QUANTITY_EVENT_TYPE, IDLE_EVENT_TYPE),
     group_by=("event_type",),
 )
+
+
+def total(quantities: Sequence[float]) -> float:
+    try:
+        return fsum(quantities)
+    except OverflowError:
+        return inf
+
+
+SUM = OperationComponent(lambda partial: partial.sum, total)
+MAX = OperationComponent(lambda partial: partial.greatest, max)
+MIN = OperationComponent(lambda partial: partial.least, min)
+AVG = OperationComponent(lambda partial: partial.average, lambda quantities: total(quantities) / len(quantities))
+LATEST = OperationComponent(lambda partial: partial.latest.quantity)
+OLDEST = OperationComponent(lambda partial: partial.oldest.quantity)

@@ -17,14 +17,13 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.archive import layout, manifest
-from monasca_common.pipeline.archive.expiry import Expiry
 from monasca_common.pipeline.archive.manifest import FileState
-from monasca_common.pipeline.archive.placing import Placing
+from monasca_common.pipeline.archive.placement import Expiry, Placement
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.archive.writing import HourFiles, StagedFiles
+from monasca_common.pipeline.archive.writer import HourFiles, StagedFiles
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
-from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import next_ranges
@@ -80,7 +79,7 @@ class ArchiveReport:
         }
 
 
-class Archiving:
+class Archiver:
     """One driver of the job, for one topic. Its caller repeats `step`. A `step` that raises changes nothing but hidden
     files, which the next step removes."""
 
@@ -100,7 +99,7 @@ class Archiving:
         self._offset_store = offset_store
         self._clock = clock or SystemClock()
         self._store = Store(settings.location)
-        self._placing = Placing(self._store, offset_store)
+        self._placement = Placement(self._store, offset_store)
         self._expiry = Expiry(offset_store, self._store, settings.retention_days)
         self._lags = EventTimeLags(stream.topic)
         self._is_tidy = False
@@ -114,7 +113,6 @@ class Archiving:
         source = Source(stream.group, stream.topic, self._topic.topic_id())
         if not self._is_tidy:
             check_owner(self._store, stream.group)
-            rename_padded_hours(self._store, stream.topic)
             self._recover(source)
         self._is_tidy = False
         timing = StageSeconds(self._clock)
@@ -141,14 +139,14 @@ class Archiving:
         with timing.stage("commit"), self._offset_store.advance(source, ranges) as connection:
             manifest.lock(connection, source)
             manifest.check_new(connection, source, ranges)
-            self._placing.check_staged(staged.files)
+            self._placement.check_staged(staged.files)
             manifest.add(connection, source, staged.files, self._clock.time_ms())
             seconds = self._clock.monotonic() - began
             note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, report.offsets, report.records))
             fail_point("archive.inside_transaction")
         fail_point("archive.before_rename")
         with timing.stage("place"):
-            self._placing.place(source, staged.files)
+            self._placement.place(source, staged.files)
             self._store.remove_folder(folder)
         self._topic.commit({each.partition: each.end for each in ranges})
         return replace(report, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
@@ -163,21 +161,8 @@ class Archiving:
             orphans = set(self._store.folders(layout.staging_folder(source.topic)))
             for batch in sorted(orphans - {file.batch for file in committed}):
                 self._store.remove_folder(layout.staging_folder(source.topic, batch))
-        self._placing.finish(source, committed, replaced)
+        self._placement.finish(source, committed, replaced)
         self._expiry.finish(source)
-
-
-def rename_padded_hours(store: Store, topic: str) -> None:
-    """Give the folders of an archive whose hours have two digits (``hour=06``) the names that they have now."""
-    root = layout.topic_folder(topic)
-    for date in store.folders(root):
-        for hour in store.folders(f"{root}/{date}"):
-            hour_ms, folder = layout.hour_of(f"{date}/{hour}"), f"{root}/{date}/{hour}"
-            if hour_ms is None or folder == layout.hour_folder(topic, hour_ms):
-                continue
-            for name in store.files(folder):
-                store.place(f"{folder}/{name}", f"{layout.hour_folder(topic, hour_ms)}/{name}")
-            store.remove_empty_folder(folder)
 
 
 def check_owner(store: Store, group: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from oslo_config import cfg
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.pipeline.archive.batch import ArchiveReport, Archiving
+from monasca_common.pipeline.archive.batch import Archiver, ArchiveReport
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
@@ -52,15 +52,15 @@ class ArchiveJob(Job):
             sources = [(stream.group, stream.topic) for stream in settings.streams]
             stack.enter_context(Heartbeat(first.connection, sources))
             spark = stack.enter_context(spark_session(self._spark, "monasca-archive"))
-            archivings = [
-                Archiving(spark, settings, stream, topic, offset_store)
+            archivers = [
+                Archiver(spark, settings, stream, topic, offset_store)
                 for stream, topic in zip(settings.streams, topics, strict=True)
             ]
 
             def step() -> ArchiveReport:
                 report = ArchiveReport()
-                for archiving in archivings:
-                    report = report.plus(archiving.step())
+                for archiver in archivers:
+                    report = report.plus(archiver.step())
                 return report
 
             return loop.run(step, spark, first.trigger_seconds, request, watched)

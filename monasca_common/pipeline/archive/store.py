@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of an archive, which driver and executors share: a folder, or a URI (see `file_systems`).
+"""The files of an archive, which driver and executors share: a folder, or a URI.
 
 `Store.place` makes a file visible. A folder and HDFS rename atomically. An object store copies and removes: a copy is
-complete as soon as it is visible, and after a crash in between the next process does both again. S3 copies no object of
-more than 5 GiB so, which is why `Store.largest_bytes` is looked at before a file is committed.
+complete as soon as it is visible, and after a crash in between the next process does both again. S3 copies no object
+larger than 5 GiB, so `Store.largest_bytes` is compared before a file is committed.
+
+An absolute path is a folder. A URI of ``file``, ``s3``, ``gs`` or ``abfs`` is opened by pyarrow's own clients; ``s3a``,
+as Hadoop writes it, is ``s3``. ``hdfs`` is opened by hdfs-native, because pyarrow's client needs Hadoop's native
+library, which no package ships.
 """
 
 from __future__ import annotations
@@ -15,16 +19,31 @@ import os
 import shutil
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.pipeline.archive.file_systems import open_file_system
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
 
 _S3_COPIES_BYTES = 5 * 1024**3
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # The file system has no exchange or no hard links, or the archive is a mount of its own or in a folder of others.
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOTSUP)
+
+
+_SAME = {"s3a": "s3", "s3n": "s3"}
+
+
+# An attempt waits twice as long as the one before; 3 take 5 s, and the default over two minutes.
+_HDFS_OPTIONS = {"dfs.client.failover.max.attempts": "3"}
+
+
+# A forked child, such as the one that becomes Spark's Java, drops what fsspec has cached. The end of a client waits for
+# its threads, which a child does not have: so none may end there.
+_HDFS_CLIENTS: set[Any] = set()
 
 
 class Store:
@@ -237,3 +256,70 @@ def _translated(full: str) -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     """Without the trace of its Java, which HDFS sends along."""
     return str(error).partition("\n")[0].partition("\\n")[0]
+
+
+def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system, and the path of the location in it. Raises `ConfigurationError`."""
+    from pyarrow import fs
+
+    scheme, separator, rest = location.partition("://")
+    if not separator:
+        if not os.path.isabs(location):
+            raise ConfigurationError(
+                f"the archive's location is {location!r}: write an absolute path, or a URI such as s3://bucket/archive"
+            )
+        return fs.LocalFileSystem(), os.path.normpath(location)
+    try:
+        if scheme == "hdfs":
+            files, base = _hdfs(rest)
+        else:
+            files, base = fs.FileSystem.from_uri(f"{_SAME.get(scheme, scheme)}://{rest}")
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        # Only the scheme is quoted, because the URI may contain a password.
+        raise ConfigurationError(
+            f"the archive's location, a URI of {scheme!r}, cannot be opened: {_brief(error)}"
+        ) from None
+    if not base.strip("/"):
+        raise ConfigurationError("the archive's location is a URI without a bucket or folder: name one")
+    return files, base.rstrip("/")
+
+
+def _hdfs(rest: str) -> tuple[fs.FileSystem, str]:
+    from pyarrow import PythonFile, fs
+
+    class HdfsHandler(fs.FSSpecHandler):  # type: ignore[misc]  # it has no annotations
+        """fsspec takes every error of `isfile` for a file that is not there, and of `find` for an empty folder."""
+
+        def open_input_stream(self, path: str) -> Any:
+            if self.fs.info(path)["type"] != "file":
+                raise FileNotFoundError(path)
+            return PythonFile(self.fs.open(path, mode="rb"), mode="r")
+
+        open_input_file = open_input_stream
+
+        def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+            assert not selector.recursive
+            try:
+                if self.fs.info(selector.base_dir)["type"] != "directory":
+                    raise NotADirectoryError(selector.base_dir)
+                return [self._create_file_info(each["name"], each) for each in self.fs.ls(selector.base_dir)]
+            except FileNotFoundError:
+                if selector.allow_not_found:
+                    return []
+                raise
+
+    authority, _, path = rest.partition("/")
+    host, _, port = authority.partition(":")
+    if port and not port.isdecimal():
+        raise ValueError("its port is not a number: write hdfs://host:port/folder, or hdfs://nameservice/folder")
+    try:
+        from hdfs_native.fsspec import HdfsFileSystem
+    except ImportError:
+        raise ImportError("hdfs-native is not installed: install monasca-common[hdfs]") from None
+    client = HdfsFileSystem(host or None, int(port) if port else None, **_HDFS_OPTIONS)
+    _HDFS_CLIENTS.add(client)
+    return fs.PyFileSystem(HdfsHandler(client)), f"/{path}"
+
+
+def _brief(error: Exception) -> str:
+    return type(error).__name__ if "@" in str(error) else (str(error).splitlines() or [""])[0]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import periods, usage_table
-from monasca_common.pipeline.aggregate.batch import DAY_MS, Computing
+from monasca_common.pipeline.aggregate.batch import DAY_MS, StagedPartials
 from monasca_common.pipeline.backfill.history import History
 from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
@@ -32,7 +32,7 @@ from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
 from monasca_common.pipeline.spark.description import described, offsets_text
 from monasca_common.pipeline.spark.duplicates import Distinct
-from monasca_common.pipeline.spark.intake import Intake
+from monasca_common.pipeline.spark.source_records import SourceRecords
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.pipeline.windows import WINDOW_MS
 
@@ -90,8 +90,8 @@ class Backfill:
         self._history = history
         self._clock = clock or SystemClock()
         self._most = settings.stream.max_offsets_per_trigger
-        self._intake = Intake(spark, settings.stream, leaves_out=settings.duplicates_lookback > 0)
-        self._computing = Computing(spark, settings, offset_store, self._clock)
+        self._records = SourceRecords(spark, settings.stream, leaves_out=settings.duplicates_lookback > 0)
+        self._partials = StagedPartials(spark, settings, offset_store, self._clock)
 
     def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> BackfillReport:
         """Compute and replace all windows that overlap [from_ms, to_ms).
@@ -151,7 +151,7 @@ class Backfill:
             text = f"backfill: {source.topic} from the archive"
             with (
                 described(self._spark, staging.batch, text),
-                self._intake.archive(records.where(functools.reduce(operator.or_, counted))) as taken,
+                self._records.archive(records.where(functools.reduce(operator.or_, counted))) as taken,
             ):
                 self._compute(taken, staging)
         extents = self._topic.extents()
@@ -181,11 +181,11 @@ class Backfill:
     def _stage(self, ranges: Sequence[OffsetRange], read: Mapping[int, int], staging: _Staging) -> None:
         known = below(read, staging.firsts, self._settings.duplicates_lookback)
         text = f"backfill: {offsets_text(self._topic.name, ranges)}"
-        with described(self._spark, staging.batch, text), self._intake.topic(ranges, known) as taken:
+        with described(self._spark, staging.batch, text), self._records.topic(ranges, known) as taken:
             self._compute(taken, staging)
 
     def _compute(self, taken: Distinct, staging: _Staging) -> None:
-        staged = self._computing.stage(taken.records, staging.batch, staging.counts, _passed_over, staging.windows)
+        staged = self._partials.stage(taken.records, staging.batch, staging.counts, _passed_over, staging.windows)
         staging.staged.append(staged)
         staging.duplicates += taken.duplicates
 
@@ -199,10 +199,10 @@ class Backfill:
         with self._offset_store.advance(source, here, are_all=True) as connection:
             known = usage_table.known_windows(connection, job, ids, *windows)
             usage_table.remove(connection, job, ids, *windows)
-            groups = sum(self._computing.merge(connection, batch, each) for each in staging.staged)
+            groups = sum(self._partials.merge(connection, batch, each) for each in staging.staged)
             changed = periods.periods_of(specifications, known)
-            self._computing.touch(connection, changed)
-            self._computing.clear(connection, batch)
+            self._partials.touch(connection, changed)
+            self._partials.clear(connection, batch)
             fail_point("backfill.inside_transaction")
             changed |= periods.periods_of(specifications, usage_table.known_windows(connection, job, ids, *windows))
         return groups, len(changed)

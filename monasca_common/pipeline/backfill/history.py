@@ -7,10 +7,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from monasca_common.pipeline.archive import manifest, reading
+from monasca_common.pipeline.archive import manifest, reader
 from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
-from monasca_common.pipeline.archive.reading import FoundFile
-from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.reader import FoundFile, Selection
 from monasca_common.pipeline.errors import ArchiveUnavailable, RecordsLost
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 
@@ -64,7 +63,7 @@ class History:
         if not found:
             return None, next_offsets
         topic = self._source.topic
-        return reading.archived_frame(self._spark, self._location, topic, found, selection), next_offsets
+        return reader.archived_frame(self._spark, self._location, topic, found, selection), next_offsets
 
     def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
         """The files and the next offsets, at one moment at which every accounted file is in place."""

@@ -19,10 +19,10 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.archive import layout, manifest
 from monasca_common.pipeline.archive.layout import HOUR_MS, STAGED, Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
-from monasca_common.pipeline.archive.placing import Placing
+from monasca_common.pipeline.archive.placement import Placement
 from monasca_common.pipeline.archive.settings import ArchiveSettings, Columns, Compression
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.archive.writing import merge
+from monasca_common.pipeline.archive.writer import merge
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.spark.description import described
@@ -66,7 +66,7 @@ class Compaction:
         self._source = source
         self._offset_store = offset_store
         self._clock = clock or SystemClock()
-        self._placing = Placing(Store(settings.location), offset_store)
+        self._placement = Placement(Store(settings.location), offset_store)
 
     def run(self, from_ms: int | None, to_ms: int | None, watcher: JobWatcher) -> JobProgress:
         """Merge the small files of the hours that begin in [from_ms, to_ms), until the watcher stops it.
@@ -114,7 +114,7 @@ class Compaction:
         fail_point("compaction.after_write")
         with self._offset_store.writing() as connection:
             manifest.lock(connection, self._source)
-            self._placing.check_staged(merged)
+            self._placement.check_staged(merged)
             manifest.replace(connection, self._source, [file for files in bins for file in files])
             manifest.add(connection, self._source, merged, self._clock.time_ms())
             fail_point("compaction.inside_transaction")
@@ -127,7 +127,7 @@ class Compaction:
             committed = manifest.find(connection, self._source, FileState.COMMITTED)
             replaced = manifest.find(connection, self._source, FileState.REPLACED)
         if replaced:
-            self._placing.finish(self._source, committed, replaced)
+            self._placement.finish(self._source, committed, replaced)
 
 
 def binned(files: Iterable[ArchivedFile], target_bytes: int) -> Iterator[Files]:

@@ -39,8 +39,8 @@ from monasca_common.pipeline.evaluate.settings import EvaluateSettings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Arrivals, EvaluatorState, Scan, SteadyTime
 from monasca_common.pipeline.evaluate.windows import FoldedRow, FoldedSeries, WindowFold, merged_rows
+from monasca_common.pipeline.jobs.durations import PartitionLag, StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, BatchResult, FencedBatches, PlannedBatch
-from monasca_common.pipeline.jobs.timing import PartitionLag, StageSeconds
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
@@ -55,7 +55,7 @@ from monasca_common.pipeline.spark.arrow import (
     numbers,
     row_batches,
 )
-from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.windows import FUTURE_MS
@@ -80,8 +80,6 @@ KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
 _MOST_REMEMBERED = 200_000
 _TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
 
-#: Called with the numbers of records that were taken and rejected, and the newest event time of each partition.
-OnCounts = Callable[[int, int, Mapping[int, float]], None]
 #: Called with the offset and Kafka's time of the last record of each partition, and the starts of the buckets of
 #: `BUCKET_MS` in which a record came.
 OnArrivals = Callable[[Mapping[int, tuple[int, int]], Set[int]], None]

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
-from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import RangePlan, below, plan
@@ -26,7 +26,7 @@ from monasca_common.pipeline.source.small_batch import DriverRecords, SmallBatch
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
 from monasca_common.pipeline.spark.description import described, offsets_text
-from monasca_common.pipeline.spark.intake import Intake
+from monasca_common.pipeline.spark.source_records import SourceRecords
 from monasca_common.pipeline.spark.staging import StagedAttempts
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class FencedBatches:
         self._topic = topic
         self._offset_store = offset_store
         self._clock = clock
-        self._intake = Intake(spark, stream, leaves_out=self._lookback > 0)
-        search_log = self._intake.copies if self._lookback else None
+        self._records = SourceRecords(spark, stream, leaves_out=self._lookback > 0)
+        search_log = self._records.copies if self._lookback else None
         self._small = SmallBatches(topic, limits.one_task_offsets, search_log)
         self._lags = EventTimeLags(stream.topic)
 
@@ -130,7 +130,7 @@ class FencedBatches:
                 staged = stage(small, batch, counts)
             else:
                 text = f"{self._name}: {offsets_text(source.topic, ranges)}"
-                with described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
+                with described(self._spark, batch, text), self._records.topic(ranges, known) as taken:
                     counts, duplicates = TaskCounts(self._spark), taken.duplicates
                     staged = stage(taken.records, batch, counts)
         fail_point("pipeline.after_staging")

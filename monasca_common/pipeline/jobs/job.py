@@ -13,7 +13,7 @@ from typing import ClassVar
 from oslo_config import cfg
 
 from monasca_common.kafka import entry_point
-from monasca_common.pipeline.jobs.timing import PartitionLag
+from monasca_common.pipeline.jobs.durations import PartitionLag
 
 JOBS = "monasca_common.pipeline.jobs"
 

@@ -18,8 +18,8 @@ from monasca_common.pipeline.errors import (
     SparkUnavailable,
     StagingLost,
 )
+from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress, JobRequest, JobWatcher
-from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.spark.session import has_ended, reason, spark_errors
 from monasca_common.storage.errors import StorageUnavailable
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline.archive import layout, reading
+from monasca_common.pipeline.archive import layout, reader
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
-from monasca_common.pipeline.replay.sending import Archive, ReplayOutcome, Send
+from monasca_common.pipeline.replay.senders import Archive, ReplayOutcome, Send
 from monasca_common.pipeline.spark.description import described
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _CountRecords:
     location: str = field(repr=False)
 
     def __call__(self, path: str) -> int:
-        return reading.content(Store(self.location), path).records
+        return reader.record_count(Store(self.location), path)
 
 
 class Replay:
@@ -68,7 +68,7 @@ class Replay:
         Raises `ReplayFailed`, `ArchiveUnavailable`, `ConfigurationError` (the topic has no archive there).
         """
         store = Store(self._archive.location)
-        files = reading.find_files(store, self._archive.topic, self._archive.selection)
+        files = reader.find_files(store, self._archive.topic, self._archive.selection)
         if store.folders(layout.staging_folder(self._archive.topic)):
             LOG.warning(
                 "a batch of the archive of %s is under way, or was left by a crash: what it has is not replayed until "

@@ -12,12 +12,12 @@ from oslo_config import cfg
 from monasca_common.audit.settings import audit_settings
 from monasca_common.kafka import entry_point, load_admin
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.replay import sending
+from monasca_common.pipeline.replay import senders
 from monasca_common.pipeline.replay.batch import Replay
-from monasca_common.pipeline.replay.sending import Archive, Counting, Send, ToKafka, ToStorage
+from monasca_common.pipeline.replay.senders import Archive, MatchingCount, Send, ToKafka, ToStorage
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, StorageTarget, replay_settings
 from monasca_common.pipeline.settings import spark_settings, status_settings
 from monasca_common.pipeline.spark import worker_producer
@@ -58,7 +58,7 @@ class ReplayJob(Job):
         settings = self._settings
         selection = Selection(request.from_ms, request.to_ms, settings.name, settings.tenant)
         archive = Archive(settings.location, settings.topic, selection)
-        send: Send = self._sender(archive) if request.execute else Counting(archive)
+        send: Send = self._sender(archive) if request.execute else MatchingCount(archive)
         with spark_session(self._spark, "monasca-replay") as spark:
             tasks = spark.sparkContext.defaultParallelism
             if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
@@ -74,7 +74,7 @@ class ReplayJob(Job):
     def _sender(self, archive: Archive) -> Send:
         target = self._settings.target
         if isinstance(target, StorageTarget):
-            return ToStorage(archive, target.kind, sending.portable(target.storage))
+            return ToStorage(archive, target.kind, senders.portable(target.storage))
         self._check_topic(target)
         audit = audit_settings(self._conf)
         return ToKafka(archive, target.topic, worker_producer.portable_producer(target.producer, audit, _APPLICATION))

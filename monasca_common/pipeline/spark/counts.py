@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
+
+
+#: Called with the numbers of records that were taken and rejected, and the newest event time of each partition.
+OnCounts = Callable[[int, int, Mapping[int, float]], None]
 
 
 @dataclass(frozen=True, slots=True)

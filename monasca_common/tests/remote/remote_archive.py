@@ -10,8 +10,8 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.pipeline.archive import manifest
-from monasca_common.pipeline.archive.file_systems import open_file_system
-from monasca_common.pipeline.replay.sending import Counting
+from monasca_common.pipeline.archive.store import open_file_system
+from monasca_common.pipeline.replay.senders import MatchingCount
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.tests.functional.pipeline.archive_case import Watch, expected_rows, metric
 
@@ -54,7 +54,7 @@ class RemoteCompaction(RemoteArchive):
             died = self.run_command(self.configuration(), "compact", "--to", to_ms, fail_points=f"{fail_point}=kill")
             self.assertEqual(-signal.SIGKILL, died.returncode, died.stderr)
             self.compact()
-            self.archive = self.archiving()
+            self.archive = self.archiver()
             self.archive.step()  # which also removes what the dead one has staged
             self.assert_exact(files=6)
             self.archive_some()
@@ -69,7 +69,7 @@ class RemoteReplay(RemoteArchive):
     def test_a_replay_that_is_killed_and_repeated_stores_each_row_once(self):
         sent = [metric(number) for number in range(60)]
         self.publish(sent)
-        archiving = self.archiving(max_offsets_per_trigger=20)
+        archiving = self.archiver(max_offsets_per_trigger=20)
         while archiving.step().behind:
             pass
         url = self.new_database()
@@ -83,7 +83,7 @@ class RemoteReplay(RemoteArchive):
             self.assertEqual(expected_rows([record.value for record in sent]), self.rows_of(url))
 
     def assert_no_replay(self):
-        error = self.assertRaises(ConfigurationError, self.replay, Counting(self.archive()))
+        error = self.assertRaises(ConfigurationError, self.replay, MatchingCount(self.archive()))
         path = self.location.partition("://")[2].removeprefix(self.authority)
         self.assertIn(f"{path}/topic={self.topic} does not exist", str(error))
 
@@ -94,7 +94,7 @@ class RemoteReplay(RemoteArchive):
 def go_on_under_watch(case):
     """Another process goes on with what is committed, and readers look meanwhile."""
     with Watch(case) as watch:
-        case.archiving().step()
+        case.archiver().step()
         watch.look()
     case.assertEqual([], watch.faults)
     case.assertEqual([], case.staged_files())
@@ -102,4 +102,4 @@ def go_on_under_watch(case):
 
 def die_before_placing(case):
     with failpoints.armed("archive.before_rename", "raise"):
-        case.assertRaises(FailPointReached, case.archiving().step)
+        case.assertRaises(FailPointReached, case.archiver().step)

@@ -51,25 +51,25 @@ class S3PlacingTest(S3Archive, ArchiveCase):
 
     def test_what_s3_cannot_move_is_refused_before_it_is_committed(self):
         sent = self.publish([metric(1)])
-        archiving = self.archiving()
+        archiving = self.archiver()
         archiving._store.largest_bytes = 10
         error = self.assertRaises(ConfigurationError, archiving.step)
         self.assertIn("max_offsets_per_trigger", str(error))
         self.assertEqual([], self.manifest())
-        self.archiving().step()
+        self.archiver().step()
         self.assert_archived_once(sent)
 
     def test_a_bucket_that_is_missing_is_named(self):
         self.publish([metric(1)])
         self.location = "s3://no-such-bucket/archive"
-        error = self.assertRaises(ArchiveUnavailable, self.archiving().step)
+        error = self.assertRaises(ArchiveUnavailable, self.archiver().step)
         self.assertIn("no-such-bucket", str(error))
 
     def test_mutant_that_trusts_what_was_placed_before(self):
         """It removes what is staged, instead of placing what is committed."""
         sent = self.publish(metric(number) for number in range(12))
         die_before_placing(self)
-        archiving = self.archiving()
+        archiving = self.archiver()
         for file in self.committed():
             archiving._store.remove_file(file.staged)
         self.assertRaises(ArchiveDamaged, archiving.step)

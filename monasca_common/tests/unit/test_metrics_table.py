@@ -31,9 +31,9 @@ from monasca_common.persister.status_server import metrics
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.gauges import GaugesCollector, lost_transitions
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
+from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.jobs.metrics import _Board
-from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.runtime.health import ServiceHealth
 from monasca_common.runtime.status_server import HealthCollector

@@ -16,9 +16,9 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.gauges import GaugesCollector, lost_transitions
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
+from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting

@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import Record
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.pipeline.archive.batch import Archiving
-from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.batch import Archiver
+from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.jobs.job import JobWatcher
-from monasca_common.pipeline.replay import sending
+from monasca_common.pipeline.replay import senders
 from monasca_common.pipeline.replay.batch import Replay
-from monasca_common.pipeline.replay.sending import Archive
+from monasca_common.pipeline.replay.senders import Archive
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.storage import StorageSettings
@@ -94,12 +94,12 @@ class ArchiveCase(KafkaPipelineCase):
 
     # The archive
 
-    def archiving(self, *, clock=None, retention_days=0, columns="raw", **changes):
+    def archiver(self, *, clock=None, retention_days=0, columns="raw", **changes):
         stream = self.stream(**changes)
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
         settings = ArchiveSettings((stream,), str(self.location), columns=columns, retention_days=retention_days)
-        return Archiving(self.spark, settings, stream, topic, self.offset_store, clock)
+        return Archiver(self.spark, settings, stream, topic, self.offset_store, clock)
 
     @property
     def readers_location(self):
@@ -151,11 +151,11 @@ class ArchiveCase(KafkaPipelineCase):
     def to_kafka(self, topic, *, publish_timeout_seconds=10.0, **selection):
         producer = replace(self.stream().producer, publish_timeout_seconds=publish_timeout_seconds)
         settings = worker_producer.portable_producer(producer, None, "")
-        return sending.ToKafka(self.archive(**selection), topic, settings)
+        return senders.ToKafka(self.archive(**selection), topic, settings)
 
     def to_storage(self, url, *, kind=Kind.METRICS, retention_days=36_500, **selection):
         settings = StorageSettings(self.database, url, default_retention_days=retention_days)
-        return sending.ToStorage(self.archive(**selection), kind, sending.portable(settings))
+        return senders.ToStorage(self.archive(**selection), kind, senders.portable(settings))
 
     def rows_of(self, url):
         """{(series, time): (value, version)}; fails where a key is there twice."""

@@ -24,7 +24,7 @@ from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.aggregate.batch import Aggregation
 from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
-from monasca_common.pipeline.archive.batch import Archiving
+from monasca_common.pipeline.archive.batch import Archiver
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.backfill.history import History
 from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
@@ -140,7 +140,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         spark = self.useFixture(SharedSpark()).session
         location = str(self.folder / "archive")
         with SourceTopic(stream.consumer) as topic:
-            Archiving(spark, ArchiveSettings((stream,), location), stream, topic, self.offset_store).step()
+            Archiver(spark, ArchiveSettings((stream,), location), stream, topic, self.offset_store).step()
             source = Source(stream.group, stream.topic, topic.topic_id())
         return History(spark, location, source, self.offset_store, 0)
 
@@ -219,11 +219,11 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         settings = AggregateSettings(stream, specs, self.topic, PUBLISHER, emit, slack_seconds, retention_days, **own)
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
-        outbox = PeriodPublisher(
+        publisher = PeriodPublisher(
             self.offset_store, self.producer, self.topic, PUBLISHER, Closing(specs, slack_seconds * 1000), emit
         )
         spark = self.useFixture(SharedSpark()).session
-        return Aggregation(spark, settings, topic, self.offset_store, outbox, clock)
+        return Aggregation(spark, settings, topic, self.offset_store, publisher, clock)
 
     def until_quiet(self, aggregation):
         """Steps until nothing is left and nothing is published; their sum by name."""

@@ -11,9 +11,9 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.archive import batch, manifest
-from monasca_common.pipeline.archive.batch import Archiving
+from monasca_common.pipeline.archive.batch import Archiver
 from monasca_common.pipeline.errors import AlreadyArchived, Fenced, StagingLost
-from monasca_common.pipeline.jobs.timing import PartitionLag
+from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.source import offset_store
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.storage.sql.tables import kafka_offset
@@ -46,7 +46,7 @@ class ArchiveTest(ArchiveCase):
         ]
         self.producer.publish(self.topic, records)
 
-        report = self.archiving(clock=SetClock(kafka_ms + 9000)).step()
+        report = self.archiver(clock=SetClock(kafka_ms + 9000)).step()
 
         self.assertEqual((6, 6, 2, 5), (report.offsets, report.records, report.undated, report.files))
         self.assertEqual({"plan", "write", "commit", "place"}, set(report.stage_seconds))
@@ -65,7 +65,7 @@ class ArchiveTest(ArchiveCase):
 
     def test_names_and_manifest_tell_the_offsets_of_each_file(self):
         sent = self.publish(metric(number) for number in range(40))
-        batch = self.archiving(max_offsets_per_trigger=20)
+        batch = self.archiver(max_offsets_per_trigger=20)
         reports = [batch.step(), batch.step(), batch.step()]
 
         self.assertEqual([(20, 20), (20, 0), (0, 0)], [(report.offsets, report.behind) for report in reports])
@@ -86,14 +86,14 @@ class ArchiveTest(ArchiveCase):
         other = self.new_topic(1)
         self.publish([metric(1)])
         self.publish([Record(metric(2).value, partition=0)], topic=other)
-        self.archiving().step()
-        self.archiving(topics=(other,)).step()
+        self.archiver().step()
+        self.archiver(topics=(other,)).step()
         self.assertEqual(sorted([(self.topic, 0, 0), (other, 0, 0)]), self.places())
 
     def test_hours_that_are_too_old_are_removed_whole(self):
         clock = SetClock(SIX_MS + 24 * HOUR_MS + 59 * 60_000)
         self.publish([metric(number, hours=3) for number in range(12)])
-        batch = self.archiving(clock=clock, retention_days=1)
+        batch = self.archiver(clock=clock, retention_days=1)
         self.assertEqual(0, batch.step().expired)  # the hour of six ends within what is kept
         clock.now_ms += HOUR_MS
 
@@ -108,28 +108,28 @@ class ArchiveTest(ArchiveCase):
     @periodic("test_hours_that_are_too_old_are_removed_whole is the smoke test")
     def test_a_removal_that_dies_is_finished(self):
         self.publish([metric(number) for number in range(12)])
-        self.archiving().step()
-        dying = self.archiving(clock=SetClock(SIX_MS + 400 * 24 * HOUR_MS), retention_days=1)
+        self.archiver().step()
+        dying = self.archiver(clock=SetClock(SIX_MS + 400 * 24 * HOUR_MS), retention_days=1)
         with mock.patch.object(manifest, "remove", side_effect=FailPointReached):
             self.assertRaises(FailPointReached, dying.step)
         self.assertEqual([], self.visible_files())
-        self.archiving().step()
+        self.archiver().step()
         self.assertEqual([], self.manifest())
 
     def test_another_group_may_not_archive_into_the_same_place(self):
         self.publish([metric(1)])
-        self.archiving().step()
-        error = self.assertRaises(ConfigurationError, self.archiving(group_id="another").step)
+        self.archiver().step()
+        error = self.assertRaises(ConfigurationError, self.archiver(group_id="another").step)
         self.assertIn(repr(self.group), str(error))
 
     # Rule 38
     @periodic("CrashTest repeats batches that are in place")
     def test_a_position_that_was_put_back_archives_nothing_twice(self):
         sent = self.publish(metric(number) for number in range(10))
-        self.archiving().step()
+        self.archiver().step()
         with self.offset_store.writing() as connection:
             connection.execute(kafka_offset.update().where(kafka_offset.c.partition == 1).values(next=2))
-        error = self.assertRaises(AlreadyArchived, self.archiving().step)
+        error = self.assertRaises(AlreadyArchived, self.archiver().step)
         self.assertIn("offsets reset` moves it to 5", str(error))
         self.assert_archived_once(sent)
 
@@ -141,7 +141,7 @@ class TogetherTest(ArchiveCase):
     def setUp(self):
         super().setUp()
         self.sent = self.publish(metric(number) for number in range(30))
-        self.one, self.other = self.archiving(), self.archiving()
+        self.one, self.other = self.archiver(), self.archiver()
 
     def meanwhile(self, deed, at="archive.after_write"):
         """``deed`` happens once, while a step is at that point."""
@@ -209,7 +209,7 @@ class CrashTest(ArchiveCase):
             self.assertEqual(-signal.SIGKILL, died.returncode, died.stderr)
             self.at_the_crash = self.visible_files(), self.staged_files()
             sent += self.publish(metric(number) for number in range(30, 40))
-            batch = self.archiving()
+            batch = self.archiver()
             batch.step()
             self.assertEqual(0, batch.step().records)
             watch.look()
@@ -250,8 +250,8 @@ class MutantTest(ArchiveCase):
         with Watch(self) as watch:
             self.watch = watch
             with failpoints.armed(fail_point, "raise"), contextlib.suppress(FailPointReached):
-                self.archiving().step()
-            self.archiving().step()
+                self.archiver().step()
+            self.archiver().step()
             watch.look()
         return watch.faults, sorted(place[1:] for place in self.places()) == sorted(place[1:] for place in sent)
 
@@ -278,10 +278,10 @@ class MutantTest(ArchiveCase):
 
     # Rule 38
     def test_mutant_that_forgets_what_was_committed(self):
-        def forgets(archiving, source):
-            archiving._store.remove_folder("_staging")
+        def forgets(archiver, source):
+            archiver._store.remove_folder("_staging")
 
-        with mock.patch.object(Archiving, "_recover", forgets):
+        with mock.patch.object(Archiver, "_recover", forgets):
             _, is_exact = self.fails("archive.before_rename")
         self.assertFalse(is_exact)
 
@@ -292,7 +292,7 @@ class MutantTest(ArchiveCase):
             mock.patch.object(batch.layout, "STAGING", "staging"),
             failpoints.armed("archive.after_write", "raise"),
         ):
-            self.assertRaises(FailPointReached, self.archiving().step)
+            self.assertRaises(FailPointReached, self.archiver().step)
         self.assertNotEqual([], self.visible_files())
 
     def test_mutant_that_copies_into_place(self):

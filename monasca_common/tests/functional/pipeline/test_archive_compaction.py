@@ -43,7 +43,7 @@ class CompactionCase(ArchiveCase):
     def setUp(self):
         super().setUp()
         self.sent = []
-        self.archive = self.archiving()
+        self.archive = self.archiver()
         for _ in range(3):
             self.archive_some()
 
@@ -118,7 +118,7 @@ class CompactionTest(CompactionCase):
     def test_of_two_that_compact_one_is_told(self):
         with self.meanwhile("compaction.after_write", self.compact):
             self.assertRaises(StagingLost, self.compact)
-        self.archiving().step()
+        self.archiver().step()
         self.assert_exact(files=6)
 
     def meanwhile(self, point, deed):
@@ -172,7 +172,7 @@ class CompactionCrashPostgresqlTest(CompactionCrashCase):
 
     def test_the_archive_does_the_rest(self):
         def start():
-            self.archive = self.archiving()
+            self.archive = self.archiver()
             self.archive.step()
 
         self.die_and(start)

@@ -7,11 +7,11 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
-from monasca_common.pipeline.archive import reading
+from monasca_common.pipeline.archive import reader
 from monasca_common.pipeline.archive.layout import HOUR_MS
-from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.archive.writing import HourFiles
+from monasca_common.pipeline.archive.writer import HourFiles
 from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark
 from monasca_common.tests.unit.persister import envelopes
 
@@ -53,8 +53,8 @@ class HourFilesTest(base.BaseTestCase):
         )
 
     def read(self, file, **selection):
-        found = reading.read(self.store, file.staged, Selection(**selection))
-        return [message for part in found for message in reading.messages("metrics", part)]
+        found = reader.read(self.store, file.staged, Selection(**selection))
+        return [message for part in found for message in reader.messages("metrics", part)]
 
     def test_records_of_one_hour_are_one_file(self):
         staged = self.write((0, 1, 5), (0, 2, 5), (0, 4, 5))

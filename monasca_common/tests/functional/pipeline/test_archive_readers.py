@@ -29,11 +29,11 @@ class ReadersTest(ArchiveCase):
     def setUp(self):
         super().setUp()
         self.publish([metric(number) for number in range(12)])
-        archiving = self.archiving(columns="parsed")
-        archiving.step()
+        archiver = self.archiver(columns="parsed")
+        archiver.step()
         self.publish([metric(number, hours=1) for number in range(10)])
         with failpoints.armed("archive.after_write", "raise"):
-            self.assertRaises(FailPointReached, archiving.step)
+            self.assertRaises(FailPointReached, archiver.step)
         self.assertNotEqual([], self.staged_files())
         self.addCleanup(time.tzset)
 

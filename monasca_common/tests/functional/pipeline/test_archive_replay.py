@@ -12,12 +12,12 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.processor.retry import RetryPolicy
-from monasca_common.pipeline.archive import reading
+from monasca_common.pipeline.archive import reader
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.jobs.activity import JobState
 from monasca_common.pipeline.patterns import Pattern
-from monasca_common.pipeline.replay import sending
-from monasca_common.pipeline.replay.sending import Counting
+from monasca_common.pipeline.replay import senders
+from monasca_common.pipeline.replay.senders import MatchingCount
 from monasca_common.pipeline.status import job_statuses
 from monasca_common.storage.base import Kind
 from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, expected_rows, metric
@@ -52,7 +52,7 @@ class ReplayToKafkaTest(ArchiveCase):
             for number in range(20)
         )
         original = sorted(map(facts, self.read(self.topic)))
-        self.archiving().step()
+        self.archiver().step()
 
         progress = self.replay(self.to_kafka(self.target))
 
@@ -64,7 +64,7 @@ class ReplayToKafkaTest(ArchiveCase):
     def test_a_message_without_an_id_gets_the_one_that_readers_gave_it(self):
         plain = self.producer_without_ids()
         plain.publish(self.topic, [Record(envelopes.log(1), partition=1)]).raise_for_undelivered()
-        self.archiving().step()
+        self.archiver().step()
         self.replay(self.to_kafka(self.target))
         (message,) = self.replayed()
         self.assertEqual([("message-id", f"{self.topic}/1/0".encode())], message.headers())
@@ -82,7 +82,7 @@ class ReplayToKafkaTest(ArchiveCase):
     def test_a_range_and_a_filter_choose(self):
         self.publish([metric(number) for number in range(12)])  # of six, seven and eight o'clock
         self.publish([b"no json", envelopes.event(0, now_ms=SIX_MS + HOUR_MS + 5)])
-        self.archiving().step()
+        self.archiver().step()
         seven = {"from_ms": SIX_MS + HOUR_MS + 4000, "to_ms": SIX_MS + HOUR_MS + 10_000}
         for selection, count in (
             (seven, 2),  # those of 4 and 7 seconds after; that of 10 is beyond
@@ -93,22 +93,22 @@ class ReplayToKafkaTest(ArchiveCase):
             ({"from_ms": SIX_MS + 100 * HOUR_MS}, 1),  # no json: filed by Kafka's time, which is now
             ({}, 14),
         ):
-            progress = self.replay(Counting(self.archive(**selection)))
+            progress = self.replay(MatchingCount(self.archive(**selection)))
             self.assertEqual(count, progress.results.get("matching", 0), selection)
         self.replay(self.to_kafka(self.target, **seven))
         self.assertEqual(2, len(self.replayed()))
 
     def test_a_dry_run_counts_by_hour_and_sends_nothing(self):
         self.publish([metric(number) for number in range(12)])
-        self.archiving().step()
-        progress = self.replay(Counting(self.archive(from_ms=SIX_MS, to_ms=SIX_MS + 2 * HOUR_MS)))
+        self.archiver().step()
+        progress = self.replay(MatchingCount(self.archive(from_ms=SIX_MS, to_ms=SIX_MS + 2 * HOUR_MS)))
         hours = {"2026-01-01T06:00Z": 4, "2026-01-01T07:00Z": 4}
         self.assertEqual({"matching": 8} | hours, progress.results)
         self.assertEqual([], self.replayed())
 
     def test_what_was_not_sent_is_told_and_can_be_repeated(self):
         self.publish([metric(number) for number in range(12)])
-        self.archiving().step()
+        self.archiver().step()
         quickly = RetryPolicy(attempts=2, backoff_seconds=0.01, max_backoff_seconds=0.01)
         send = self.to_kafka("no-such-topic", publish_timeout_seconds=0.5)
         error = self.assertRaises(ReplayFailed, self.replay, send, retries=quickly)
@@ -133,13 +133,13 @@ class ReplayToStorageTest(ArchiveCase):
         values += [measured(number, number / 3, created=CREATED + 1) for number in range(20)]
         chance.shuffle(values)
         self.publish(values)
-        archiving = self.archiving(max_offsets_per_trigger=30)
-        while archiving.step().behind:
+        archiver = self.archiver(max_offsets_per_trigger=30)
+        while archiver.step().behind:
             pass
-        find_files = reading.find_files
+        find_files = reader.find_files
         for order in (list, lambda paths: chance.sample(paths, len(paths))):
             url = self.new_database()
-            with mock.patch.object(reading, "find_files", lambda *args, order=order: order(find_files(*args))):
+            with mock.patch.object(reader, "find_files", lambda *args, order=order: order(find_files(*args))):
                 results = self.replay(self.to_storage(url)).results
             self.assertEqual(expected_rows(values), self.rows_of(url))
             self.assertEqual(110, results["stored"] + results["repeated"] + results["conflicting"])
@@ -156,7 +156,7 @@ class ReplayToStorageTest(ArchiveCase):
         old = [measured(number, 1.0) for number in range(10)]
         new = [measured(number, 2.0, created=CREATED + 60) for number in range(5)]
         self.publish(old)
-        self.archiving().step()
+        self.archiver().step()
         url = self.new_database()
         self.store(url, new)
 
@@ -171,16 +171,16 @@ class ReplayToStorageTest(ArchiveCase):
         self.location, location = self.folder / "other", self.location
         self.group, group = "other", self.group
         self.publish(values)
-        self.archiving().step()
+        self.archiver().step()
         self.replay(self.to_storage(url))
         self.topic, self.location, self.group = topic, location, group
 
     # Rule 39
     def test_a_replay_that_dies_and_is_repeated_doubles_nothing(self):
         self.publish([metric(number) for number in range(60)])
-        self.archiving(max_offsets_per_trigger=20).step()
-        archiving = self.archiving(max_offsets_per_trigger=20)
-        while archiving.step().behind:
+        self.archiver(max_offsets_per_trigger=20).step()
+        archiver = self.archiver(max_offsets_per_trigger=20)
+        while archiver.step().behind:
             pass
         url = self.new_database()
         send = self.to_storage(url)
@@ -195,11 +195,11 @@ class ReplayToStorageTest(ArchiveCase):
         self.assertEqual(60, len(self.rows_of(url)))
 
 
-class NewKeys(sending.ToStorage):
+class NewKeys(senders.ToStorage):
     """Where it works, on the executor, ids are not kept."""
 
     def __call__(self, path):
-        with mock.patch.object(sending, "_row_key", lambda message: random.randbytes(8)):
+        with mock.patch.object(senders, "_row_key", lambda message: random.randbytes(8)):
             return super().__call__(path)
 
 
@@ -211,7 +211,7 @@ class ReplayToPostgresqlTest(ReplayToStorageTest):
 class WhatBecomesOfRowsTest(ArchiveCase):
     def test_what_is_no_row_or_too_old_is_counted_and_the_rest_stored(self):
         self.publish([metric(1), b"no json", envelopes.metric(0, creation_time=1)])
-        self.archiving().step()
+        self.archiver().step()
         url = self.new_database()
         results = self.replay(self.to_storage(url, retention_days=100)).results
         self.assertEqual((1, 1), (results["unreadable"], results["refused"]))
@@ -219,7 +219,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
 
     def test_logs_are_known_by_their_ids(self):
         self.publish([Record(envelopes.log(number), message_id=b"%d" % number) for number in range(6)])
-        self.archiving().step()
+        self.archiver().step()
         url = self.new_database()
         send = self.to_storage(url, kind=Kind.LOGS)
         self.assertEqual(6, self.replay(send).results["stored"])
@@ -228,7 +228,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
     # Rule 39
     def test_mutant_that_makes_new_keys(self):
         self.publish([Record(envelopes.log(number)) for number in range(6)])
-        self.archiving().step()
+        self.archiver().step()
         url = self.new_database()
         kept = self.to_storage(url, kind=Kind.LOGS)
         send = NewKeys(kept.archive, kept.kind, kept.storage)
@@ -266,7 +266,7 @@ class CommandTest(ArchiveCase):
     @periodic("a dry run of ReplayToKafkaTest counts the same")
     def test_a_replay_counts_and_sends_nothing_without_execute(self):
         self.publish(metric(number) for number in range(12))
-        self.archiving().step()
+        self.archiver().step()
         url = self.new_database()
         configuration = self.configuration(replay="to = storage", url=url, name="replay")
         arguments = ["replay", "--from", "2026-01-01T06:00:00Z", "--to", "2026-01-01T08:00:00Z"]

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.pipeline.archive.event_time import LATEST_MS, kafka_ms, with_own_ms
+from monasca_common.pipeline.archive.writer import LATEST_MS, kafka_ms, with_own_ms
 from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark
 from monasca_common.tests.unit.models import hostile
 from monasca_common.tests.unit.persister import envelopes

@@ -167,7 +167,7 @@ class CrashTest(DuplicatesCase):
         self.fill(0, 1)
         first.step()
         self.again(b"a", 0)
-        stage = first._computing.stage
+        stage = first._partials.stage
 
         def overtaken(*arguments, **options):
             staged = stage(*arguments, **options)
@@ -177,7 +177,7 @@ class CrashTest(DuplicatesCase):
                 self.assertEqual(1, second.step().records // 2)
             return staged
 
-        with mock.patch.object(first._computing, "stage", overtaken):
+        with mock.patch.object(first._partials, "stage", overtaken):
             self.assertRaises(Fenced, first.step)
         self.assertEqual(1, first.step().duplicates)
         self.assert_exact()

@@ -9,8 +9,8 @@ from oslo_config import cfg
 from monasca_common.devbroker import ports
 from monasca_common.pipeline.backfill import job
 from monasca_common.pipeline.jobs import activity
+from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
-from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.pipeline.spark import session
 from monasca_common.tests.functional.pipeline.pipeline_case import NOON_MS, CpuCase, SharedSpark, cpu

@@ -226,14 +226,14 @@ class FenceCase(StreamCase):
         """A second job does all of the first one's batch while that is computed."""
         self.send(cpu(1, 1), cpu(2, 2, "b"), cpu(14, 4))
         first, second = self.job(), self.job()
-        stage = first._computing.stage
+        stage = first._partials.stage
 
         def overtaken(*arguments, **options):
             staged = stage(*arguments, **options)
             second.step()
             return staged
 
-        with mock.patch.object(first._computing, "stage", overtaken):
+        with mock.patch.object(first._partials, "stage", overtaken):
             return first, first.step()
 
 
@@ -359,10 +359,10 @@ def clears_first():
     """A period is noted as published, and then sent."""
     publish = PeriodPublisher._publish
 
-    def published(outbox, due):
-        outbox._clear(due)
+    def published(publisher, due):
+        publisher._clear(due)
         failpoints.fail_point("pipeline.before_clearing")
-        return publish(outbox, due)
+        return publish(publisher, due)
 
     with mock.patch.object(PeriodPublisher, "_publish", published):
         yield

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.unit.pipeline.aggregate.test_missing_columns import MissingColumnsChecks
+from monasca_common.tests.unit.pipeline.aggregate.test_batch import MissingColumnsChecks
 from monasca_common.tests.unit.pipeline.aggregate.test_usage_table import GoldenMerge, SketchMerge
 
 

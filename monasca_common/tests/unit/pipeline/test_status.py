@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from testtools.matchers import Contains
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.settings import JobStatusSettings
 
 

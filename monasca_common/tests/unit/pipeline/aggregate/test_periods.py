@@ -11,7 +11,7 @@ from monasca_common import pipeline
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail
-from monasca_common.pipeline.aggregate import periods, spool, usage_table
+from monasca_common.pipeline.aggregate import output, periods, usage_table
 from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher
 from monasca_common.storage.sql.tables import aggregate_period
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
@@ -29,7 +29,7 @@ START_MS = 1_767_268_800_000
 SLACK_MS = 600_000
 
 
-class OutboxCase(DatabaseCase):
+class PublisherCase(DatabaseCase):
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
@@ -42,7 +42,7 @@ class OutboxCase(DatabaseCase):
         row = shipped_row("cpu_total_host", aggregated_metric_name="agg", **parameters)
         return specifications([pre_row("cpu", "cpu_total_host")], [row])
 
-    def outbox(self, emit="update", specs=None, **producer):
+    def publisher(self, emit="update", specs=None, **producer):
         closing = Closing(specs or self.specs, SLACK_MS)
         return PeriodPublisher(self.offset_store, self.kafka.producer(**producer), "metrics", PUBLISHER, closing, emit)
 
@@ -81,28 +81,28 @@ class OutboxCase(DatabaseCase):
         return self.rows(aggregate_period, "version", "published", "provisional")
 
 
-class DueTest(OutboxCase):
+class DueTest(PublisherCase):
     def test_what_has_changed_is_published_once(self):
         self.add(1.0, 2.0)
-        box = self.outbox()
-        published = box.publish(self.now_ms)
+        publisher = self.publisher()
+        published = publisher.publish(self.now_ms)
         self.assertEqual((1, 2, 0), (published.periods, published.messages, published.undelivered))
-        self.assertEqual(0, box.publish(self.now_ms).messages)
-        self.assertEqual(0, self.outbox().publish(self.now_ms).messages)
+        self.assertEqual(0, publisher.publish(self.now_ms).messages)
+        self.assertEqual(0, self.publisher().publish(self.now_ms).messages)
         self.assertEqual([("a", 1.0), ("b", 2.0)], [row[1:3] for row in self.log()])
 
     def test_more_than_the_producer_has_room_for_is_published_bit_by_bit(self):
         self.add(*map(float, range(8)))
-        published = self.outbox(budget_messages=4).publish(self.now_ms)
+        published = self.publisher(budget_messages=4).publish(self.now_ms)
         self.assertEqual((8, 0), (published.messages, published.undelivered))
         self.assertEqual([*"abcdefgh"], [row[1] for row in self.log()])
 
     def test_a_change_has_a_greater_version_though_the_clock_stands_still_or_goes_back(self):
-        box, versions = self.outbox(), []
+        publisher, versions = self.publisher(), []
         for step_ms in (0, 0, -5_000, 10):
             self.now_ms += step_ms
             self.add(1.0)
-            box.publish(self.now_ms)
+            publisher.publish(self.now_ms)
             versions.append(self.log()[-1][3])
         self.assertEqual(sorted(set(versions)), versions)
         self.assertEqual(4, len(versions))
@@ -110,14 +110,14 @@ class DueTest(OutboxCase):
     def test_periods_change_on_their_own(self):
         self.add(1.0)
         self.add(5.0, hour=-1)
-        box = self.outbox()
-        self.assertEqual(2, box.publish(self.now_ms).periods)
+        publisher = self.publisher()
+        self.assertEqual(2, publisher.publish(self.now_ms).periods)
         self.add(7.0, hour=-1)
-        self.assertEqual(1, box.publish(self.now_ms).periods)
+        self.assertEqual(1, publisher.publish(self.now_ms).periods)
 
     def test_a_change_while_it_is_published_is_due_again(self):
         self.add(1.0)
-        box = self.outbox()
+        publisher = self.publisher()
         deliver = PeriodPublisher._deliver
 
         def overtaken(self_, records):
@@ -125,14 +125,14 @@ class DueTest(OutboxCase):
             return deliver(self_, records)
 
         with mock.patch.object(PeriodPublisher, "_deliver", overtaken):
-            box.publish(self.now_ms)
-        self.assertEqual(1, box.publish(self.now_ms).messages)
+            publisher.publish(self.now_ms)
+        self.assertEqual(1, publisher.publish(self.now_ms).messages)
         self.assertEqual([1.0, 2.0], [row[2] for row in self.log()])  # the average of one and of both
-        self.assertEqual(0, box.publish(self.now_ms).messages)
+        self.assertEqual(0, publisher.publish(self.now_ms).messages)
 
     def test_two_that_publish_the_same_send_the_same(self):
         self.add(1.0, 2.0)
-        first, second = self.outbox(), self.outbox()
+        first, second = self.publisher(), self.publisher()
         deliver = PeriodPublisher._deliver
 
         def overtaken(self_, records):
@@ -149,40 +149,40 @@ class DueTest(OutboxCase):
         with self.offset_store.writing() as connection:
             period = Period(self.specs.transforms["cpu_total_host"].id, START_MS)
             periods.touch(connection, "other", [period], Closing(self.specs, 0), self.now_ms)
-        self.assertEqual(0, self.outbox().publish(self.now_ms).periods)
+        self.assertEqual(0, self.publisher().publish(self.now_ms).periods)
 
     def test_what_is_due_for_other_specifications_waits(self):
         self.add(1.0)
         other = self.by_host(filter_by_list=[FILTER])
-        self.assertEqual(0, self.outbox(specs=other).publish(self.now_ms).periods)
-        self.assertEqual(1, self.outbox().publish(self.now_ms).periods)
+        self.assertEqual(0, self.publisher(specs=other).publish(self.now_ms).periods)
+        self.assertEqual(1, self.publisher().publish(self.now_ms).periods)
 
 
 FILTER = {"field_to_filter": "host", "filter_expression": "x", "filter_operation": "include"}
 
 
-class CrashTest(OutboxCase):
+class CrashTest(PublisherCase):
     def test_between_delivery_and_clearing_the_repeat_has_the_same_ids_and_the_same_bytes(self):
         self.add(1.0, 2.0)
         with failpoints.armed("pipeline.before_clearing", "raise"):
-            self.assertRaises(failpoints.FailPointReached, self.outbox().publish, self.now_ms)
-        self.assertEqual(2, self.outbox().publish(self.now_ms + 90_000).messages)
+            self.assertRaises(failpoints.FailPointReached, self.publisher().publish, self.now_ms)
+        self.assertEqual(2, self.publisher().publish(self.now_ms + 90_000).messages)
         rows = self.log()
         self.assertEqual(rows[:2], rows[2:])
 
     def test_what_is_not_delivered_stays_due(self):
         self.add(1.0, 2.0)
-        box = self.outbox()
+        publisher = self.publisher()
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=2)
-        self.assertEqual((2, 1), (box.publish(self.now_ms).messages, len(self.log())))
-        published = box.publish(self.now_ms)
+        self.assertEqual((2, 1), (publisher.publish(self.now_ms).messages, len(self.log())))
+        published = publisher.publish(self.now_ms)
         self.assertEqual((2, 0), (published.messages, published.undelivered))
         self.assertEqual({"a", "b"}, {row[1] for row in self.log()})
         self.assertEqual(2, len(set(self.log())))
 
     def test_mutant_that_clears_before_delivery_loses_what_is_not_delivered(self):
         self.add(1.0)
-        box = self.outbox()
+        publisher = self.publisher()
         publish = PeriodPublisher._publish
 
         def published(self_, due):
@@ -194,56 +194,56 @@ class CrashTest(OutboxCase):
             mock.patch.object(PeriodPublisher, "_publish", published),
             failpoints.armed("pipeline.before_clearing", "raise"),
         ):
-            self.assertRaises(failpoints.FailPointReached, box.publish, self.now_ms)
-        self.assertEqual(0, box.publish(self.now_ms).messages)
+            self.assertRaises(failpoints.FailPointReached, publisher.publish, self.now_ms)
+        self.assertEqual(0, publisher.publish(self.now_ms).messages)
         self.assertEqual([], self.log())
 
 
-class ManyTest(OutboxCase):
+class ManyTest(PublisherCase):
     """More messages than a bulk: a spool in a file, and several threads."""
 
     def setUp(self):
         super().setUp()
-        self.useFixture(fixtures.MockPatchObject(spool, "BULK", 2))
-        self.useFixture(fixtures.MockPatchObject(spool, "IN_MEMORY_BYTES", 1))
+        self.useFixture(fixtures.MockPatchObject(output, "BULK", 2))
+        self.useFixture(fixtures.MockPatchObject(output, "IN_MEMORY_BYTES", 1))
         self.add(1.0, 2.0, 3.0, 4.0, 5.0)
 
     def test_all_of_them_are_published_once(self):
-        published = self.outbox().publish(self.now_ms)
+        published = self.publisher().publish(self.now_ms)
         self.assertEqual((5, 0), (published.messages, published.undelivered))
         self.assertEqual([("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0), ("e", 5.0)], sorted(self.values()))
 
     def test_bulks_wait_for_their_answers_at_the_same_time(self):
-        box = self.outbox()
-        publish, both = box._publish_bulk, threading.Barrier(3)
+        publisher = self.publisher()
+        publish, both = publisher._publish_bulk, threading.Barrier(3)
 
         def waiting(bulk):
             both.wait(60)  # breaks if they take turns
             return publish(bulk)
 
-        with mock.patch.object(box, "_publish_bulk", waiting):
-            self.assertEqual(0, box.publish(self.now_ms).undelivered)
+        with mock.patch.object(publisher, "_publish_bulk", waiting):
+            self.assertEqual(0, publisher.publish(self.now_ms).undelivered)
         self.assertEqual(5, len(self.log()))
 
     def test_what_one_bulk_leaves_undelivered_keeps_the_period_due(self):
-        box = self.outbox()
+        publisher = self.publisher()
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=3)
-        self.assertEqual(1, box.publish(self.now_ms).undelivered)
-        self.assertEqual(0, box.publish(self.now_ms).undelivered)
+        self.assertEqual(1, publisher.publish(self.now_ms).undelivered)
+        self.assertEqual(0, publisher.publish(self.now_ms).undelivered)
         self.assertEqual(5, len(set(self.values())))
 
     def values(self):
         return [row[1:3] for row in self.log()]
 
 
-class ClosingTest(OutboxCase):
+class ClosingTest(PublisherCase):
     END_MS = START_MS + HOUR_MS + SLACK_MS
 
     def test_a_period_that_is_over_is_published_without_its_mark(self):
         self.add(1.0)
-        box = self.outbox()
+        publisher = self.publisher()
         for now_ms, messages in ((self.now_ms, 1), (self.END_MS - 1, 0), (self.END_MS, 1), (self.END_MS + 1, 0)):
-            self.assertEqual(messages, box.publish(now_ms).messages)
+            self.assertEqual(messages, publisher.publish(now_ms).messages)
         (first_id, *_, first_version, first_marked), (second_id, *_, second_version, second_marked) = self.log()
         self.assertEqual((True, False), (first_marked, second_marked))
         self.assertGreater(second_version, first_version)
@@ -251,18 +251,20 @@ class ClosingTest(OutboxCase):
 
     def test_final_rows_wait_until_it_is_over(self):
         self.add(1.0)
-        box = self.outbox("final")
-        self.assertEqual([0, 0, 1], [box.publish(at).messages for at in (self.now_ms, self.END_MS - 1, self.END_MS)])
+        publisher = self.publisher("final")
+        self.assertEqual(
+            [0, 0, 1], [publisher.publish(at).messages for at in (self.now_ms, self.END_MS - 1, self.END_MS)]
+        )
         self.now_ms = self.END_MS + 5
         self.add(3.0)
-        self.assertEqual(1, box.publish(self.now_ms).messages)
+        self.assertEqual(1, publisher.publish(self.now_ms).messages)
         self.assertEqual([(1.0, False), (2.0, False)], [(row[2], row[4]) for row in self.log()])
 
     def test_the_mark_is_decided_where_a_repeat_finds_it(self):
         self.add(1.0)
         with failpoints.armed("pipeline.before_clearing", "raise"):
-            self.assertRaises(failpoints.FailPointReached, self.outbox().publish, self.END_MS - 1)
-        self.outbox().publish(self.END_MS)
+            self.assertRaises(failpoints.FailPointReached, self.publisher().publish, self.END_MS - 1)
+        self.publisher().publish(self.END_MS)
         self.assertEqual([True, False], [row[4] for row in self.log()])
         self.assertEqual(2, len({row[3] for row in self.log()}))
 

@@ -2,7 +2,7 @@
 from monasca_common.pipeline import Partial, Reading
 from monasca_common.pipeline.aggregate import periods, usage_table
 from monasca_common.pipeline.aggregate.periods import Closing, Period
-from monasca_common.pipeline.aggregate.retention import Retention
+from monasca_common.pipeline.aggregate.usage_table import Retention
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_usage
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, pre_row, shipped_row, specifications

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.pipeline.archive import layout
-from monasca_common.pipeline.archive.event_time import LATEST_MS
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
+from monasca_common.pipeline.archive.writer import LATEST_MS
 
 SIX_MS = 1_767_247_200_000
 

@@ -11,10 +11,10 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive import store
-from monasca_common.pipeline.archive.batch import check_owner, rename_padded_hours
+from monasca_common.pipeline.archive.batch import check_owner
 from monasca_common.pipeline.archive.layout import Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile
-from monasca_common.pipeline.archive.placing import Placing
+from monasca_common.pipeline.archive.placement import Placement
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
@@ -130,15 +130,6 @@ class StoreTest(base.BaseTestCase):
         self.assertEqual(["t/f/a"], self.files("t"))
         self.assertEqual([self.folder], list(self.folder.parent.glob(f"*{self.folder.name}*")))
 
-    def test_hours_of_two_digits_are_renamed(self):
-        for path in ("date=2026-01-31/hour=06/a", "date=2026-01-31/hour=16/b", "date=2026-01-31/hour=6/c", "x/y/d"):
-            self.put(f"topic=t/{path}")
-        for _ in range(2):
-            rename_padded_hours(self.store, "t")
-        expected = ["date=2026-01-31/hour=16/b", "date=2026-01-31/hour=6/a", "date=2026-01-31/hour=6/c", "x/y/d"]
-        self.assertEqual([f"topic=t/{path}" for path in expected], self.files("topic=t"))
-        self.assertEqual(["hour=16", "hour=6"], sorted(self.store.folders("topic=t/date=2026-01-31")))
-
     def test_to_remove_what_is_gone_is_no_error(self):
         self.put("t/one")
         for _ in range(2):
@@ -213,7 +204,7 @@ class StoreTest(base.BaseTestCase):
     def test_what_cannot_be_moved_is_refused_before_it_is_committed(self):
         self.put("_staging/a")
         file = ArchivedFile("t", 0, Offsets(0, 0, 1), 2, 4, "b", "_staging/a")
-        placing = Placing(self.store, mock.sentinel.offset_store)
+        placing = Placement(self.store, mock.sentinel.offset_store)
         placing.check_staged([file])
         self.store.largest_bytes = 3
         error = self.assertRaises(ConfigurationError, placing.check_staged, [file])

@@ -11,8 +11,8 @@ from testtools.matchers import EndsWith
 
 from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
-from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.storage.errors import StorageUnavailable
 
 

@@ -6,10 +6,10 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive import layout
-from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.pipeline.replay.batch import Replay
-from monasca_common.pipeline.replay.sending import Archive, Counting
+from monasca_common.pipeline.replay.senders import Archive, MatchingCount
 
 
 class MissingArchiveTest(base.BaseTestCase):
@@ -20,7 +20,7 @@ class MissingArchiveTest(base.BaseTestCase):
     def replay(self):
         """Without files there is nothing to do for Spark."""
         archive = Archive(str(self.folder), "metrics", Selection())
-        return Replay(None, archive, Counting(archive), tasks=1).run(JobWatcher())
+        return Replay(None, archive, MatchingCount(archive), tasks=1).run(JobWatcher())
 
     def test_a_location_that_is_not_there_is_an_error_with_its_path(self):
         error = self.assertRaises(ConfigurationError, self.replay)

@@ -3,7 +3,7 @@ import fixtures
 
 from monasca_common.pipeline import Partial, Reading, group_text
 from monasca_common.pipeline.aggregate import usage_table
-from monasca_common.pipeline.aggregate.missing_columns import MissingColumns
+from monasca_common.pipeline.aggregate.batch import MissingColumns
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row, specifications
 

@@ -4,7 +4,7 @@ from collections import Counter
 from oslotest import base
 
 from monasca_common.kafka.message import Message
-from monasca_common.pipeline.replay import sending
+from monasca_common.pipeline.replay import senders
 from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
 from monasca_common.tests.unit.persister import envelopes
@@ -15,7 +15,7 @@ class FilingTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.storage = MemoryStorage()
-        self.filing = sending._Filing(self.storage.open_writer(), "a.parquet", Kind.METRICS, keeps_offsets=False)
+        self.filing = senders._FileWriter(self.storage.open_writer(), "a.parquet", Kind.METRICS, keeps_offsets=False)
 
     def write(self, count):
         return self.filing.write(
@@ -39,7 +39,7 @@ class FilingTest(base.BaseTestCase):
         self.assertRaises(StorageUnavailable, self.write, 8)
 
     def test_archived_logs_that_their_id_alone_identifies_are_stored_by_it(self):
-        filing = sending._Filing(self.storage.open_writer(), "a.parquet", Kind.LOGS, keeps_offsets=False)
+        filing = senders._FileWriter(self.storage.open_writer(), "a.parquet", Kind.LOGS, keeps_offsets=False)
         own = (("message-id", b"x" * 32),)
         messages = [Message("log", 0, 0, None, None, b"{", own)]
         messages += [Message("log", 0, n, None, None, envelopes.log(n), own if n == 2 else ()) for n in (1, 2, 3)]

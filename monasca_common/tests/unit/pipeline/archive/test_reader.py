@@ -4,9 +4,9 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
-from monasca_common.pipeline.archive import layout, reading
+from monasca_common.pipeline.archive import layout, reader
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
-from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.patterns import Pattern
 from monasca_common.tests.unit.persister import envelopes
@@ -58,10 +58,10 @@ class FindFilesTest(base.BaseTestCase):
             ({"from_ms": 24 * HOUR_MS, "to_ms": 25 * HOUR_MS + 1}, hours[2:4]),
             ({"from_ms": 101 * HOUR_MS}, []),
         ):
-            files = reading.find_files(store, "metrics", Selection(**bounds))
+            files = reader.find_files(store, "metrics", Selection(**bounds))
             self.assertEqual(found, [file.hour_ms for file in files])
-        self.assertEqual([], reading.find_files(store, "none", Selection()))
+        self.assertEqual([], reader.find_files(store, "none", Selection()))
         self.assertEqual(
             {(Offsets(0, 1, 2), 4)},
-            {(f.offsets, f.size_bytes) for f in reading.find_files(store, "metrics", Selection())},
+            {(f.offsets, f.size_bytes) for f in reader.find_files(store, "metrics", Selection())},
         )

@@ -1,25 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archived records, read back as they came from Kafka.
+"""Archived records, selected by time, name and tenant, and read back as they came from Kafka.
 
-Readers read the placed files: each is whole, and no two files have a record in common. So an archive can be read
+Readers read the placed files: each is complete, and no two files have a record in common. So an archive can be read
 without the database that it was written with.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from monasca_common.kafka.message import Message
+from monasca_common.models import json_text
 from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
-from monasca_common.pipeline.archive.selection import Selection
 from monasca_common.pipeline.archive.store import Store
+from monasca_common.pipeline.patterns import Pattern
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
 
 _ROWS = 10_000
 #: The columns that every file has.
@@ -30,6 +35,97 @@ _FRAME = (
     "topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key string, value binary>>, event_time timestamp"
 )
+
+
+_LONGEST_VALID = 255
+
+
+_REFUSED = (*json_text.UNREADABLE, TypeError)
+
+
+class _ArchivedMetric(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class _ArchivedEvent(msgspec.Struct, gc=False):
+    event_type: str = ""
+
+
+class _ArchivedAlarm(msgspec.Struct, gc=False, rename="camel"):
+    alarm_name: str = ""
+    tenant_id: str = ""
+
+
+class _ArchivedMeta(msgspec.Struct, gc=False):
+    tenant: str = msgspec.field(default="", name="tenantId")
+    project: str = msgspec.field(default="", name="project_id")
+
+
+class _ArchivedEnvelope(msgspec.Struct, gc=False):
+    metric: _ArchivedMetric | None = None
+    event: _ArchivedEvent | None = None
+    alarm: _ArchivedAlarm | None = msgspec.field(default=None, name="alarm-transitioned")
+    meta: _ArchivedMeta | None = None
+
+
+_decode = msgspec.json.Decoder(_ArchivedEnvelope).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Event times from ``from_ms`` to just before ``to_ms`` (``None``: no bound), and two regular expressions.
+
+    ``name`` (a metric's name, an event's type, or an alarm's name) and ``tenant`` match the whole text. With one of
+    them, a record that cannot be decoded is not selected.
+    """
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    name: Pattern | None = None
+    tenant: Pattern | None = None
+
+    def has_time(self, first_ms: int, last_ms: int) -> bool:
+        """Whether a time between these, both included, may be selected."""
+        after = self.from_ms is None or last_ms >= self.from_ms
+        return after and (self.to_ms is None or first_ms < self.to_ms)
+
+    @property
+    def looks_inside(self) -> bool:
+        return self.name is not None or self.tenant is not None
+
+    def wanted(self, values: Sequence[bytes | None]) -> list[bool]:
+        """Which values are selected by name and tenant; times are not compared here."""
+        return [self._is_wanted(value) for value in values]
+
+    def _is_wanted(self, value: bytes | None) -> bool:
+        try:
+            envelope = _decode(value)  # type: ignore[arg-type]
+        except _REFUSED:
+            return False
+        name, tenant = _name_and_tenant(envelope)
+        return _matches(self.name, name) and _matches(self.tenant, tenant)
+
+
+def _matches(wanted: Pattern | None, text: str) -> bool:
+    if wanted is None:
+        return True
+    # What a valid message has repeats, and looking it up takes a tenth of matching it.
+    return _is_all_of(wanted, text) if len(text) <= _LONGEST_VALID else wanted.is_all_of(text)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _is_all_of(wanted: Pattern, text: str) -> bool:
+    return wanted.is_all_of(text)
+
+
+def _name_and_tenant(envelope: _ArchivedEnvelope) -> tuple[str, str]:
+    """The name and the tenant; empty if there is none: a log has no name."""
+    if envelope.alarm is not None:
+        return envelope.alarm.alarm_name, envelope.alarm.tenant_id
+    tenant = (envelope.meta.tenant or envelope.meta.project) if envelope.meta is not None else ""
+    if envelope.metric is not None:
+        return envelope.metric.name, tenant
+    return envelope.event.event_type if envelope.event is not None else "", tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +160,12 @@ def _files(store: Store, folder: str, hour_ms: int) -> Iterator[FoundFile]:
             yield FoundFile(f"{folder}/{name}", hour_ms, offsets, size_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a file with at least one record holds. ``first`` and ``last``: the least and the greatest offset."""
-
-    records: int
-    first: int
-    last: int
-    size_bytes: int
-
-
-def content(store: Store, path: str) -> Content:
-    """The content that the file's footer states. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
+def record_count(store: Store, path: str) -> int:
+    """Return the number of records that the file's footer states. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
     import pyarrow.parquet as pq
 
     with store.reading(path) as opened, store.decoding(path):
-        footer = pq.ParquetFile(opened).metadata
-        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-        offsets = [column.statistics for column in columns if column.path_in_schema == "offset"]
-        return Content(
-            footer.num_rows, min(each.min for each in offsets), max(each.max for each in offsets), opened.size()
-        )
+        return int(pq.ParquetFile(opened).metadata.num_rows)
 
 
 def read(

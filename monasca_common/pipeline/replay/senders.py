@@ -22,9 +22,9 @@ from monasca_common.models import alarm, event, log
 from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded
-from monasca_common.pipeline.archive import reading
+from monasca_common.pipeline.archive import reader
 from monasca_common.pipeline.archive.layout import HOUR_MS
-from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import PipelineError, ReplayFailed
 from monasca_common.pipeline.spark.worker_producer import worker_producer
@@ -62,7 +62,7 @@ Send = Callable[[str], ReplayOutcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class MatchingCount:
     """Counts the selected records, and sends nothing."""
 
     archive: Archive
@@ -73,7 +73,7 @@ class Counting:
         columns = ["event_time", "value"] if self.archive.selection.looks_inside else ["event_time"]
         hours: Counter[int] = Counter()
         try:
-            for batch in reading.read(Store(self.archive.location), path, self.archive.selection, columns):
+            for batch in reader.read(Store(self.archive.location), path, self.archive.selection, columns):
                 times = batch.column("event_time").cast(pa.int64()).to_numpy()
                 hours.update((times // HOUR_MS * HOUR_MS).tolist())
         except PipelineError as error:
@@ -94,8 +94,8 @@ class ToKafka:
         producer = worker_producer(self.producer)
         sent = 0
         try:
-            for batch in reading.read(Store(self.archive.location), path, self.archive.selection):
-                records = [record_of(each) for each in reading.messages(self.archive.topic, batch)]
+            for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
+                records = [record_of(each) for each in reader.messages(self.archive.topic, batch)]
                 for start in range(0, len(records), _BULK):
                     report = producer.publish(self.topic, records[start : start + _BULK])
                     sent += report.delivered_count
@@ -126,20 +126,20 @@ class ToStorage:
             storage = open_storage(settings)
             keeps_offsets = Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
             with storage.open_writer() as writer:
-                filing = _Filing(
+                filing = _FileWriter(
                     writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=settings.max_dimensions
                 )
                 with filing:
-                    for batch in reading.read(Store(self.archive.location), path, self.archive.selection):
+                    for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
                         for start in range(0, batch.num_rows, _BULK):
                             part = batch.slice(start, _BULK)
-                            outcome.counts.update(filing.write(reading.messages(self.archive.topic, part)))
+                            outcome.counts.update(filing.write(reader.messages(self.archive.topic, part)))
         except (PipelineError, StorageError) as error:
             return ReplayOutcome(outcome.counts, failure=f"{path}: {error}")
         return outcome
 
 
-class _Filing:
+class _FileWriter:
     """Writes one file to storage, which takes rows with a claim on a range of a topic. Here the file is the topic, and
     its selected rows have the offsets from 0. Each replay resets them, and removes them at its end."""
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves committed files to where readers find them, and removes the files that they replace.
+"""Moves committed files to where readers find them, and removes the files that they replace, and those that expire.
 
-What the manifest says is done by this process or by the next, and doing it twice changes nothing. Files that replace
-others take their place in one step where the file system can exchange two folders (a disk of Linux): then no reader
-finds a record twice, or not at all. Elsewhere the new files are placed first, and a reader that lists the folder before
-the old ones are removed finds both.
+This process or the next one does what the manifest says, and doing it twice changes nothing. Files that replace others
+take their place in one step where the file system can exchange two folders (a disk of Linux), so no reader finds a
+record twice, or misses it. Elsewhere the new files are placed first, and a reader that lists the folder before the old
+ones are removed finds both.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Iterable, Sequence
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.archive import layout, manifest
+from monasca_common.pipeline.archive.layout import HOUR_MS
 from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 
 
-class Placing:
+class Placement:
     """Places the files of one archive."""
 
     def __init__(self, store: Store, offset_store: OffsetStore) -> None:
@@ -99,3 +100,45 @@ def _still(found: Iterable[ArchivedFile], known: Sequence[ArchivedFile]) -> list
 def _states(new: Sequence[ArchivedFile], old: Sequence[ArchivedFile]) -> dict[str, FileState]:
     """The states of the files of an hour that are not simply in place."""
     return {file.name: FileState.COMMITTED for file in new} | {file.name: FileState.REPLACED for file in old}
+
+
+_DAY_MS = 86_400_000
+
+
+class Expiry:
+    """Removes old hours of one archive. With ``retention_days`` 0 nothing is ever removed."""
+
+    def __init__(self, offset_store: OffsetStore, store: Store, retention_days: int) -> None:
+        self._offset_store = offset_store
+        self._store = store
+        self._kept_ms = retention_days * _DAY_MS
+        self._applied_ms = -HOUR_MS
+
+    def apply(self, source: Source, now_ms: int) -> int:
+        """Remove what is too old, at most once an hour. Returns how many files were removed."""
+        if not self._kept_ms or now_ms - self._applied_ms < HOUR_MS:
+            return 0
+        self._applied_ms = now_ms
+        with self._offset_store.writing() as connection:
+            manifest.lock(connection, source)
+            # An hour is removed when its last millisecond is older than the retention.
+            manifest.set_expired(connection, source, now_ms - self._kept_ms - HOUR_MS + 1)
+        return self.finish(source)
+
+    def finish(self, source: Source) -> int:
+        """Remove the expired files, also those that a crash left. Returns how many."""
+        with self._offset_store.reading() as connection:
+            files = manifest.find(connection, source, FileState.EXPIRED)
+        for file in files:
+            self._store.remove_file(file.path)
+        for folder in sorted({layout.hour_folder(file.topic, file.hour_ms) for file in files}):
+            self._remove_empty(folder)
+        if files:
+            with self._offset_store.writing() as connection:
+                manifest.remove(connection, source, files, FileState.EXPIRED)
+        return len(files)
+
+    def _remove_empty(self, folder: str) -> None:
+        """Remove the folder of the hour if it is empty, and then that of the day."""
+        if self._store.remove_empty_folder(folder):
+            self._store.remove_empty_folder(folder.rpartition("/")[0])

@@ -4,9 +4,9 @@ import pickle
 import pyarrow as pa
 from oslotest import base
 
-from monasca_common.pipeline.aggregate.frames import Decoding
+from monasca_common.pipeline.aggregate.batch import RecordDecoder
 from monasca_common.pipeline.archive.batch import ArchiveReport
-from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
 from monasca_common.pipeline.source.offset_store import OffsetRange
 from monasca_common.pipeline.spark.counts import Greatest
 from monasca_common.tests.unit.pipeline.pipeline_case import EVER, envelope, pre_row, shipped_row, specifications
@@ -71,7 +71,7 @@ class NewestTimeTest(base.BaseTestCase):
         )
         specs = specifications([pre_row("cpu", "mem_total_all")], [shipped_row("mem_total_all")])
         told = []
-        decoding = Decoding(pickle.dumps(specs), EVER, lambda *_: None, lambda *counts: told.append(counts))
+        decoding = RecordDecoder(pickle.dumps(specs), EVER, lambda *_: None, lambda *counts: told.append(counts))
         list(decoding([batch]))
         ((_, _, newest),) = told
         return newest

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Intake:
+class SourceRecords:
     """Reads records; if it ``leaves_out`` duplicates, each once.
 
     What a context manager yields is valid until its block ends.
