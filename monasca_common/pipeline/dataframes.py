@@ -124,8 +124,8 @@ def messages(
     ``version_ms``: of two rows of one series and period storage keeps the one with the greater version, so a
     correction has a greater one than what it corrects.
     """
-    made = _PeriodMessages(pickle.dumps(specifications), publisher, version_ms)
-    return _by_period(partial_frame, specifications, made, "message_id binary, value binary")
+    to_messages = _PeriodMessages(pickle.dumps(specifications), publisher, version_ms)
+    return _by_period(partial_frame, specifications, to_messages, "message_id binary, value binary")
 
 
 def _bounds() -> TimeBounds:
@@ -133,7 +133,7 @@ def _bounds() -> TimeBounds:
 
 
 def _ignore(*_: object) -> None:
-    """What is rejected and counted is nobody's concern here."""
+    """Ignore what is rejected and counted."""
 
 
 def _place(frame: DataFrame) -> list[Column]:

@@ -7,7 +7,7 @@
     └── InvalidSpecifications   at least one row breaks a rule (`faults` has each)
     PipelineError
     ├── Fenced                  another process has accounted for these offsets: read again from the stored ones
-    │   └── EvaluatorFenced     another process has evaluated alarms meanwhile: read again how far they are
+    │   └── EvaluatorFenced     another process has evaluated alarms: read the stored state again
     ├── RecordsLost             the log no longer has the next records to read
     ├── NotPublished            aggregates are stored, and Kafka does not take all of them
     ├── StagingLost             some of what executors staged is missing: compute it again

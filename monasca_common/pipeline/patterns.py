@@ -40,9 +40,9 @@ class Pattern:
         try:
             compiled = re2.compile(self.text, options)
         except (re2.error, UnicodeEncodeError) as error:
-            told = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "it is no Unicode"
+            detail = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "it is no Unicode"
             raise ValueError(
-                f"{self.text!r} is not a regular expression in the syntax of RE2 ({told}): it has no backreferences, "
+                f"{self.text!r} is not a regular expression in the syntax of RE2 ({detail}): it has no backreferences, "
                 f"no lookaround, and repetitions up to 1,000; see {SYNTAX}"
             ) from None
         object.__setattr__(self, "_compiled", compiled)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which periods are due, and publishes them.
 
-A row of ``aggregate_period`` has everything that the messages of a period depend on beside the usages: its version,
-and whether it is provisional. Both are decided in the database before anything is sent. So every process that
+A row of ``aggregate_period`` has everything that the messages of a period depend on in addition to the usages: its
+version, and whether it is provisional. Both are decided in the database before anything is sent. So every process that
 publishes a version, however often, sends the same messages under the same ids.
 """
 
@@ -95,7 +95,7 @@ def unpublished(
     if emit == "final":
         query = sa.select(table.specification, table.period_start).where(changed, table.provisional)
         marked = (Period(*row) for row in connection.execute(query))
-        # The mark alone does not say it: until the job runs again, it also stands on periods that are over.
+        # The mark is not enough: until the job runs again, periods that are over have it, too.
         still_open = sum(
             closing.specifications.find(period.specification) is not None and closing.is_open(period, now_ms)
             for period in marked

@@ -26,7 +26,7 @@ from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
 from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
-from monasca_common.pipeline.source.ranges import next_ranges
+from monasca_common.pipeline.source.ranges import plan
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import connector
 from monasca_common.pipeline.spark.description import described, offsets_text
@@ -117,14 +117,14 @@ class Archiver:
         self._is_tidy = False
         timing = StageSeconds(self._clock)
         with timing.stage("plan"):
-            ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
-        if ranges:
-            report = replace(self._batch(source, ranges, timing), stage_seconds=timing.seconds)
+            planned = plan(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
+        if planned.ranges:
+            report = replace(self._batch(source, planned.ranges, timing), stage_seconds=timing.seconds)
         else:
             report = ArchiveReport(lags=self._lags.after((), {}, self._clock.time_ms()))
         expired = self._expiry.apply(source, self._clock.time_ms())
         self._is_tidy = True
-        return report.plus(ArchiveReport(behind=behind, expired=expired))
+        return report.plus(ArchiveReport(behind=planned.behind, expired=expired))
 
     def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> ArchiveReport:
         stream, batch, began = self._stream, uuid.uuid4().hex, self._clock.monotonic()

@@ -77,7 +77,7 @@ class Placement:
             new = [file for file in committed if file.hour_ms == hour_ms]
             folder = layout.hour_folder(source.topic, hour_ms)
             with self._offset_store.writing() as connection:
-                # Nobody commits, places or expires a file of this hour before the end of the transaction.
+                # No file of this hour is committed, placed or expired before the end of the transaction.
                 manifest.lock(connection, source)
                 if manifest.states(connection, source, hour_ms) != _states(new, old):
                     continue  # a batch that is not placed, or a file that is being removed: one file after the other

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes the windows of a past time again, and replaces their stored partials.
 
-The stream (the job `aggregate`) may run meanwhile. A new window must have every record up to the stream's offsets, and
-none beyond them, because the stream adds those itself. So everything up to the stream's offsets is computed. Then, with
-these offsets locked, it replaces the stored windows. If the stream has moved on in between, what it has read since is
-computed as well, and the replacement is tried again.
+The stream (the job `aggregate`) may run at the same time. A new window must have every record up to the stream's
+offsets, and none beyond them, because the stream adds those itself. So everything up to the stream's offsets is
+computed. Then, with these offsets locked, it replaces the stored windows. If the stream has moved on in between, what
+it has read since is computed as well, and the replacement is tried again.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ class Backfill:
         read = self._archived(source, staging) or self._starts(source, staging)
         offsets = 0
         while True:
-            stands = self._offset_store.next_offsets(source)
+            stored = self._offset_store.next_offsets(source)
             # The stream itself will count what it has not reached yet.
-            read = {partition: min(read.get(partition, 0), end) for partition, end in stands.items()}
-            shares = share({partition: end - read[partition] for partition, end in stands.items()}, self._most)
+            read = {partition: min(read.get(partition, 0), end) for partition, end in stored.items()}
+            shares = share({partition: end - read[partition] for partition, end in stored.items()}, self._most)
             ranges = [OffsetRange(each, read[each], read[each] + count) for each, count in sorted(shares.items())]
             if ranges:
                 began = self._clock.monotonic()
@@ -118,7 +118,7 @@ class Backfill:
                 offsets += sum(shares.values())
                 read |= {each.partition: each.end for each in ranges}
                 watcher.tell(
-                    JobProgress(offsets, sum(stands.values()) - sum(read.values()), self._clock.monotonic() - began)
+                    JobProgress(offsets, sum(stored.values()) - sum(read.values()), self._clock.monotonic() - began)
                 )
                 if watcher.stop.is_set():
                     raise BackfillStopped("it was stopped before everything was read: nothing is replaced")
@@ -127,7 +127,7 @@ class Backfill:
             try:
                 groups, periods = self._replace(source, read, staging)
             except Fenced:
-                LOG.info("the stream has moved on meanwhile; what it has read since is computed as well")
+                LOG.info("the stream has advanced; what it has read since is computed as well")
                 continue
             return BackfillReport(offsets, staging.counts.records, groups, periods, staging.duplicates)
 
@@ -142,11 +142,11 @@ class Backfill:
         """Stage what the archive has of what the stream has counted; the offsets from which to read Kafka."""
         if self._history is None:
             return None
-        stands = self._offset_store.next_offsets(source)
+        stored = self._offset_store.next_offsets(source)
         records, next_offsets = self._history.records(*staging.windows, self._clock.time_ms())
         if records is not None:
             counted = [
-                (records["partition"] == partition) & (records["offset"] < end) for partition, end in stands.items()
+                (records["partition"] == partition) & (records["offset"] < end) for partition, end in stored.items()
             ]
             text = f"backfill: {source.topic} from the archive"
             with (
@@ -162,9 +162,9 @@ class Backfill:
                     f"the log begins at {extent.first}: what was between them is lost"
                 )
         staging.firsts = {partition: extent.first for partition, extent in extents.items()}
-        # Nothing was taken of what the archive has beyond the stream's offsets: if the stream reads it meanwhile, it is
-        # read from Kafka.
-        return {partition: min(next_offsets.get(partition, 0), end) for partition, end in stands.items()}
+        # Nothing was taken of what the archive has beyond the stream's offsets: if the stream reads it in the meantime,
+        # it is read from Kafka.
+        return {partition: min(next_offsets.get(partition, 0), end) for partition, end in stored.items()}
 
     def _starts(self, source: Source, staging: _Staging) -> dict[int, int]:
         """The offset at which to begin in each partition."""

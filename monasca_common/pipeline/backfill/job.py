@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class BackfillJob(Job):
-    summary = "computes aggregates of a past time again, from Kafka or the archive; the stream may run meanwhile"
+    summary = "computes aggregates of a past time again, from Kafka or the archive; the stream may run at the same time"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._settings = aggregate_settings(conf)

@@ -22,7 +22,7 @@ from monasca_common.runtime import joined, shown_url
 
 
 class CompactJob(Job):
-    summary = "merges the small files of an archive; the archive may run meanwhile"
+    summary = "merges the small files of an archive; the archive may run at the same time"
 
     ends = True
 

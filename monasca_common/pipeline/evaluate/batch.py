@@ -249,8 +249,8 @@ class FoldStage:
             known = self._known = definitions.load_snapshot(connection, self._known)
         portable = portable_definitions(known.sub_expressions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
-        told = tuple(portable_definitions(each.sub_expressions) for each in earlier)
-        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), told)
+        earlier_portable = tuple(portable_definitions(each.sub_expressions) for each in earlier)
+        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), earlier_portable)
         table = StagingTable("alarm_staging", FOLDED, MergedRows(portable), windows.insert_staged)
         if isinstance(records, DriverRecords):
             rows = table.rows(fold(records.batches()))

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from monasca_common.alarms.evaluation import IdlePeriod
 from monasca_common.kafka.clock import Clock
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.spark.counts import Greatest, accumulator
+from monasca_common.pipeline.spark.counts import Adder, Greatest, accumulator
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql.tables import alarm_evaluator
 
@@ -244,18 +244,6 @@ def _row(state: EvaluatorState) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivalsAdder:
-    """The part of `Arrivals` that is pickled for the executors."""
-
-    last: Accumulator[Mapping[int, tuple[int, int]]]
-    buckets: Accumulator[Set[int]]
-
-    def __call__(self, last: Mapping[int, tuple[int, int]], buckets: Set[int]) -> None:
-        self.last.add(last)
-        self.buckets.add(buckets)
-
-
 class Union:
     """The union of sets of buckets, as Spark's ``AccumulatorParam``."""
 
@@ -285,6 +273,6 @@ class Arrivals:
         """Return the starts of the buckets of `BUCKET_MS` in which a record came."""
         return frozenset(self._buckets.value)
 
-    def adder(self) -> ArrivalsAdder:
+    def adder(self) -> Adder:
         """Return the function that executors call."""
-        return ArrivalsAdder(self._last, self._buckets)
+        return Adder((self._last, self._buckets))

@@ -74,7 +74,7 @@ class _Board:
 
 
 class _JobTurns:
-    """What probes are told of a job."""
+    """The health of a job for probes."""
 
     def __init__(self, job: str, live_seconds: float) -> None:
         self._turn = LoopTurn(SystemClock())

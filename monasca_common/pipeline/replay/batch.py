@@ -104,11 +104,11 @@ class Replay:
         while True:
             attempt += 1
             outcomes = self._on_executors("messages", self._send, left)
-            failed = {path: told.failure for path, told in zip(left, outcomes, strict=True) if told.failure}
-            for path, told in zip(left, outcomes, strict=True):
+            failed = {path: each.failure for path, each in zip(left, outcomes, strict=True) if each.failure}
+            for path, outcome in zip(left, outcomes, strict=True):
                 if path not in failed:
-                    counts.update(told.counts)
-                    hours.update(told.hours)
+                    counts.update(outcome.counts)
+                    hours.update(outcome.hours)
             if not failed:
                 return ReplayOutcome(counts, hours)
             reason = next(iter(failed.values()))

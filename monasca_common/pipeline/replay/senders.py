@@ -113,7 +113,7 @@ def record_of(message: Message) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class ToStorage:
-    """Stores rows as the persister stores them; the persister may run meanwhile."""
+    """Stores rows as the persister stores them; the persister may run at the same time."""
 
     archive: Archive
     kind: Kind

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the audit is told of the offsets that a job has accounted for: the tier ``spark``.
+"""Reports the offsets that a job has accounted for to the audit: the tier ``spark``.
 
 A range is reported after its transaction, so what was rolled back is never reported. A driver that dies between the two
 leaves the range unreported; but its successor, on whatever machine, first reports where the database says that it
-starts, and that accounts for it. The same holds where nobody knows what became of a transaction.
+starts, and that accounts for it. The same holds if the outcome of a transaction is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OffsetAudit:
         self._reporter = reporter
         self._known: set[TopicPartition] = set()  # whose position is reported, and all since
 
-    def stands_at(self, topic: str, next_offsets: Mapping[int, int]) -> None:
+    def starts_at(self, topic: str, next_offsets: Mapping[int, int]) -> None:
         """These offsets are stored: all before them is accounted for."""
         new = {
             partition: offset
@@ -46,5 +46,5 @@ class OffsetAudit:
             if ranges:
                 self._reporter.handled(ranges)
         except BaseException:
-            self._known.clear()  # it may be committed all the same: the next look at what is stored tells
+            self._known.clear()  # it may be committed: the next read of the stored offsets shows it
             raise

@@ -55,7 +55,7 @@ class Source:
 
 
 class OffsetStore:
-    """The stored offsets. ``connection``: a SQLAlchemy URL. It keeps no connection between calls. ``audit``: is told
+    """The stored offsets. ``connection``: a SQLAlchemy URL. It keeps no connection between calls. ``audit``: receives
     which are stored, and how they advance.
 
     Every call raises `StorageUnavailable` while the database is unavailable.
@@ -108,7 +108,7 @@ class OffsetStore:
         """The next offset to read of each partition that has a stored offset. Raises `TopicMismatch`."""
         with self.reading() as connection:
             found = _positions(connection).of_topic(source.group, source.topic, source.topic_id)
-        return self._told(source, found)
+        return self._reported(source, found)
 
     def begin(self, source: Source, starts: Mapping[int, int]) -> dict[int, int]:
         """Store the first offsets of partitions that have none. Returns the stored offsets of all, perhaps of another
@@ -118,7 +118,7 @@ class OffsetStore:
             first = {TopicPartition(source.topic, partition): start for partition, start in starts.items()}
             positions.begin(source.group, first, dict.fromkeys(first, source.topic_id))
             found = positions.of_topic(source.group, source.topic, source.topic_id)
-        return self._told(source, found)
+        return self._reported(source, found)
 
     @contextlib.contextmanager
     def advance(
@@ -145,9 +145,9 @@ class OffsetStore:
             [HandledRange(source.topic, each.partition, each.start, each.end) for each in ranges if each.span]
         )
 
-    def _told(self, source: Source, next_offsets: dict[int, int]) -> dict[int, int]:
+    def _reported(self, source: Source, next_offsets: dict[int, int]) -> dict[int, int]:
         if self._audit is not None:
-            self._audit.stands_at(source.topic, next_offsets)
+            self._audit.starts_at(source.topic, next_offsets)
         return next_offsets
 
 

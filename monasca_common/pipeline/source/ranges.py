@@ -14,8 +14,9 @@ from monasca_common.storage.positions import first_reads
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """The range of every partition that has something new; how many offsets are left ``behind`` these ranges; the
-    partitions that are read to their end with it; and ``starts``, the stored offset of every partition of the topic."""
+    """The next batch. ``ranges``: of every partition with new offsets. ``behind``: the number of offsets after these
+    ranges. ``ended``: the partitions that are read to their end. ``starts``: the stored offset of every partition of
+    the topic."""
 
     ranges: tuple[OffsetRange, ...]
     behind: int
@@ -25,14 +26,6 @@ class RangePlan:
     @property
     def partitions(self) -> frozenset[int]:
         return frozenset(self.starts)
-
-
-def next_ranges(
-    topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int
-) -> tuple[list[OffsetRange], int]:
-    """The ranges of `plan`, and how many offsets are left behind them."""
-    planned = plan(topic, offset_store, source, most)
-    return list(planned.ranges), planned.behind
 
 
 def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int) -> RangePlan:
@@ -62,11 +55,11 @@ def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:
     return {partition: max(1, count * most // total) for partition, count in behind.items()}
 
 
-def below(stands: Mapping[int, int], firsts: Mapping[int, int], most: int) -> list[OffsetRange]:
-    """Up to ``most`` offsets of each partition below where it ``stands``, not before ``firsts``."""
+def below(next_offsets: Mapping[int, int], firsts: Mapping[int, int], most: int) -> list[OffsetRange]:
+    """Return up to ``most`` offsets of each partition below its next offset, not before ``firsts``."""
     return [
         OffsetRange(partition, min(end, max(firsts.get(partition, 0), end - most)), end)
-        for partition, end in sorted(stands.items())
+        for partition, end in sorted(next_offsets.items())
     ]
 
 

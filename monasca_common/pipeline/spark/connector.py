@@ -76,27 +76,27 @@ def java_security(security: Mapping[str, str]) -> dict[str, str]:
 
     PEM files are read here and passed as text, because executors on other machines do not have the files.
     """
-    told = dict(security)
-    options = {"security.protocol": told.pop("security.protocol", "plaintext").upper()}
-    mechanism = told.pop("sasl.mechanism", None)
+    left = dict(security)
+    options = {"security.protocol": left.pop("security.protocol", "plaintext").upper()}
+    mechanism = left.pop("sasl.mechanism", None)
     if mechanism:
-        user, password = told.pop("sasl.username"), told.pop("sasl.password")
+        user, password = left.pop("sasl.username"), left.pop("sasl.password")
         options["sasl.mechanism"] = mechanism
         options["sasl.jaas.config"] = (
             f"{_LOGIN_MODULES[mechanism]} required username={_quoted(user)} password={_quoted(password)};"
         )
-    if authorities := told.pop("ssl.ca.location", None):
+    if authorities := left.pop("ssl.ca.location", None):
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(authorities)}
-    if certificate := told.pop("ssl.certificate.location", None):
+    if certificate := left.pop("ssl.certificate.location", None):
         options |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": _text_of(certificate),
-            "ssl.keystore.key": _text_of(told.pop("ssl.key.location")),
+            "ssl.keystore.key": _text_of(left.pop("ssl.key.location")),
         }
-    if key_password := told.pop("ssl.key.password", None):
+    if key_password := left.pop("ssl.key.password", None):
         options["ssl.key.password"] = key_password
-    if told:
-        raise ConfigurationError(f"these options have no translation for Spark's connector: {', '.join(sorted(told))}")
+    if left:
+        raise ConfigurationError(f"these options have no translation for Spark's connector: {', '.join(sorted(left))}")
     return options
 
 

@@ -18,20 +18,17 @@ OnCounts = Callable[[int, int, Mapping[int, float]], None]
 
 @dataclass(frozen=True, slots=True)
 class Adder:
-    """The part of `Counts` that is pickled for the executors."""
+    """Adds one term to each accumulator; pickled for the executors."""
 
-    records: Accumulator[int]
-    rejected: Accumulator[int]
-    newest_ms: Accumulator[Mapping[int, float]]
+    accumulators: tuple[Accumulator[Any], ...]
 
-    def __call__(self, records: int, rejected: int, newest_ms: Mapping[int, float]) -> None:
-        self.records.add(records)
-        self.rejected.add(rejected)
-        self.newest_ms.add(newest_ms)
+    def __call__(self, *terms: Any) -> None:
+        for each, term in zip(self.accumulators, terms, strict=True):
+            each.add(term)
 
 
 class Greatest:
-    """How Spark adds up values by partition: the greatest stays (an ``AccumulatorParam``)."""
+    """Keeps the greatest value of each partition, as Spark's ``AccumulatorParam``."""
 
     def zero(self, _value: Mapping[int, Any]) -> Mapping[int, Any]:
         return {}
@@ -41,7 +38,7 @@ class Greatest:
 
 
 class Sum:
-    """How numbers are added up (an ``AccumulatorParam``)."""
+    """Adds up numbers, as Spark's ``AccumulatorParam``."""
 
     def zero(self, _value: int) -> int:
         return 0
@@ -91,5 +88,5 @@ class TaskCounts:
         return dict(self._newest_ms.value)
 
     def adder(self) -> Adder:
-        """The function that executors call."""
-        return Adder(self._records, self._rejected, self._newest_ms)
+        """Return the function that executors call."""
+        return Adder((self._records, self._rejected, self._newest_ms))

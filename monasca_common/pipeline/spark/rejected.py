@@ -18,7 +18,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.pipeline.errors import PipelineError
 from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import StreamSettings
-from monasca_common.pipeline.spark.refetch import originals
+from monasca_common.pipeline.spark.refetch import refetch
 from monasca_common.pipeline.spark.worker_producer import portable, portable_producer, worker_producer
 
 
@@ -41,13 +41,13 @@ class RejectedPublisher:
         return cls(dead_letter_topic(stream), stream.group, error, portable(stream.consumer), producer)
 
     def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
-        """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and what `originals` raises."""
+        """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and what `refetch` raises."""
         now_ms = time.time_ns() // 1_000_000
         letters = [
             dead_letters.dead_letter(
                 message, dead_letters.Failure(self._error(rejected[message.offset]), 1, now_ms), self.group
             )
-            for message in originals(pickle.loads(self._consumer), partition, rejected)
+            for message in refetch(pickle.loads(self._consumer), partition, rejected)
         ]
         producer = worker_producer(self._producer)
         for portion in portions(letters, producer.settings):

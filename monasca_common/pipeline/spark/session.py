@@ -115,8 +115,8 @@ def _start_java(options: Mapping[str, str]) -> None:
 
 
 def _end_java(java: subprocess.Popen[bytes]) -> None:
-    """Java ends with its standard input. It is waited for, because it still uses its folder, and because whoever has
-    seen a job end expects nothing of it to run."""
+    """Java ends with its standard input. Wait for it, because it still uses its folder, and because nothing of a job
+    may run after the job has ended."""
     if java.stdin is not None:
         java.stdin.close()
     try:
@@ -302,7 +302,7 @@ def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> i
         driver = folder / "pid"
         environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, _DRIVER: str(driver)}
         environment[_JAVA_OPTIONS] = _java_options(folder)
-        with lock_for_child(folder) as lock:  # spark-submit goes on if this process is killed
+        with lock_for_child(folder) as lock:  # spark-submit continues if this process is killed
             return _run([spark_submit, *options, program, *arguments], environment, driver, lock)
 
 
@@ -324,12 +324,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path, *
 
         def on_signal(_signum: int, _frame: FrameType | None) -> None:
             try:
-                told = int(driver.read_text())
+                driver_pid = int(driver.read_text())
             except FileNotFoundError:  # the program has begun nothing that it must finish
                 process.terminate()
                 return
             with contextlib.suppress(ProcessLookupError):
-                os.kill(told, signal.SIGTERM)
+                os.kill(driver_pid, signal.SIGTERM)
 
         for each in (signal.SIGTERM, signal.SIGINT):
             before.setdefault(each, signal.signal(each, on_signal))

@@ -23,7 +23,7 @@ IN_BUCKET = 20  # messages, in two partitions
 class WithoutPositions(OffsetAudit):
     """The mutant: what its predecessor did not report is never reported."""
 
-    def stands_at(self, topic, next_offsets):
+    def starts_at(self, topic, next_offsets):
         pass
 
 

@@ -7,7 +7,7 @@ from testtools.matchers import Contains
 
 from monasca_common.pipeline.errors import RecordsLost
 from monasca_common.pipeline.source.offset_store import OffsetRange
-from monasca_common.pipeline.source.ranges import below, next_ranges, share
+from monasca_common.pipeline.source.ranges import below, plan, share
 from monasca_common.pipeline.source.topic import Extent
 from monasca_common.storage.errors import TopicMismatch
 from monasca_common.tests.unit.pipeline.database_case import SOURCE, DatabaseCase
@@ -31,7 +31,8 @@ class TopicOfTest:
 
 class NextRangesTest(DatabaseCase):
     def ranges(self, topic, most=1000):
-        return next_ranges(topic, self.offset_store, SOURCE, most)
+        planned = plan(topic, self.offset_store, SOURCE, most)
+        return list(planned.ranges), planned.behind
 
     def test_the_first_batch_begins_where_the_option_says(self):
         ranges, behind = self.ranges(TopicOfTest(7, p0=(5, 10), p1=(0, 7)))
@@ -82,7 +83,7 @@ class NextRangesTest(DatabaseCase):
     def test_another_topic_of_the_same_name_is_not_read(self):
         self.offset_store.begin(SOURCE, {0: 3})
         other = replace(SOURCE, topic_id="another")
-        self.assertRaises(TopicMismatch, next_ranges, TopicOfTest(p0=(0, 20)), self.offset_store, other, 10)
+        self.assertRaises(TopicMismatch, plan, TopicOfTest(p0=(0, 20)), self.offset_store, other, 10)
 
     def test_looking_back_ends_where_each_partition_stands_and_at_what_is_left_of_it(self):
         found = below({0: 100, 1: 3, 2: 0, 3: 50, 4: 5}, {0: 0, 1: 0, 3: 45, 4: 9}, 10)

@@ -4,10 +4,10 @@ from oslotest import base
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.pipeline.spark.refetch import originals
+from monasca_common.pipeline.spark.refetch import refetch
 
 
-class OriginalsTest(base.BaseTestCase):
+class RefetchTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
@@ -18,7 +18,7 @@ class OriginalsTest(base.BaseTestCase):
             self.kafka.broker.skip_offsets("metrics", 0)
 
     def read(self, *offsets):
-        return [each.value for each in originals(self.kafka.consumer_settings("metrics"), 0, offsets)]
+        return [each.value for each in refetch(self.kafka.consumer_settings("metrics"), 0, offsets)]
 
     def test_messages_come_in_order_of_offset(self):
         self.assertEqual([b"a", b"c"], self.read(4, 0))
