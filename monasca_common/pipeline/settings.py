@@ -172,6 +172,33 @@ class StreamSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """The limits of a batch that keeps its state in a database. ``duplicates_lookback``: the offsets of each partition
+    that are searched for an earlier copy of a message; 0: none, and copies count. ``one_task_offsets``: the largest
+    batch that the driver computes."""
+
+    duplicates_lookback: int = option(
+        0,
+        minimum=0,
+        maximum=1_000_000_000,
+        unit="offsets",
+        help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
+        "if an earlier record, in the batch or in these offsets, has the same id. The driver remembers up to 1,000,000 "
+        "ids for small batches (one_task_offsets); a larger batch reads its own records twice and these offsets once. "
+        "Too small: a later copy counts again. 0: all copies count.",
+    )
+    one_task_offsets: int = option(
+        10_000,
+        minimum=0,
+        maximum=1_000_000,
+        unit="offsets",
+        help="Up to how many offsets a batch is read and computed by the driver itself, without a job of Spark. Too "
+        "small: batches of few records cost as much as large ones. Too large: one core computes what all could share. "
+        "0: never.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SpecificationSource:
     """Where the specifications of aggregates come from."""
 
@@ -198,9 +225,7 @@ class AggregateSettings:
     """The settings of the job. ``emit``: publish a period whenever it changes (provisional while open), or once it is
     over.
 
-    ``slack_seconds``: how long a period stays open for late records after its end. ``duplicates_lookback``: how many
-    offsets of each partition are searched for an earlier copy of a message; 0: none, and copies count.
-    ``one_task_offsets``: up to how many offsets a batch is computed by the driver.
+    ``slack_seconds``: how long a period stays open for late records after its end.
     """
 
     stream: StreamSettings
@@ -238,25 +263,7 @@ class AggregateSettings:
         help="How many days the state of a period is kept, by its event time. Older records become dead letters. "
         "Larger: the database has more rows.",
     )
-    duplicates_lookback: int = option(
-        0,
-        minimum=0,
-        maximum=1_000_000_000,
-        unit="offsets",
-        help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
-        "if an earlier record, in the batch or in these offsets, has the same id. The driver remembers up to 1,000,000 "
-        "ids for small batches (one_task_offsets); a larger batch reads its own records twice and these offsets once. "
-        "Too small: a later copy counts again. 0: all copies count.",
-    )
-    one_task_offsets: int = option(
-        10_000,
-        minimum=0,
-        maximum=1_000_000,
-        unit="offsets",
-        help="Up to how many offsets a batch is read and computed by the driver itself, without a job of Spark. Too "
-        "small: batches of few records cost as much as large ones. Too large: one core computes what all could share. "
-        "0: never.",
-    )
+    limits: BatchLimits = field(default_factory=BatchLimits, metadata=made_of(BatchLimits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +364,7 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
         stream=stream,
         specifications=_specifications(read, stream.connection),
         publisher=Publisher(stream.name, read["tenant"], read["region"]),
+        limits=read.settings(BatchLimits),
     )
 
 

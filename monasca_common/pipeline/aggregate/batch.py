@@ -30,7 +30,7 @@ from monasca_common.pipeline.aggregate.records import Group, RecordReader, Recor
 from monasca_common.pipeline.aggregate.usage_table import Retention
 from monasca_common.pipeline.errors import NotAggregated, StagingLost
 from monasca_common.pipeline.jobs.durations import PartitionLag, StageSeconds
-from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, FencedBatches
+from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
@@ -139,7 +139,7 @@ class Aggregation:
             spark,
             "aggregate",
             settings.stream,
-            BatchLimits(settings.duplicates_lookback, settings.one_task_offsets),
+            settings.limits,
             topic,
             offset_store,
             self._clock,

@@ -90,7 +90,7 @@ class Backfill:
         self._history = history
         self._clock = clock or SystemClock()
         self._most = settings.stream.max_offsets_per_trigger
-        self._records = SourceRecords(spark, settings.stream, leaves_out=settings.duplicates_lookback > 0)
+        self._records = SourceRecords(spark, settings.stream, leaves_out=settings.limits.duplicates_lookback > 0)
         self._partials = StagedPartials(spark, settings, offset_store, self._clock)
 
     def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> BackfillReport:
@@ -179,7 +179,7 @@ class Backfill:
         return starts
 
     def _stage(self, ranges: Sequence[OffsetRange], read: Mapping[int, int], staging: _Staging) -> None:
-        known = below(read, staging.firsts, self._settings.duplicates_lookback)
+        known = below(read, staging.firsts, self._settings.limits.duplicates_lookback)
         text = f"backfill: {offsets_text(self._topic.name, ranges)}"
         with described(self._spark, staging.batch, text), self._records.topic(ranges, known) as taken:
             self._compute(taken, staging)

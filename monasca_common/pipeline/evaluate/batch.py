@@ -40,7 +40,7 @@ from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Arrivals, EvaluatorState, Scan, SteadyTime
 from monasca_common.pipeline.evaluate.windows import FoldedRow, FoldedSeries, WindowFold, merged_rows
 from monasca_common.pipeline.jobs.durations import PartitionLag, StageSeconds
-from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, BatchResult, FencedBatches, PlannedBatch
+from monasca_common.pipeline.jobs.fenced_batch import BatchResult, FencedBatches, PlannedBatch
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
@@ -131,8 +131,8 @@ class Evaluation:
         self._clock = clock or SystemClock()
         self._steady = SteadyTime(self._clock)
         self._offset_store = offset_store
-        stream, limits = settings.stream, BatchLimits(settings.duplicates_lookback, settings.one_task_offsets)
-        self._batches = FencedBatches(spark, "evaluate", stream, limits, topic, offset_store, self._clock)
+        stream = settings.stream
+        self._batches = FencedBatches(spark, "evaluate", stream, settings.limits, topic, offset_store, self._clock)
         grace_ms = settings.outage_grace_seconds * 1000
         delay_ms = settings.delay_seconds * 1000
         self._fold = FoldStage(spark, settings, offset_store)

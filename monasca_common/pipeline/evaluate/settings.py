@@ -10,8 +10,8 @@ from types import MappingProxyType
 from oslo_config import cfg
 
 from monasca_common.alarms.settings import SQL_DRIVERS, database_settings
-from monasca_common.kafka.config import OptionGroup, declared, option, options_of, with_defaults
-from monasca_common.pipeline.settings import StreamGroup, StreamSettings
+from monasca_common.kafka.config import OptionGroup, declared, made_of, option, options_of, with_defaults
+from monasca_common.pipeline.settings import BatchLimits, StreamGroup, StreamSettings
 from monasca_common.storage.settings import has_database, storage_settings
 
 EVALUATE_GROUP = "pipeline_evaluate"
@@ -19,8 +19,8 @@ EVALUATE_GROUP = "pipeline_evaluate"
 
 @dataclass(frozen=True, slots=True)
 class EvaluateSettings:
-    """The settings of the job. ``stream.connection``: the database of alarms. ``writes_history``: it is the storage's
-    too. ``duplicates_lookback``, ``one_task_offsets``: see `AggregateSettings`."""
+    """The settings of the job. ``stream.connection``: the database of alarms. ``writes_history``: the storage uses the
+    same database."""
 
     stream: StreamSettings
     writes_history: bool
@@ -44,30 +44,17 @@ class EvaluateSettings:
         "what they could not send. Too small: alarms become UNDETERMINED by an outage. Larger: an agent that stopped "
         "meanwhile is noticed later.",
     )
-    duplicates_lookback: int = option(
-        10_000,
-        minimum=0,
-        maximum=1_000_000_000,
-        unit="offsets",
-        help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
-        "if an earlier record, in the batch or in these offsets, has the same id: otherwise count and sum include it "
-        "twice. The driver remembers up to 1,000,000 ids for small batches (one_task_offsets); a larger batch reads "
-        "these offsets again. Too small: a later copy counts again. 0: all copies count.",
-    )
-    one_task_offsets: int = option(
-        10_000,
-        minimum=0,
-        maximum=1_000_000,
-        unit="offsets",
-        help="Up to how many offsets a batch is read and computed by the driver itself, without a job of Spark. Too "
-        "small: batches of few records cost as much as large ones. Too large: one core computes what all could share. "
-        "0: never.",
-    )
+    limits: BatchLimits = field(default_factory=BatchLimits, metadata=made_of(BatchLimits))
 
 
 _STREAM = tuple(each for each in options_of(StreamSettings) if each.name != "connection")
 _EVALUATE = StreamGroup(
-    OptionGroup(EVALUATE_GROUP, (*with_defaults(_STREAM, {"trigger_seconds": 1.0}), *options_of(EvaluateSettings))),
+    OptionGroup(
+        EVALUATE_GROUP,
+        with_defaults(
+            (*_STREAM, *options_of(EvaluateSettings)), {"trigger_seconds": 1.0, "duplicates_lookback": 10_000}
+        ),
+    ),
     MappingProxyType({"topic": ["metrics"], "group_id": "spark-evaluate"}),
 )
 
@@ -83,7 +70,12 @@ def evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings:
     read, stream = _EVALUATE.settings(conf, connection)
     if len(stream.consumer.topics) > 1:
         raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
-    return read.settings(EvaluateSettings, stream=stream, writes_history=_has_history(conf, connection))
+    return read.settings(
+        EvaluateSettings,
+        stream=stream,
+        writes_history=_has_history(conf, connection),
+        limits=read.settings(BatchLimits),
+    )
 
 
 def _has_history(conf: cfg.ConfigOpts, connection: str) -> bool:

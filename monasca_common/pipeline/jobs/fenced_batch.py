@@ -19,7 +19,7 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
 from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
-from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.settings import BatchLimits, StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import RangePlan, below, plan
 from monasca_common.pipeline.source.small_batch import DriverRecords, SmallBatches
@@ -66,16 +66,6 @@ class BatchResult:
     groups: int = 0
     duplicates: int = 0
     lags: tuple[PartitionLag, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """``duplicates_lookback``: how many offsets of each partition below a batch are searched for an earlier copy of a
-    message; 0: none, and copies count. ``one_task_offsets``: up to how many offsets a batch is computed by the
-    driver."""
-
-    duplicates_lookback: int
-    one_task_offsets: int
 
 
 class FencedBatches:

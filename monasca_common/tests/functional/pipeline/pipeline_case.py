@@ -27,7 +27,7 @@ from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
 from monasca_common.pipeline.archive.batch import Archiver
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.backfill.history import History
-from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
+from monasca_common.pipeline.settings import AggregateSettings, BatchLimits, SparkSettings, StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
@@ -214,9 +214,10 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         )
 
     def aggregation(self, specs, *, clock=None, emit="update", slack_seconds=0, retention_days=36_500, **changes):
-        own = {name: changes.pop(name) for name in ("duplicates_lookback", "one_task_offsets") if name in changes}
+        limits = {name: changes.pop(name) for name in ("duplicates_lookback", "one_task_offsets") if name in changes}
         stream = self.stream(**changes)
-        settings = AggregateSettings(stream, specs, self.topic, PUBLISHER, emit, slack_seconds, retention_days, **own)
+        own = (PUBLISHER, emit, slack_seconds, retention_days, BatchLimits(**limits))
+        settings = AggregateSettings(stream, specs, self.topic, *own)
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
         publisher = PeriodPublisher(

@@ -16,6 +16,7 @@ from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.evaluate.batch import Evaluation
 from monasca_common.pipeline.evaluate.settings import EvaluateSettings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
+from monasca_common.pipeline.settings import BatchLimits
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.postgresql.partitions import partition_name
@@ -58,10 +59,12 @@ class EvaluateCase(KafkaPipelineCase):
         return self.definitions.create(tenant, definition, self.created_ms).id
 
     def evaluation(self, **changes):
-        own = {"duplicates_lookback": 0, "delay_seconds": 0, "outage_grace_seconds": 0, "one_task_offsets": 10_000}
-        own = {name: changes.pop(name, default) for name, default in own.items()}
+        own = {name: changes.pop(name, 0) for name in ("delay_seconds", "outage_grace_seconds")}
+        limits = BatchLimits(changes.pop("duplicates_lookback", 0), changes.pop("one_task_offsets", 10_000))
         stream = self.stream(**changes)
-        settings = EvaluateSettings(stream, writes_history=True, alarm_transitions_topic=self.transitions_topic, **own)
+        settings = EvaluateSettings(
+            stream, writes_history=True, alarm_transitions_topic=self.transitions_topic, **own, limits=limits
+        )
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
         publisher = TransitionPublisher(self.offset_store, self.producer, self.transitions_topic)

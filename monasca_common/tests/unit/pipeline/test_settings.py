@@ -43,7 +43,7 @@ class AggregateOptionsTest(ConfigurationTestCase):
         self.assertEqual("sqlite:////tmp/nowhere.sqlite", stream.connection)
 
     def test_duplicates_are_left_out_where_it_says_how_far_to_look_back(self):
-        self.assertEqual((0, 500), tuple(self.settings(*line).duplicates_lookback for line in ((), LOOKBACK)))
+        self.assertEqual((0, 500), tuple(self.settings(*line).limits.duplicates_lookback for line in ((), LOOKBACK)))
 
     def test_it_reports_to_the_audit_where_that_is_enabled(self):
         self.assertIsNone(self.settings().stream.audit)

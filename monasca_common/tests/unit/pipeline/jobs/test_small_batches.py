@@ -15,8 +15,8 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.pipeline.errors import Fenced, RecordsLost
 from monasca_common.pipeline.jobs.durations import StageSeconds
-from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, FencedBatches
-from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
+from monasca_common.pipeline.settings import BatchLimits, StreamSettings
 from monasca_common.pipeline.source import small_batch
 from monasca_common.pipeline.source.offset_store import OffsetRange
 from monasca_common.pipeline.source.topic import SourceTopic
