@@ -50,6 +50,7 @@ from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import Specifications, Transform
 from monasca_common.pipeline.windows import TimeBounds
+from monasca_common.storage.sql.tables import aggregate_staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -248,7 +249,7 @@ class StagedPartials:
 
     def clear(self, connection: sa.Connection, batch: str) -> None:
         """Remove the staged partials of a batch that is merged."""
-        usage_table.clear(connection, batch, self._clock.time_ms())
+        staging.clear(connection, aggregate_staging, batch, self._clock.time_ms())
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 #: Where partials are staged.
-STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows, usage_table.stage)
+STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows)
 
 
 @functools.lru_cache(maxsize=2)

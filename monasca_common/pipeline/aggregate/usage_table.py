@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from monasca_common.models.readings import exact_sum
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, sketch_of_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.spark.staging import staged_rows
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
 
 _KEY = ("job", "specification", "window_start", "group_id")
@@ -26,8 +27,6 @@ _TOTALS = ("record_count", "sums", "least", "greatest")
 _COLUMNS = (*_TOTALS, *(f"{end}_{name}" for end in ("oldest", "latest") for name in _READING), "sketch")
 #: The columns of a staged row, in the order of `staged_row`.
 STAGED = ("specification", "window_start", "group_id", "group_values", *_COLUMNS)
-#: A staged row that is older than this was left by a crash.
-ABANDONED_MS = 86_400_000
 #: A sum of more floats than this is rewritten; an exact sum has one, two or three in practice.
 MOST_FLOATS = 32
 #: More sketches than this are merged to one: each may have some kB.
@@ -49,17 +48,11 @@ def staged_row(specification: str, window_ms: int, group: str, partial: Partial)
     return (specification, window_ms, group_id, group, count, _text(sums), *rest)  # type: ignore[arg-type]
 
 
-def stage(connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert `staged_row`s into a database that executors do not reach."""
-    fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
-    connection.execute(aggregate_staging.insert(), [fixed | dict(zip(STAGED, row, strict=True)) for row in rows])
-
-
 def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
     """Add what these attempts have staged for ``batch`` to the stored partials. Each key is staged once."""
     staging, usage = aggregate_staging, aggregate_usage
     columns = [staging.c[name] for name in STAGED]
-    source = sa.select(sa.literal(job).label("job"), *columns).where(*_of(batch, attempts))
+    source = sa.select(sa.literal(job).label("job"), *columns).where(*staged_rows(aggregate_staging, batch, attempts))
     insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(usage)
     adding = insert.from_select(["job", *STAGED], source)
     merging = adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(usage.c, adding.excluded))
@@ -74,7 +67,9 @@ def _shorten(connection: sa.Connection, job: str, batch: str, attempts: Sequence
     same = [usage.c[name] == staging.c[name] for name in _KEY[1:]]
     is_long = sa.or_(_spaces(usage.c.sums) >= MOST_FLOATS, _spaces(usage.c.sketch) >= MOST_SKETCHES)
     long = sa.select(*key, usage.c.sums, usage.c.sketch).join(staging, sa.and_(*same))
-    found = connection.execute(long.where(*_of(batch, attempts), usage.c.job == job, is_long))
+    found = connection.execute(
+        long.where(*staged_rows(aggregate_staging, batch, attempts), usage.c.job == job, is_long)
+    )
     shorten = usage.update().where(
         usage.c.job == job, *(usage.c[name] == sa.bindparam(f"of_{name}") for name in _KEY[1:])
     )
@@ -103,7 +98,9 @@ def _merged_text(sketches: str | None) -> str | None:
 def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int]) -> dict[tuple[str, int], int]:
     """How many rows are staged for each (specification, window)."""
     window = (aggregate_staging.c.specification, aggregate_staging.c.window_start)
-    query = sa.select(*window, sa.func.count()).where(*_of(batch, attempts)).group_by(*window)
+    query = (
+        sa.select(*window, sa.func.count()).where(*staged_rows(aggregate_staging, batch, attempts)).group_by(*window)
+    )
     return {(specification, window_ms): count for specification, window_ms, count in connection.execute(query)}
 
 
@@ -117,16 +114,12 @@ def has_value(
     else:
         value = sa.func.json_extract(text, f"$[{position}]")
     of_specification = aggregate_staging.c.specification == specification
-    query = sa.select(sa.literal(1)).where(*_of(batch, attempts), of_specification, value != missing).limit(1)
-    return connection.scalar(query) is not None
-
-
-def clear(connection: sa.Connection, batch: str, now_ms: int) -> None:
-    """Remove what is staged for ``batch``, and what crashes left more than a day ago."""
-    table = aggregate_staging.c
-    connection.execute(
-        aggregate_staging.delete().where(sa.or_(table.batch == batch, table.staged < now_ms - ABANDONED_MS))
+    query = (
+        sa.select(sa.literal(1))
+        .where(*staged_rows(aggregate_staging, batch, attempts), of_specification, value != missing)
+        .limit(1)
     )
+    return connection.scalar(query) is not None
 
 
 def known_windows(
@@ -174,11 +167,6 @@ def _group_column(connection: sa.Connection, position: int) -> sa.ColumnElement[
         text: sa.ColumnElement[str] = sa.cast(group, postgresql.JSON)[position].astext
         return text.collate("C")
     return sa.func.json_extract(group, f"$[{position}]")
-
-
-def _of(batch: str, attempts: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
-    table = aggregate_staging.c
-    return (table.batch == batch, table.attempt.in_(attempts))
 
 
 def _within(job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -> tuple[sa.ColumnElement[bool], ...]:

@@ -23,8 +23,8 @@ from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate import windows
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, load_definitions, match_key
-from monasca_common.pipeline.evaluate.windows import insert_or_update, is_staged
-from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.pipeline.evaluate.windows import insert_or_update
+from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
 from monasca_common.storage.sql import tables
 
 Values = tuple[str, ...]
@@ -141,7 +141,7 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
     """Store the series of the batch, and create the alarms that arise from them. Returns their number. The transaction
     holds the definitions."""
     is_series = _STAGING.c.series_id.is_not(None)
-    series = (*is_staged(batch, staged), is_series)
+    series = (*staged_rows(_STAGING, batch, staged.attempts), is_series)
     new, joining = _new_series(connection, series)
     known = _known_values(connection, new)
     _store_series(connection, series, now_ms)
@@ -163,7 +163,11 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
 def mark_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
     """Mark the alarms whose staged windows may decide something, so that the next pass evaluates them."""
     same = sa.and_(_PART.c.sub_expression_id == _STAGING.c.sub_expression_id, _PART.c.match_key == _STAGING.c.match_key)
-    query = sa.select(_PART.c.alarm_id).join(_STAGING, same).where(*is_staged(batch, staged), _STAGING.c.readings != "")
+    query = (
+        sa.select(_PART.c.alarm_id)
+        .join(_STAGING, same)
+        .where(*staged_rows(_STAGING, batch, staged.attempts), _STAGING.c.readings != "")
+    )
     adding = insert_or_update(connection, _CHANGED).from_select(["alarm_id"], query.distinct())
     connection.execute(adding.on_conflict_do_nothing())
 

@@ -59,6 +59,7 @@ from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.windows import FUTURE_MS
+from monasca_common.storage.sql.tables import alarm_staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -251,7 +252,7 @@ class FoldStage:
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
         earlier_portable = tuple(portable_definitions(each.sub_expressions) for each in earlier)
         fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), earlier_portable)
-        table = StagingTable("alarm_staging", FOLDED, MergedRows(portable), windows.insert_staged)
+        table = StagingTable("alarm_staging", FOLDED, MergedRows(portable))
         if isinstance(records, DriverRecords):
             rows = table.rows(fold(records.batches()))
             staged = staging.stage_rows(rows, table, self._offset_store, batch)
@@ -452,13 +453,13 @@ class StagedMerge:
         windows.merge_staged(connection, batch, staged, {each.id: each for each in known.sub_expressions})
         created = alarms.create_alarms(connection, batch, staged, now_ms)
         alarms.mark_changed(connection, batch, staged)
-        windows.clear_staged(connection, batch, now_ms)
+        staging.clear(connection, alarm_staging, batch, now_ms)
         return created
 
     def discard(self, batch: str) -> None:
         """Remove the staged rows of a batch that is computed again."""
         with self._offset_store.writing() as connection:
-            windows.clear_staged(connection, batch, self._clock.time_ms())
+            staging.clear(connection, alarm_staging, batch, self._clock.time_ms())
 
     def _hold_state(self, connection: sa.Connection, scan: Scan) -> EvaluatorState:
         """Hold the stored state as it is, because the locked offsets exclude other merges. No pass may be running."""

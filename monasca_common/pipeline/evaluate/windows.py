@@ -30,7 +30,7 @@ from monasca_common.models.series import Series
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, MatchTarget
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
-from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
 from monasca_common.storage.sql import tables
 from monasca_common.storage.sql.tables import (
     alarm_changed,
@@ -223,8 +223,6 @@ def _names(target: MatchTarget) -> tuple[str, int, bytes, str]:
     return stored.id, stored.windows, target.key, json_text.write(list(target.values)).decode()
 
 
-#: A crash left staged rows that are older than this.
-ABANDONED_MS = 86_400_000
 #: Sums and readings of more entries than these are rewritten.
 MOST_FLOATS, MOST_READINGS = 32, 128
 _KEY = ("sub_expression_id", "match_key", "window_start")
@@ -232,24 +230,10 @@ _PARTIAL = ("record_count", "sums", "least", "greatest", "newest", "readings")
 _ROWS_AT_ONCE = 1_000
 
 
-def insert_staged(
-    connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]
-) -> None:
-    """Stage `FoldedRow` rows in a database that executors cannot reach."""
-    fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
-    names = FoldedRow._fields
-    connection.execute(alarm_staging.insert(), [fixed | dict(zip(names, row, strict=True)) for row in rows])
-
-
-def is_staged(batch: str, staged: StagedAttempts) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition of the rows that successful attempts staged."""
-    return alarm_staging.c.batch == batch, alarm_staging.c.attempt.in_(staged.attempts)
-
-
 def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
     """Raises `StagingLost` unless every staged row is there."""
     rows = connection.execute(
-        sa.select(sa.func.count()).select_from(alarm_staging).where(*is_staged(batch, staged))
+        sa.select(sa.func.count()).select_from(alarm_staging).where(*staged_rows(alarm_staging, batch, staged.attempts))
     ).scalar_one()
     if rows != staged.rows:
         raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
@@ -258,7 +242,11 @@ def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) 
 def staged_sub_expression_ids(connection: sa.Connection, batch: str, staged: StagedAttempts) -> list[str]:
     """Return the sub-expressions that have staged rows, in order."""
     id_ = alarm_staging.c.sub_expression_id
-    return list(connection.execute(sa.select(id_).where(*is_staged(batch, staged)).distinct().order_by(id_)).scalars())
+    return list(
+        connection.execute(
+            sa.select(id_).where(*staged_rows(alarm_staging, batch, staged.attempts)).distinct().order_by(id_)
+        ).scalars()
+    )
 
 
 def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
@@ -266,7 +254,7 @@ def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) 
     sub, row = alarm_sub_expression.c, alarm_staging.c
     fits = sa.or_(row.series_id.is_not(None), row.windows == sub.windows)
     known = sa.select(sub.id).where(sub.id == row.sub_expression_id, fits).exists()
-    connection.execute(alarm_staging.delete().where(*is_staged(batch, staged), ~known))
+    connection.execute(alarm_staging.delete().where(*staged_rows(alarm_staging, batch, staged.attempts), ~known))
 
 
 def merge_staged(
@@ -275,7 +263,9 @@ def merge_staged(
     """Add the staged windows to the stored ones, and replace windows of an older generation."""
     names = (*_KEY, "windows", *_PARTIAL)
     is_window = alarm_staging.c.window_start.is_not(None)
-    source = sa.select(*(alarm_staging.c[name] for name in names)).where(*is_staged(batch, staged), is_window)
+    source = sa.select(*(alarm_staging.c[name] for name in names)).where(
+        *staged_rows(alarm_staging, batch, staged.attempts), is_window
+    )
     adding = insert_or_update(connection, alarm_window).from_select(list(names), source)
     known, added = alarm_window.c, adding.excluded
     connection.execute(adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(known, added)))
@@ -285,12 +275,6 @@ def merge_staged(
 def insert_or_update(connection: sa.Connection, table: sa.Table) -> Any:
     """Return an insert that can update rows that exist."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
-
-
-def clear_staged(connection: sa.Connection, batch: str, now_ms: int) -> None:
-    """Remove the rows staged for ``batch``, and rows that crashes left more than a day ago."""
-    table = alarm_staging.c
-    connection.execute(alarm_staging.delete().where(sa.or_(table.batch == batch, table.staged < now_ms - ABANDONED_MS)))
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:
@@ -322,7 +306,7 @@ def _shorten(
     long = (
         sa.select(*columns, alarm_staging.c.readings, is_waiting)
         .join(alarm_staging, sa.and_(*same))
-        .where(*is_staged(batch, staged), is_long)
+        .where(*staged_rows(alarm_staging, batch, staged.attempts), is_long)
     )
     rows = connection.execute(long).all()
     where = (window[name] == sa.bindparam(f"of_{name}") for name in _KEY)
@@ -385,7 +369,7 @@ def drop_late_summaries(connection: sa.Connection, batch: str, staged: StagedAtt
     late = (_SUB.c.periods > MOST_VALUES, _STAGING.c.window_start < summarised_ms)
     joined = _STAGING.join(_SUB, _SUB.c.id == _STAGING.c.sub_expression_id).join(_PART, same)
     columns = (_PART.c.alarm_id, _PART.c.sub_expression_id)
-    query = sa.select(*columns).select_from(joined).where(*is_staged(batch, staged), *late)
+    query = sa.select(*columns).select_from(joined).where(*staged_rows(alarm_staging, batch, staged.attempts), *late)
     drop_summaries(connection, {(alarm_id, sub_id) for alarm_id, sub_id in connection.execute(query)})
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes merged partials to a staging table: from where they are computed if that reaches the database, else from the
-driver.
+"""Staging tables: executors write merged partials there if they reach the database, else the driver does.
 
 A task may run twice, and both runs may commit (an executor that dies after its COPY, a speculative copy). So each
 attempt stages under its own number, and only the attempts that Spark reports as successful count.
@@ -10,40 +9,41 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
 
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.source.offset_store import SESSIONS, OffsetStore
 from monasca_common.pipeline.spark.arrow import Columns, ToPartials, arrow_schema, ddl, row_batches
+from monasca_common.storage.sql import tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import sqlalchemy as sa
 
 _ROWS = 5_000
-
-
-#: Rows of one attempt: batch, attempt, the time in ms, and the rows.
-Insert = Callable[["sa.Connection", str, int, int, "Iterable[tuple[Any, ...]]"], None]
+ABANDONED_MS = 86_400_000
+"""A crash left staged rows that are older than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """Where a job stages. ``columns``: those of a row, which follow batch, attempt and staged. ``rows``: what a task
-    makes of the partials that it has; ``insert``: stages them from the driver. Both are functions of modules, because
-    they are pickled."""
+    """Where a job stages. ``columns``: of a row, after batch, attempt and staged. ``rows``: merges the partials of a
+    task to rows; it is pickled."""
 
     name: str
     columns: Columns
     rows: Callable[[Iterable[pa.RecordBatch]], Iterator[tuple[Any, ...]]]
-    insert: Insert
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.columns]
 
     @property
     def copy(self) -> str:
-        names = ", ".join(name for name, _ in self.columns)
-        return f"COPY {self.name} (batch, attempt, staged, {names}) FROM STDIN"
+        return f"COPY {self.name} (batch, attempt, staged, {', '.join(self.names)}) FROM STDIN"
 
     def batches(self, partials: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows, as Arrow has them."""
@@ -121,6 +121,33 @@ def stage_rows(
     now_ns, staged = time.time_ns(), 0
     while some := list(itertools.islice(rows, _ROWS)):
         with offset_store.writing() as connection:
-            table.insert(connection, batch, now_ns, now_ns // 1_000_000, some)
+            insert(
+                connection, tables.metadata.tables[table.name], table.names, batch, now_ns, some, now_ns // 1_000_000
+            )
         staged += len(some)
     return StagedAttempts((now_ns,), staged)
+
+
+def insert(
+    connection: sa.Connection,
+    table: sa.Table,
+    names: Sequence[str],
+    batch: str,
+    attempt: int,
+    rows: Iterable[tuple[Any, ...]],
+    now_ms: int,
+) -> None:
+    """Stage rows with these columns."""
+    fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
+    connection.execute(table.insert(), [fixed | dict(zip(names, row, strict=True)) for row in rows])
+
+
+def staged_rows(table: sa.Table, batch: str, attempts: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the condition of the rows that these attempts staged for ``batch``."""
+    return table.c.batch == batch, table.c.attempt.in_(attempts)
+
+
+def clear(connection: sa.Connection, table: sa.Table, batch: str, now_ms: int) -> None:
+    """Remove the rows staged for ``batch``, and rows that crashes left more than a day ago."""
+    old = sa.or_(table.c.batch == batch, table.c.staged < now_ms - ABANDONED_MS)
+    connection.execute(table.delete().where(old))

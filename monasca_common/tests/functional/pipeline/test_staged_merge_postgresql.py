@@ -17,13 +17,14 @@ from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import DefinitionsChanged
-from monasca_common.pipeline.evaluate import definitions, windows
+from monasca_common.pipeline.evaluate import definitions
 from monasca_common.pipeline.evaluate.batch import StagedMerge
 from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
 from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.watermark import Scan
-from monasca_common.pipeline.evaluate.windows import WindowFold
+from monasca_common.pipeline.evaluate.windows import FoldedRow, WindowFold
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
@@ -60,14 +61,14 @@ class ApiDuringMergeTest(PostgresqlTestCase):
         for target in SubExpressionIndex(known.sub_expressions).targets(series):
             folding.series(target, series).add((float(NOW_MS), 0, 0, 9.0), NOW_MS)
         rows = list(folding.rows())
-        clear = windows.clear_staged
+        clear = staging.clear
 
         def cleared(*arguments):
             clear(*arguments)
             meanwhile()
 
-        with mock.patch.object(windows, "clear_staged", cleared), self.offset_store.writing() as connection:
-            windows.insert_staged(connection, host, 7, NOW_MS, rows)
+        with mock.patch.object(staging, "clear", cleared), self.offset_store.writing() as connection:
+            staging.insert(connection, tables.alarm_staging, FoldedRow._fields, host, 7, rows, NOW_MS)
             staged = StagedAttempts((7,), len(rows))
             return self.merging.merge(connection, host, staged, known, LOOK, **({"is_last": False} | changes))
 

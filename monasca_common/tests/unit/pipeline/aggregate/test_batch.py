@@ -4,6 +4,8 @@ import fixtures
 from monasca_common.pipeline import Partial, Reading, group_text
 from monasca_common.pipeline.aggregate import usage_table
 from monasca_common.pipeline.aggregate.batch import MissingColumns
+from monasca_common.pipeline.spark import staging
+from monasca_common.storage.sql.tables import aggregate_staging
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row, specifications
 
@@ -24,9 +26,9 @@ class MissingColumnsChecks:
             groups = list(zip(*(values[column] for column in self.transform.group_by), strict=True))
             partial = Partial.of(Reading(0.0, 0, 0, 1.0))
             rows = [usage_table.staged_row(self.transform.id, 0, group_text(group), partial) for group in groups]
-            usage_table.stage(connection, "b", 1, 0, rows)
+            staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 1, rows, 0)
             self.missing.check(connection, "b", [1], [self.transform.id, "unknown@1"])
-            usage_table.clear(connection, "b", 0)
+            staging.clear(connection, aggregate_staging, "b", 0)
         return self.log.output
 
     def test_a_column_that_no_metric_of_a_batch_has_is_named_with_the_places_that_are_searched(self):

@@ -13,7 +13,8 @@ from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.pipeline.aggregate import output, periods, usage_table
 from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher
-from monasca_common.storage.sql.tables import aggregate_period
+from monasca_common.pipeline.spark import staging
+from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     HOUR_MS,
@@ -59,11 +60,11 @@ class PublisherCase(DatabaseCase):
         ]
         closing, batch = Closing(self.specs, SLACK_MS), str(self.batches)
         with self.offset_store.writing() as connection:
-            usage_table.stage(connection, batch, 0, self.now_ms, found)
+            staging.insert(connection, aggregate_staging, usage_table.STAGED, batch, 0, found, self.now_ms)
             usage_table.merge(connection, "aggregate", batch, [0])
             changed = periods.periods_of(self.specs, {row[:2] for row in found})
             periods.touch(connection, "aggregate", changed, closing, self.now_ms)
-            usage_table.clear(connection, batch, self.now_ms)
+            staging.clear(connection, aggregate_staging, batch, self.now_ms)
 
     def log(self):
         """(message id, host, value, version, provisional) of each message."""

@@ -22,6 +22,7 @@ from monasca_common.pipeline import (
     merged,
 )
 from monasca_common.pipeline.aggregate import usage_table
+from monasca_common.pipeline.spark import staging
 from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
 from monasca_common.tests.unit.pipeline.component_fixture import InstalledComponents
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
@@ -66,9 +67,9 @@ class Merging:
         rows = [usage_table.staged_row(key[0], key[1], group_text(key[2]), one) for key, one in found]
         with self.offset_store.writing() as connection:
             for attempt in attempts:
-                usage_table.stage(connection, batch, attempt, NOW_MS, rows)
+                staging.insert(connection, aggregate_staging, usage_table.STAGED, batch, attempt, rows, NOW_MS)
             usage_table.merge(connection, job, batch, attempts[:1])
-            usage_table.clear(connection, batch, NOW_MS)
+            staging.clear(connection, aggregate_staging, batch, NOW_MS)
 
     def known(self, job="j"):
         with self.offset_store.reading() as connection:
@@ -107,9 +108,9 @@ class MergeTest(Merging, DatabaseCase):
     def test_what_is_staged_is_counted_by_window(self):
         rows = [usage_table.staged_row(*key[:2], group_text(key[2]), _of([Reading(0, 0, 0, 1)])) for key in KEYS]
         with self.offset_store.writing() as connection:
-            usage_table.stage(connection, "b", 1, NOW_MS, rows)
-            usage_table.stage(connection, "b", 2, NOW_MS, rows[:3])
-            usage_table.stage(connection, "other", 1, NOW_MS, rows)
+            staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 1, rows, NOW_MS)
+            staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 2, rows[:3], NOW_MS)
+            staging.insert(connection, aggregate_staging, usage_table.STAGED, "other", 1, rows, NOW_MS)
             self.assertEqual(
                 {(name, window): 4 for name in ("s@1", "t@1") for window in (0, 600_000)},
                 usage_table.staged_windows(connection, "b", [1]),
@@ -121,8 +122,8 @@ class MergeTest(Merging, DatabaseCase):
         row = usage_table.staged_row("s@1", 0, "[]", _of([Reading(0, 0, 0, 1)]))
         with self.offset_store.writing() as connection:
             for batch, staged_ms in (("mine", NOW_MS), ("another's", NOW_MS), ("old", NOW_MS - 86_400_001)):
-                usage_table.stage(connection, batch, 1, staged_ms, [row])
-            usage_table.clear(connection, "mine", NOW_MS)
+                staging.insert(connection, aggregate_staging, usage_table.STAGED, batch, 1, [row], staged_ms)
+            staging.clear(connection, aggregate_staging, "mine", NOW_MS)
         self.assertEqual([("another's",)], self.rows(aggregate_staging, "batch"))
 
     def test_windows_of_a_range_are_removed_and_no_others(self):
@@ -242,9 +243,9 @@ class GoldenMerge:
                 ]
                 if rows:
                     with self.offset_store.writing() as connection:
-                        usage_table.stage(connection, "b", 1, NOW_MS, rows)
+                        staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 1, rows, NOW_MS)
                         usage_table.merge(connection, "j", "b", [1])
-                        usage_table.clear(connection, "b", NOW_MS)
+                        staging.clear(connection, aggregate_staging, "b", NOW_MS)
             with self.offset_store.reading() as connection:
                 [specification] = {key.specification_id for key in expected}
                 found = dict(usage_table.read(connection, "j", specification, 0, NOW_MS))

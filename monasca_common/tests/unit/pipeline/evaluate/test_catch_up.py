@@ -15,13 +15,14 @@ from monasca_common.alarms.expression import And, Expression, Or, SubExpression
 from monasca_common.alarms.grammar import FUNCTIONS
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.series import Series, series_id
-from monasca_common.pipeline.evaluate import definitions, watermark, windows
+from monasca_common.pipeline.evaluate import definitions, watermark
 from monasca_common.pipeline.evaluate.batch import StagedMerge
 from monasca_common.pipeline.evaluate.cleanup import Cleanup
 from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
 from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, EvaluatorState, Scan
-from monasca_common.pipeline.evaluate.windows import WindowFold
+from monasca_common.pipeline.evaluate.windows import FoldedRow, WindowFold
+from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
@@ -126,7 +127,7 @@ class CatchUpTest(DatabaseCase):
             if rows:
                 staged = StagedAttempts((7,), len(rows))
                 with self.offset_store.writing() as connection:
-                    windows.insert_staged(connection, "batch", 7, 0, rows)
+                    staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, 0)
                     merging.merge(connection, "batch", staged, known, scan, is_last=False)
             runner.run(scan)
             cleanup.run(clock.time_ms())

@@ -20,7 +20,8 @@ from monasca_common.pipeline.evaluate.batch import StagedMerge
 from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
 from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState, Scan
-from monasca_common.pipeline.evaluate.windows import WindowFold
+from monasca_common.pipeline.evaluate.windows import FoldedRow, WindowFold
+from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
@@ -60,14 +61,15 @@ class StagedMergeCase(DatabaseCase):
         rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
-            windows.insert_staged(connection, "batch", 7, NOW_MS, rows)
-            windows.insert_staged(connection, "batch", 8, NOW_MS, rows)  # an attempt that does not count
+            staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
+            # An attempt that does not count.
+            staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 8, rows, NOW_MS)
             windows.check_staged(connection, "batch", staged)
             windows.drop_changed(connection, "batch", staged)
             windows.merge_staged(connection, "batch", staged, {each.id: each for each in known.sub_expressions})
             made = alarms.create_alarms(connection, "batch", staged, NOW_MS)
             alarms.mark_changed(connection, "batch", staged)
-            windows.clear_staged(connection, "batch", NOW_MS)
+            staging.clear(connection, tables.alarm_staging, "batch", NOW_MS)
         self.assertEqual([], self.rows(tables.alarm_staging, "batch"))
         return made
 
@@ -84,7 +86,7 @@ class SummaryTest(StagedMergeCase):
     def merge(self, *measurements):
         rows = self.folded(self.known(), measurements)
         with self.offset_store.writing() as connection:
-            windows.insert_staged(connection, "batch", 7, NOW_MS, rows)
+            staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
             staged = StagedAttempts((7,), len(rows))
             self.merging.merge(connection, "batch", staged, self.known(), Scan(NOW_MS), is_last=False)
 
@@ -138,7 +140,7 @@ class FirstStateTest(StagedMergeCase):
         rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
-            windows.insert_staged(connection, "batch", 7, NOW_MS, rows)
+            staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
             self.merging.merge(connection, "batch", staged, known, self.scan, is_last=False)
 
     def states(self):
