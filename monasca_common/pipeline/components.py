@@ -23,7 +23,8 @@ SETTERS = "monasca_common.pipeline.setters"
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What an operation keeps of the quantities of a partial, as bytes, if count, sum, extremes and ends do not do.
+    """The state that an operation keeps of the quantities of a partial, as bytes, if count, sum, extremes and ends are
+    not enough.
 
     ``of``: makes the state of at least one quantity. ``merge``: makes the state of at least two states, which together
     have each quantity once. The same states in the same order must give the same bytes, because the id of an output
@@ -36,11 +37,11 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class OperationComponent:
-    """How quantities become one.
+    """Turns quantities into one.
 
     ``fetch``: makes a quantity of a `Partial`, for ``usage_fetch_operation``. ``combine``: makes one of at least one
     quantity, for rollups and the second stage. Where one of them is ``None``, the operation cannot be named there.
-    ``sketch``: what ``fetch`` finds in `Partial.state` beside the partial's own fields.
+    ``sketch``: what ``fetch`` finds in `Partial.state` in addition to the partial's own fields.
     """
 
     fetch: Callable[[Any], float] | None = None
@@ -50,13 +51,13 @@ class OperationComponent:
 
 @dataclass(frozen=True, slots=True)
 class UsageComponent:
-    """How the partials of a window, or of a whole period, become rows.
+    """Turns the partials of a window, or of a whole period, into rows.
 
     ``rows``: called with the `Transform` and its `Partial` by group; returns an `Aggregate`. ``operations``: the
     names that ``usage_fetch_operation`` may have; ``None``: those of all operations with ``fetch``; empty: the usage
     has none. ``parameters``: further fields of ``aggregation_params_map``, required texts; they are in
-    `Transform.parameters`. ``group_by``: columns that it groups by beside those of the specification. ``rolls_up``:
-    whether it reads ``setter_rollup_group_by_list`` itself.
+    `Transform.parameters`. ``group_by``: columns that it groups by in addition to those of the specification.
+    ``rolls_up``: whether it reads ``setter_rollup_group_by_list`` itself.
     """
 
     rows: Callable[[Any, Mapping[Any, Any]], Any]
@@ -68,7 +69,7 @@ class UsageComponent:
 
 @dataclass(frozen=True, slots=True)
 class SetterComponent:
-    """What changes the rows of a usage; the setters of a specification are applied in its order.
+    """Changes the rows of a usage; the setters of a specification are applied in its order.
 
     ``rows``: called with the `Transform` and the rows, each a `Usage`; returns the rows that take their place.
     ``parameters``: as those of `UsageComponent`.
@@ -95,7 +96,7 @@ def setter(name: str) -> SetterComponent:
 
 @lru_cache
 def names(namespace: str) -> tuple[str, ...]:
-    """What is installed. Kept, because looking through all packages takes some 50 ms."""
+    """Return the installed names. Cached, because a search of all packages takes some 50 ms."""
     return tuple(sorted(importlib.metadata.entry_points(group=namespace).names))
 
 

@@ -89,7 +89,8 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
 
 
 def rejections(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
-    """What `partials` leaves out of the same frame: ``partition``, ``offset``, ``kind`` and ``reason`` of each.
+    """Return the records that `partials` leaves out of the same frame: ``partition``, ``offset``, ``kind`` and
+    ``reason`` of each.
 
     ``kind``: ``malformed``, ``too_new`` or ``too_old``. The reason names the place and the rule, and quotes no value.
     """
@@ -119,7 +120,8 @@ def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
 def messages(
     partial_frame: DataFrame, specifications: Specifications, publisher: Publisher, *, version_ms: int
 ) -> DataFrame:
-    """As `rows`, as messages for the topic ``metrics``: ``message_id`` (16 bytes) and ``value`` (an envelope).
+    """Return the rows of `rows` as messages for the topic ``metrics``: ``message_id`` (16 bytes) and ``value`` (an
+    envelope).
 
     ``version_ms``: of two rows of one series and period storage keeps the one with the greater version, so a
     correction has a greater one than what it corrects.

@@ -48,11 +48,11 @@ class Pattern:
         object.__setattr__(self, "_compiled", compiled)
 
     def is_in(self, value: str) -> bool:
-        """Whether it matches anywhere in the value."""
+        """Return whether it matches anywhere in the value."""
         return self._compiled.search(_bytes(value)) is not None
 
     def is_all_of(self, value: str) -> bool:
-        """Whether it matches the whole value."""
+        """Return whether it matches the whole value."""
         return self._compiled.fullmatch(_bytes(value)) is not None
 
 

@@ -102,7 +102,7 @@ class JobStatusSettings(StatusSettings):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How a job reads its topic, batch by batch.
+    """The settings of a job that reads a topic batch by batch.
 
     ``trigger_seconds``: the time from the start of one batch to the start of the next, unless more is waiting than a
     batch may have. ``max_offsets_per_trigger``: the greatest batch, over all partitions. ``min_partitions``: the least
@@ -162,7 +162,7 @@ class StreamSettings:
         return self.consumer.group_id
 
     def facts(self) -> Mapping[str, object]:
-        """What the line that is logged at a job's start says of it; no secrets."""
+        """Return the facts that are logged at a job's start; no secrets."""
         return {
             "reads": f"{self.topic} as {self.group}",
             "from_brokers": self.consumer.connection.bootstrap_servers,
@@ -200,7 +200,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpecificationSource:
-    """Where the specifications of aggregates come from."""
+    """The source of the specifications of aggregates."""
 
     specifications: Literal["files", "database"] = option(
         "files",
@@ -369,20 +369,21 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
 
 
 def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:
-    """What ``aggregate`` reads, and the topic that it writes, without its specifications, which may be in a database
-    that is yet to be made. Raises `ConfigurationError`."""
+    """Return what ``aggregate`` reads, and the topic that it writes, without its specifications, because their database
+    may not exist yet. Raises `ConfigurationError`."""
     read, stream = _AGGREGATE.settings(conf)
     return stream, read["output_topic"]
 
 
 def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
-    """The settings that the job ``backfill`` has beside those of ``aggregate``. Raises `ConfigurationError`."""
+    """Return the settings that the job ``backfill`` has in addition to those of ``aggregate``. Raises
+    `ConfigurationError`."""
     read = GroupReader(conf, _BACKFILL)
     return BackfillSettings(read["margin_seconds"] * 1000, from_archive=read["source"] == "archive")
 
 
 def status_settings(conf: cfg.ConfigOpts, group: str) -> JobStatusSettings:
-    """Where a job that ends by itself serves /metrics while it runs. Raises `ConfigurationError`."""
+    """Return where a job that ends by itself serves /metrics while it runs. Raises `ConfigurationError`."""
     return GroupReader(conf, OptionGroup(group, options_of(JobStatusSettings), shared=True)).settings(JobStatusSettings)
 
 

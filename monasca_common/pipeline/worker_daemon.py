@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark forks its Python workers from (``spark.python.daemon.module``), so that a task costs little.
+"""The process from which Spark forks its Python workers (``spark.python.daemon.module``), so that a task costs little.
 
 A worker of its own imports what it needs, for a second or more. Before each task Spark has it invalidate the caches of
 imports, and Python then reads the directory of every archive on its path again. After each task it collects garbage,

@@ -61,7 +61,7 @@ class SketchState(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As databases and shuffles have it: the operation's name, a colon, and the state in base64."""
+        """Return the text that databases and shuffles have: the operation's name, a colon, and the state in base64."""
         return f"{self.operation}:{base64.b64encode(self.state).decode()}"
 
 
@@ -92,7 +92,8 @@ def _sketch(operation: str) -> Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """At least one record. ``sums``: see `exact_sum`; ``first`` and ``last`` record times are those of the readings.
+    """The state of at least one record. ``sums``: see `exact_sum`; ``first`` and ``last`` record times are those of the
+    readings.
 
     ``sketch``: the state of the operation that asks for one; ``None`` for all others.
     """

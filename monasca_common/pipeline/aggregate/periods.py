@@ -46,7 +46,8 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was published. ``dropped``: rows without a message, by reason. ``undelivered``: messages to send again."""
+    """The result of publishing. ``dropped``: rows without a message, by reason. ``undelivered``: messages to send
+    again."""
 
     periods: int = 0
     messages: int = 0
@@ -77,8 +78,8 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class UnpublishedPeriods:
-    """How many periods have changed since they were published. ``due``: the next turn publishes them. ``still_open``:
-    they are published once they are over, because the job emits ``final``."""
+    """The numbers of periods that have changed since they were published. ``due``: the next turn publishes them.
+    ``still_open``: they are published once they are over, because the job emits ``final``."""
 
     due: int
     still_open: int
@@ -87,7 +88,8 @@ class UnpublishedPeriods:
 def unpublished(
     connection: sa.Connection, job: str, closing: Closing, emit: Literal["update", "final"], now_ms: int
 ) -> UnpublishedPeriods:
-    """What ``job`` has not published. A period of a specification that is no longer in force counts as due."""
+    """Count the periods that ``job`` has not published. A period of a specification that is no longer in force counts
+    as due."""
     table = aggregate_period.c
     changed = sa.and_(table.job == job, table.version > table.published)
     total = int(connection.scalar(sa.select(sa.func.count()).where(changed)) or 0)

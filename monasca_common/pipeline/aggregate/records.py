@@ -79,7 +79,8 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    """Where records of one name, dimensions and meta go. ``undated``: those for which creation_time may be missing."""
+    """The specifications that records of one name, dimensions and meta belong to. ``undated``: those for which
+    creation_time may be missing."""
 
     dated: tuple[tuple[str, Group], ...]
     undated: tuple[tuple[str, Group], ...]
@@ -207,8 +208,8 @@ class Subject:
         return self._value_meta is not None
 
     def wanted_by(self, row: PreTransform, transform: Transform) -> bool:
-        """Whether the transform takes the record. The reader checks creation_time, because equal dimensions and meta do
-        not imply an equal creation_time."""
+        """Return whether the transform takes the record. The reader checks creation_time, because equal dimensions and
+        meta do not imply an equal creation_time."""
         for required in row.required:
             kind, key = columns.map_and_key(required)
             if kind and _text(self._map(kind).get(key)) is None:

@@ -96,7 +96,7 @@ def _merged_text(sketches: str | None) -> str | None:
 
 
 def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int]) -> dict[tuple[str, int], int]:
-    """How many rows are staged for each (specification, window)."""
+    """Return the number of rows staged for each (specification, window)."""
     window = (aggregate_staging.c.specification, aggregate_staging.c.window_start)
     query = (
         sa.select(*window, sa.func.count()).where(*staged_rows(aggregate_staging, batch, attempts)).group_by(*window)
@@ -107,7 +107,7 @@ def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int
 def has_value(
     connection: sa.Connection, batch: str, attempts: Sequence[int], specification: str, position: int, missing: str
 ) -> bool:
-    """Whether a staged group of the specification has another value than ``missing`` at this position."""
+    """Return whether a staged group of the specification has another value than ``missing`` at this position."""
     text = aggregate_staging.c.group_values
     if connection.dialect.name == "postgresql":
         value = sa.cast(text, postgresql.JSON)[position].astext

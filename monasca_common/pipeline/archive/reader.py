@@ -85,7 +85,7 @@ class Selection:
     tenant: Pattern | None = None
 
     def has_time(self, first_ms: int, last_ms: int) -> bool:
-        """Whether a time between these, both included, may be selected."""
+        """Return whether a time between these, both included, may be selected."""
         after = self.from_ms is None or last_ms >= self.from_ms
         return after and (self.to_ms is None or first_ms < self.to_ms)
 

@@ -74,12 +74,13 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 
 def has_archive(conf: cfg.ConfigOpts) -> bool:
-    """Whether the location of the archive is set. Raises `ConfigurationError` if the option cannot be read."""
+    """Return whether the location of the archive is set. Raises `ConfigurationError` if the option cannot be read."""
     return bool(GroupReader(conf, _LOCATION)["location"])
 
 
 def archive_location(conf: cfg.ConfigOpts, *, remedy: str) -> str:
-    """Where the archive is. Raises `ConfigurationError`, with ``remedy`` in its text, if that is not set."""
+    """Return the location of the archive. Raises `ConfigurationError`, with ``remedy`` in its text, if that is not
+    set."""
     read = GroupReader(conf, _LOCATION)
     location: str | None = read["location"]
     if not location:

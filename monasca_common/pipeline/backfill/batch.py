@@ -56,8 +56,8 @@ class BackfillReport:
 
 @dataclass(slots=True)
 class _Staging:
-    """What one run has staged. ``windows``: a half-open range of window starts. ``firsts``: the first offset of each
-    partition that is searched for copies."""
+    """The rows that one run has staged. ``windows``: a half-open range of window starts. ``firsts``: the first offset
+    of each partition that is searched for copies."""
 
     windows: tuple[int, int]
     counts: TaskCounts

@@ -256,8 +256,8 @@ class Union:
 
 
 class Arrivals:
-    """When the records of one batch came to Kafka. Executors add to it, and the driver reads it after the batch.
-    ``spark``: see `accumulator`."""
+    """The times at which the records of one batch came to Kafka. Executors add to it, and the driver reads it after the
+    batch. ``spark``: see `accumulator`."""
 
     def __init__(self, spark: SparkSession | None) -> None:
         self._last: Accumulator[Mapping[int, tuple[int, int]]] = accumulator(spark, {}, Greatest())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a job runs, and its last batch, in the table ``pipeline_job``.
+"""The activity of jobs (running or not, and the last batch) in the table ``pipeline_job``.
 
 A job writes the time there while it runs, and each batch in the transaction that accounts for it. Nothing but reports
 depends on this: what fences two processes of one job is `OffsetStore.advance`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the stages of a batch took, and how old its newest records were when it was done, by partition."""
+"""The durations of the stages of a batch, and the age of its newest records at its end, by partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PartitionLag:
 
 
 class StageSeconds:
-    """How long each stage of one batch took; a stage that comes twice is added up."""
+    """The duration of each stage of one batch; a repeated stage is added up."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -20,7 +20,7 @@ JOBS = "monasca_common.pipeline.jobs"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a run shall do. ``once``: end when everything that was there at the start is done. ``from_ms`` and
+    """The request of a run. ``once``: end when everything that was there at the start is done. ``from_ms`` and
     ``to_ms``: event times, the second excluded. ``execute``: do it, if the job would otherwise only report it."""
 
     once: bool = False
@@ -74,7 +74,7 @@ class Job(ABC):
     def __init__(self, conf: cfg.ConfigOpts) -> None: ...
 
     def facts(self) -> Mapping[str, object]:
-        """What the line that is logged at its start says: topics, groups, database; no secrets."""
+        """Return the facts that are logged at the start: topics, groups, database; no secrets."""
         return {}
 
     @abstractmethod

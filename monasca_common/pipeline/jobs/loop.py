@@ -62,7 +62,7 @@ def run(
         try:
             report = step()
         except Fenced as error:
-            LOG.warning("%s; reading on from what is stored", error)
+            LOG.warning("%s; continuing from the stored offsets", error)
             watcher.turned(str(error))
             watcher.stop.wait(RETRIES.delay(1, random.random()))
             continue

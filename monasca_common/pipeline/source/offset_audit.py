@@ -20,14 +20,14 @@ TIER = "spark"
 
 
 class OffsetAudit:
-    """Of one job in one process. ``reporter``: of this tier, and of the job's consumer group."""
+    """The audit of one job in one process. ``reporter``: of this tier, and of the job's consumer group."""
 
     def __init__(self, reporter: AuditReporter) -> None:
         self._reporter = reporter
         self._known: set[TopicPartition] = set()  # whose position is reported, and all since
 
     def starts_at(self, topic: str, next_offsets: Mapping[int, int]) -> None:
-        """These offsets are stored: all before them is accounted for."""
+        """Report the stored offsets: everything before them is accounted for."""
         new = {
             partition: offset
             for partition, offset in next_offsets.items()

@@ -71,7 +71,7 @@ class OffsetStore:
 
     @property
     def is_shared(self) -> bool:
-        """Whether executors on other machines can write to this database."""
+        """Return whether executors on other machines can write to this database."""
         return self._writing.dialect.name == "postgresql"
 
     def check(self) -> None:

@@ -75,7 +75,7 @@ class TaskCounts:
 
     @property
     def records(self) -> int:
-        """How many records: a message counts once for each specification that takes it."""
+        """Return the number of records: a message counts once for each specification that takes it."""
         return int(self._records.value)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark's user interface and its event log say of the jobs of a batch: which offsets or files it has."""
+"""Describes the jobs of a batch in Spark's user interface and event log: its offsets or files."""
 
 from __future__ import annotations
 

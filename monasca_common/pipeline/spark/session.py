@@ -206,7 +206,7 @@ def close_session(session: SparkSession) -> None:
 
 
 def has_ended(session: SparkSession) -> bool:
-    """Whether Spark was stopped or has died; it cannot be restarted within this process."""
+    """Return whether Spark was stopped or has died; it cannot be restarted within this process."""
     from py4j.protocol import Py4JError
 
     java_context = session.sparkContext._jsc  # None if the context was stopped here

@@ -30,8 +30,8 @@ ABANDONED_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """Where a job stages. ``columns``: of a row, after batch, attempt and staged. ``rows``: merges the partials of a
-    task to rows; it is pickled."""
+    """The staging table of a job. ``columns``: of a row, after batch, attempt and staged. ``rows``: merges the partials
+    of a task to rows; it is pickled."""
 
     name: str
     columns: Columns
@@ -46,7 +46,7 @@ class StagingTable:
         return f"COPY {self.name} (batch, attempt, staged, {', '.join(self.names)}) FROM STDIN"
 
     def batches(self, partials: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows, as Arrow has them."""
+        """Yield the rows as Arrow's batches."""
         yield from row_batches(self.rows(partials), arrow_schema(self.columns))
 
 
@@ -109,7 +109,7 @@ def stage(
 def _stage_by_driver(
     to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, batch: str
 ) -> StagedAttempts:
-    """Some rows per transaction: one that is open while Spark computes would block all writers."""
+    """Stage some rows per transaction: one that is open while Spark computes would block all writers."""
     staged_frame = to_partials(table.batches, ddl(table.columns))
     return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
 

@@ -34,8 +34,8 @@ def worker_producer(settings: bytes) -> KafkaProducer:
 
 
 def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:
-    """As `portable`. ``audit``: where what ``application`` delivers is reported, from a folder of each executor's
-    machine; ``None``: it is not."""
+    """Return the settings as bytes for executors. ``audit``: the audit to which deliveries of ``application`` are
+    reported, from a folder of each executor's machine; ``None``: they are not reported."""
     return pickle.dumps((_plain(settings), audit, application))
 
 

@@ -58,7 +58,7 @@ def check(column: str, known: tuple[str, ...]) -> str:
 
 
 def places(column: str) -> str:
-    """Where metrics have the value of a column, such as ``dimensions#hostname or value_meta#host``."""
+    """Return where metrics have the value of a column, such as ``dimensions#hostname or value_meta#host``."""
     return " or ".join(f"{kind}#{key}" for kind, key in PLACES.get(column, (map_and_key(column),)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is aggregated and how: the rows of the two specification files as values. `reader` makes them."""
+"""Specifications: the rows of the two specification files as values, which `reader` creates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """How the records of one metric id are aggregated.
+    """The aggregation of the records of one metric id.
 
     ``group_by``: columns of the partials' group, in its order. ``operation``: how a partial becomes a quantity
     (``None`` for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation``: how the rolled-up rows
