@@ -125,10 +125,10 @@ class IdlePeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far things are, in ms. Evaluations due until ``evaluated_to_ms`` are done, those until ``watermark_ms`` (the
-    least of all partitions) are to be done now. ``seen_ms`` is the greatest watermark: windows that begin later are of
-    clocks that are ahead, and wait."""
+class EvaluationSpan:
+    """The evaluations to do, in ms: those due after ``evaluated_to_ms`` and until ``watermark_ms``, the least of all
+    partitions. An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the greatest watermark; windows that
+    begin later are of clocks that are ahead, and wait."""
 
     evaluated_to_ms: int
     watermark_ms: int
@@ -158,19 +158,19 @@ def evaluate(
     expression: Expression,
     alarm: AlarmState,
     measured: Sequence[Measured],
-    progress: Progress,
+    span: EvaluationSpan,
     *,
     begins_ms: int = 0,
 ) -> Evaluated:
     """``measured``: of each sub-alarm, in order. ``begins_ms``: when the alarm came to exist. What was due until then
     is not evaluated; of earlier readings of ``last`` the newest one counts."""
-    if begins_ms > progress.evaluated_to_ms:
-        progress = replace(progress, evaluated_to_ms=begins_ms)
+    if begins_ms > span.evaluated_to_ms:
+        span = replace(span, evaluated_to_ms=begins_ms)
     sub_alarms = list(alarm.sub_alarms)
     state, last_ms = alarm.state, alarm.last_transition_ms
     transitions: list[Transition] = []
     for (*_, timestamp_ms), occasions in groupby(
-        _occasions(sub_alarms, measured, progress, begins_ms), key=lambda occasion: occasion[:3]
+        _occasions(sub_alarms, measured, span, begins_ms), key=lambda occasion: occasion[:3]
     ):
         for occasion in occasions:
             sub_alarms[occasion.position] = occasion.apply(sub_alarms[occasion.position])
@@ -238,17 +238,17 @@ def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int
 
 
 def _occasions(
-    sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], progress: Progress, begins_ms: int
+    sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], span: EvaluationSpan, begins_ms: int
 ) -> Iterable[_Occasion]:
     """In order; of equal times in the order of the expression."""
-    each: list[Iterable[_Occasion]] = [_redecisions(sub_alarms, progress)]
+    each: list[Iterable[_Occasion]] = [_redecisions(sub_alarms, span)]
     for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
         if sub_alarm.sub_expression.function == "last":
-            each.append(_readings(index, sub_alarm, found.readings, progress, begins_ms))
+            each.append(_readings(index, sub_alarm, found.readings, span, begins_ms))
         else:
             view = _View(sub_alarm.sub_expression, found.windows, found.summary)
-            each.append(sorted(_crossings(index, sub_alarm, view, progress), key=_order))
-            each.append(_due(index, view, progress))
+            each.append(sorted(_crossings(index, sub_alarm, view, span), key=_order))
+            each.append(_due(index, view, span))
     # Mostly all lists are empty, and one sub-alarm is due: merging would take longer than evaluating.
     each = [occasions for occasions in each if occasions != []]
     return each[0] if len(each) == 1 else heapq.merge(*each, key=_order)
@@ -258,11 +258,11 @@ def _order(occasion: _Occasion) -> tuple[float, bool, float, int]:
     return occasion[:4]
 
 
-def _redecisions(sub_alarms: Sequence[SubAlarm], progress: Progress) -> list[_Occasion]:
+def _redecisions(sub_alarms: Sequence[SubAlarm], span: EvaluationSpan) -> list[_Occasion]:
     """What another threshold, operator or structure decides without a new measurement. All at once, before anything
     else: one after the other would tell states that the alarm never had."""
     # A delay that became longer moved ``evaluated_to_ms`` on, perhaps beyond what was seen.
-    time_ms = min(progress.evaluated_to_ms, progress.seen_ms)
+    time_ms = min(span.evaluated_to_ms, span.seen_ms)
     return [
         _Occasion(-inf, False, time_ms, index, _redecided)
         for index, each in enumerate(sub_alarms)
@@ -280,7 +280,7 @@ def _state_by(sub_alarm: SubAlarm, reading: Reading) -> str:
 
 
 def _readings(
-    index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], progress: Progress, begins_ms: int
+    index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], span: EvaluationSpan, begins_ms: int
 ) -> list[_Occasion]:
     known = sub_alarm.newest
     newer = [reading for reading in sorted(readings) if known is None or reading > known]
@@ -289,7 +289,7 @@ def _readings(
         newer = newer[max(0, earlier - 1) :]
     return [
         _Occasion(
-            max(reading.timestamp_ms, progress.evaluated_to_ms),
+            max(reading.timestamp_ms, span.evaluated_to_ms),
             False,
             reading.timestamp_ms,
             index,
@@ -351,13 +351,13 @@ class _View:
         return self.windows[start_ms].value(self.sub.function)
 
 
-def _crossings(index: int, sub_alarm: SubAlarm, view: _View, progress: Progress) -> Iterator[_Occasion]:
+def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpan) -> Iterator[_Occasion]:
     """Of windows that are not decided: neither by an evaluation, nor by a crossing."""
     sub = view.sub
     state = immediate_state(sub)
     if state is None:
         return
-    next_end_ms = _next_end_ms(sub, progress.evaluated_to_ms, progress.delay_ms)
+    next_end_ms = _next_end_ms(sub, span.evaluated_to_ms, span.delay_ms)
     run, previous_ms = 0, None
     if view.summary is not None:
         run = (view.summary.until_ms - view.summary.run_ms) // view.length_ms
@@ -368,9 +368,9 @@ def _crossings(index: int, sub_alarm: SubAlarm, view: _View, progress: Progress)
         run = 0 if found is None else run + 1 if follows else 1
         previous_ms = start_ms
         end_ms = start_ms + view.length_ms
-        is_undecided = end_ms >= next_end_ms and end_ms > sub_alarm.decided_ms and start_ms <= progress.seen_ms
+        is_undecided = end_ms >= next_end_ms and end_ms > sub_alarm.decided_ms and start_ms <= span.seen_ms
         if found and is_undecided and (state == OK or run >= sub.periods):
-            at_ms = max(found.time_ms, progress.evaluated_to_ms)
+            at_ms = max(found.time_ms, span.evaluated_to_ms)
             yield _Occasion(at_ms, False, found.time_ms, index, _crossed(view, state, end_ms, found))
 
 
@@ -382,10 +382,10 @@ def _crossed(view: _View, state: str, end_ms: int, found: Crossing) -> Callable[
     return apply
 
 
-def _due(index: int, view: _View, progress: Progress) -> Iterator[_Occasion]:
-    end_ms = _next_end_ms(view.sub, progress.evaluated_to_ms, progress.delay_ms)
-    while (at_ms := end_ms + progress.delay_ms) <= progress.watermark_ms:
-        yield _Occasion(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, progress.idle_periods))
+def _due(index: int, view: _View, span: EvaluationSpan) -> Iterator[_Occasion]:
+    end_ms = _next_end_ms(view.sub, span.evaluated_to_ms, span.delay_ms)
+    while (at_ms := end_ms + span.delay_ms) <= span.watermark_ms:
+        yield _Occasion(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, span.idle_periods))
         end_ms += view.length_ms
 
 

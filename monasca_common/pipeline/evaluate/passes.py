@@ -20,8 +20,8 @@ from monasca_common.alarms.database import Condition, Row, Select
 from monasca_common.alarms.definitions import StoredSubExpression
 from monasca_common.alarms.evaluation import (
     AlarmState,
+    EvaluationSpan,
     Measured,
-    Progress,
     SubAlarm,
     WindowSummary,
     evaluate,
@@ -57,17 +57,6 @@ _SUMMARISED_AT_ONCE = 20
 _Windows: TypeAlias = dict[tuple[str, str], dict[int, list[Any]]]
 #: The summaries by alarm and sub-expression.
 _Summaries: TypeAlias = dict[tuple[str, str], WindowSummary]
-
-
-@dataclass(frozen=True, slots=True)
-class DueSpan:
-    """The evaluations due after ``after_ms`` and until ``until_ms``; an evaluation is due ``delay_ms`` after its
-    window. ``idle_periods``: whether the source had any."""
-
-    after_ms: int
-    until_ms: int
-    delay_ms: int
-    idle_periods: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +107,7 @@ class PassRunner:
         alarms = new_alarms(connection, created_ms, self._page_alarms)
         if alarms:
             span = self._span(stored, stored.evaluated_to_ms)
-            self._new_transitions = self._evaluate(connection, version, alarms, stored, span)
+            self._new_transitions = self._evaluate(connection, version, alarms, span)
 
     def finish(self) -> PassReport:
         """Finish the pass that a crash interrupted."""
@@ -172,7 +161,7 @@ class PassRunner:
         watermark.hold(connection, self._job, stored)
         prefer_indexes(connection)
         alarms = next_alarms(connection, span, stored.cursor, self._page_alarms)
-        changed = self._evaluate(connection, version, alarms, stored, span)
+        changed = self._evaluate(connection, version, alarms, span)
         fail_point("evaluate.inside_page")
         is_last = len(alarms) < self._page_alarms
         cursor = "" if is_last else alarms[-1].id
@@ -184,25 +173,22 @@ class PassRunner:
         watermark.save(connection, self._job, new)
         return new, len(alarms), changed
 
-    def _evaluate(
-        self, connection: sa.Connection, version: int, alarms: Sequence[Row], stored: EvaluatorState, span: DueSpan
-    ) -> int:
+    def _evaluate(self, connection: sa.Connection, version: int, alarms: Sequence[Row], span: EvaluationSpan) -> int:
         """Return the number of transitions."""
         known = self._definitions.load(connection, version, {row.definition_id for row in alarms})
-        until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.idle_periods)
         outcomes = [
             EvaluatedAlarm(
                 each,
                 evaluate(
-                    each.definition.expression, each.state, each.measured, until, begins_ms=each.row.evaluated_from
+                    each.definition.expression, each.state, each.measured, span, begins_ms=each.row.evaluated_from
                 ),
             )
             for each in load_alarms(connection, alarms, known, span)
         ]
         return transitions.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)
 
-    def _span(self, stored: EvaluatorState, pass_to_ms: int) -> DueSpan:
-        return DueSpan(stored.evaluated_to_ms, pass_to_ms, stored.delay_ms, bool(stored.idle_periods))
+    def _span(self, stored: EvaluatorState, pass_to_ms: int) -> EvaluationSpan:
+        return EvaluationSpan(stored.evaluated_to_ms, pass_to_ms, stored.seen_ms, stored.delay_ms, stored.idle_periods)
 
 
 def prefer_indexes(connection: sa.Connection) -> None:
@@ -212,12 +198,12 @@ def prefer_indexes(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")
 
 
-def is_needed(connection: sa.Connection, span: DueSpan) -> bool:
+def is_needed(connection: sa.Connection, span: EvaluationSpan) -> bool:
     """Return whether a window is due or an alarm has changed."""
     return _has(connection, _due(span)) or _has(connection, sa.select(_CHANGED.c.alarm_id))
 
 
-def next_alarms(connection: sa.Connection, span: DueSpan, after_id: str, limit: int) -> Sequence[Row]:
+def next_alarms(connection: sa.Connection, span: EvaluationSpan, after_id: str, limit: int) -> Sequence[Row]:
     """Return the next alarms that are due or have changed, in order of id."""
     changed: Select = sa.select(_CHANGED.c.alarm_id)
     which: Condition = _ALARM.c.id.in_(changed)
@@ -237,7 +223,7 @@ def new_alarms(connection: sa.Connection, created_ms: int, limit: int) -> Sequen
 
 
 def load_alarms(
-    connection: sa.Connection, alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition], span: DueSpan
+    connection: sa.Connection, alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition], span: EvaluationSpan
 ) -> list[LoadedAlarm]:
     """Read what decides the states of ``alarms``, which are rows of `next_alarms`. Alarms without a definition in
     ``definitions`` are omitted."""
@@ -248,7 +234,7 @@ def load_alarms(
     loaded = [(row, definitions[row.definition_id]) for row in alarms if row.definition_id in definitions]
     subs = {sub.id: sub for _, definition in loaded for sub in definition.sub_expressions}
     of_windows = {
-        key: sub for key, sub in subs.items() if not has_summary(sub.expression, idle_periods=span.idle_periods)
+        key: sub for key, sub in subs.items() if not has_summary(sub.expression, idle_periods=bool(span.idle_periods))
     }
     own = [among(connection, _PART.c.sub_expression_id, sorted(of_windows))] if len(of_windows) < len(subs) else []
     windows = _windows(connection, ids, list(of_windows.values()), span, *own)
@@ -275,10 +261,12 @@ def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_
     connection.execute(_CHANGED.delete().where(*of_page, ~waiting))
 
 
-def _due(span: DueSpan) -> Select:
+def _due(span: EvaluationSpan) -> Select:
     """Select the definitions with a window whose evaluation is due."""
     length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
-    until, after = (sa.literal(time_ms - span.delay_ms, sa.BigInteger()) for time_ms in (span.until_ms, span.after_ms))
+    until, after = (
+        sa.literal(time_ms - span.delay_ms, sa.BigInteger()) for time_ms in (span.watermark_ms, span.evaluated_to_ms)
+    )
     return sa.select(_SUB.c.definition_id).where(_SUB.c.function != "last", until // length_ms > after // length_ms)
 
 
@@ -292,7 +280,7 @@ def _loaded(
     stored: Mapping[str, Row],
     windows: _Windows,
     found: _Summaries,
-    span: DueSpan,
+    span: EvaluationSpan,
 ) -> LoadedAlarm:
     subs = definition.sub_expressions
     sub_alarms = tuple(_sub_alarm(sub, stored.get(sub.id)) for sub in subs)
@@ -305,11 +293,11 @@ def _loaded(
     return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured, texts)
 
 
-def _summary_text(sub: SubExpression, measured: Measured, span: DueSpan) -> str | None:
+def _summary_text(sub: SubExpression, measured: Measured, span: EvaluationSpan) -> str | None:
     """Return the summary after the evaluation."""
     if measured.summary is None:
         return None
-    until_ms = max(measured.summary.until_ms, summary_end_ms(sub, span.until_ms, span.delay_ms))
+    until_ms = max(measured.summary.until_ms, summary_end_ms(sub, span.watermark_ms, span.delay_ms))
     return summary_text(sub, summarised(sub, measured.windows, measured.summary, until_ms))
 
 
@@ -317,7 +305,7 @@ def _summaries(
     connection: sa.Connection,
     long: Sequence[tuple[str, StoredSubExpression]],
     stored: Mapping[str, Mapping[str, Row]],
-    span: DueSpan,
+    span: EvaluationSpan,
 ) -> _Summaries:
     """Return the stored summaries. A missing summary is computed from all windows that it replaces. So is a summary
     that reaches beyond the evaluated windows, because the evaluator's state has moved back since."""
@@ -327,7 +315,7 @@ def _summaries(
         row = stored[alarm_id].get(sub.id)
         of_sub = None if row is None or row.windows != sub.windows else row.summary
         summary = parse_summary(sub.expression, of_sub)
-        if summary is None or summary.until_ms > summary_end_ms(sub.expression, span.after_ms, span.delay_ms):
+        if summary is None or summary.until_ms > summary_end_ms(sub.expression, span.evaluated_to_ms, span.delay_ms):
             missing[alarm_id].append(sub)
         else:
             found[alarm_id, sub.id] = summary
@@ -339,7 +327,7 @@ def _summaries(
         windows = _windows(connection, some, list(subs.values()), span, own)
         for alarm_id in some:
             for sub in missing[alarm_id]:
-                until_ms = summary_end_ms(sub.expression, span.after_ms, span.delay_ms)
+                until_ms = summary_end_ms(sub.expression, span.evaluated_to_ms, span.delay_ms)
                 rows = {at: each for at, each in windows[alarm_id, sub.id].items() if at < until_ms}
                 measured = _measured(sub.expression, rows)
                 found[alarm_id, sub.id] = summarised(sub.expression, measured.windows, None, until_ms)
@@ -383,7 +371,7 @@ def _windows(
     connection: sa.Connection,
     ids: Sequence[str],
     subs: Sequence[StoredSubExpression],
-    span: DueSpan,
+    span: EvaluationSpan,
     *conditions: Condition,
 ) -> _Windows:
     """Return the windows that an evaluation may need."""
@@ -413,8 +401,8 @@ def _read(
     return found
 
 
-def _needed_from_ms(sub: SubExpression, span: DueSpan) -> int:
-    return LAST_WINDOW if sub.function == "last" else needed_from_ms(sub, span.after_ms, span.delay_ms)
+def _needed_from_ms(sub: SubExpression, span: EvaluationSpan) -> int:
+    return LAST_WINDOW if sub.function == "last" else needed_from_ms(sub, span.evaluated_to_ms, span.delay_ms)
 
 
 def _measured(

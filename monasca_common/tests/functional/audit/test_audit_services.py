@@ -16,7 +16,7 @@ from msgspec import structs
 from monasca_common.alarms.database import AlarmsDatabase, Slice
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import DefinitionFilter
-from monasca_common.alarms.evaluation import AlarmState, Measured, Progress, evaluate
+from monasca_common.alarms.evaluation import AlarmState, EvaluationSpan, Measured, evaluate
 from monasca_common.alarms.expression import parse
 from monasca_common.alarms.partials import WindowPartial
 from monasca_common.audit.metrics import MISSING_METRIC
@@ -285,7 +285,7 @@ class ServeTest(ServicesCase):
         self.assertEqual(("topic", "tier", "application"), definition.match_by)
         end_ms = sub.period * 1000
         window = WindowPartial.of(sub, [Reading(1.0, 0, 0, self.values["database"][-1])])
-        progress = Progress(0, end_ms + 30_000, end_ms + 30_000)
+        progress = EvaluationSpan(0, end_ms + 30_000, end_ms + 30_000)
         return evaluate(expression, AlarmState.new(expression), [Measured({0: window})], progress).alarm.state
 
     def served(self, metric):

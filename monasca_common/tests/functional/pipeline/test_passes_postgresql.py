@@ -2,9 +2,9 @@
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from monasca_common.alarms.evaluation import EvaluationSpan
 from monasca_common.pipeline.evaluate import passes
 from monasca_common.pipeline.evaluate.definitions import DefinitionCache
-from monasca_common.pipeline.evaluate.passes import DueSpan
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
@@ -46,7 +46,7 @@ class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
             passes.prefer_indexes(connection)
             told = []
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
-            span = DueSpan(30_000, 90_000, 30_000)
+            span = EvaluationSpan(30_000, 90_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "5", 400)
             definitions = DefinitionCache().load(connection, 1, {alarms.definition.id})
             self.assertEqual(400, len(passes.load_alarms(connection, rows, definitions, span)))

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from monasca_common.alarms.evaluation import (
     AlarmState,
+    EvaluationSpan,
     Measured,
-    Progress,
     evaluate,
     has_summary,
     needed_from_ms,
@@ -26,7 +26,7 @@ class Evaluator:
         self.expression = expression
         self.alarm = AlarmState.new(expression)
         self.windows = [{} for _ in expression.sub_expressions]
-        self.progress = Progress(evaluated_to_ms, evaluated_to_ms, evaluated_to_ms, delay_ms)
+        self.progress = EvaluationSpan(evaluated_to_ms, evaluated_to_ms, evaluated_to_ms, delay_ms)
         self.summaries = [None for _ in expression.sub_expressions]
         self.transitions = []
         self._offset = 0

@@ -2,9 +2,9 @@
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from monasca_common.alarms.evaluation import EvaluationSpan
 from monasca_common.pipeline.evaluate import passes
 from monasca_common.pipeline.evaluate.definitions import DefinitionCache
-from monasca_common.pipeline.evaluate.passes import DueSpan
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.evaluate.passes_contract import PassesContract
@@ -31,7 +31,7 @@ class SqlitePassesTest(PassesContract, DatabaseCase):
         with self.offset_store.writing() as connection:
             told = []
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
-            span = DueSpan(30_000, 90_000, 30_000)
+            span = EvaluationSpan(30_000, 90_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "", 100)
             definitions = DefinitionCache().load(connection, 1, {alarms.definition.id})
             self.assertEqual(100, len(passes.load_alarms(connection, rows, definitions, span)))
