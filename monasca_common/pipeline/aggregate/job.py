@@ -11,7 +11,6 @@ from oslo_config import cfg
 
 from monasca_common.audit.reporter import AuditReporter, audited
 from monasca_common.kafka import open_producer
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.aggregate.batch import Aggregation
 from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
 from monasca_common.pipeline.jobs import loop
@@ -51,11 +50,7 @@ class AggregateJob(Job):
         return {**self._settings.stream.facts(), "writes": self._settings.output_topic, "spark": self._spark.master}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        if request.from_ms is not None or request.to_ms is not None:
-            raise ConfigurationError(
-                "aggregate continues from its stored offsets, and takes neither --from nor --to: run the job backfill "
-                "to compute a past time again"
-            )
+        request.refuse_times("aggregate", "run the job backfill to compute a past time again")
         settings, stream = self._settings, self._settings.stream
         for warning in settings.specifications.warnings:
             LOG.warning("specifications: %s", warning)

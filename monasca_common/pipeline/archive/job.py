@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from oslo_config import cfg
 
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.batch import Archiver, ArchiveReport
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.jobs import loop
@@ -35,11 +34,7 @@ class ArchiveJob(Job):
         return {**settings.streams[0].facts(), "reads": reads, "into": shown_url(settings.location)}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        if request.from_ms is not None or request.to_ms is not None:
-            raise ConfigurationError(
-                "archive continues from its stored offsets, and takes neither --from nor --to: the option start says "
-                "where a new archive begins"
-            )
+        request.refuse_times("archive", "the option start says where a new archive begins")
         check_installed()
         settings, first = self._settings, self._settings.streams[0]
         with contextlib.ExitStack() as stack:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from oslo_config import cfg
 
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.batch import check_owner
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.archive.store import Store
@@ -35,8 +34,7 @@ class CompactJob(Job):
         return {"of": topics, "in": shown_url(self._settings.location)}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        if request.from_ms is not None and request.to_ms is not None and request.from_ms >= request.to_ms:
-            raise ConfigurationError("the time of --from must be before that of --to")
+        request.check_times()
         settings, first = self._settings, self._settings.streams[0]
         check_owner(Store(settings.location), first.group)
         offset_store = OffsetStore(first.connection)

@@ -10,7 +10,6 @@ from oslo_config import cfg
 
 from monasca_common.audit.reporter import audited
 from monasca_common.kafka import open_producer
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.evaluate.batch import Evaluation
 from monasca_common.pipeline.evaluate.gauges import EVALUATE, GaugesCollector
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
@@ -38,11 +37,7 @@ class EvaluateJob(Job):
         return {**settings.stream.facts(), "writes": settings.alarm_transitions_topic, "spark": self._spark.master}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        if request.from_ms is not None or request.to_ms is not None:
-            raise ConfigurationError(
-                "evaluate continues from its stored state, and takes neither --from nor --to: what was decided is not "
-                "decided again"
-            )
+        request.refuse_times("evaluate", "what was decided is not decided again")
         settings, stream = self._settings, self._settings.stream
         with contextlib.ExitStack() as stack:
             audit = stack.enter_context(open_audit(stream))

@@ -13,6 +13,7 @@ from typing import ClassVar
 from oslo_config import cfg
 
 from monasca_common.kafka import entry_point
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.jobs.durations import PartitionLag
 
 JOBS = "monasca_common.pipeline.jobs"
@@ -27,6 +28,18 @@ class JobRequest:
     from_ms: int | None = None
     to_ms: int | None = None
     execute: bool = False
+
+    def refuse_times(self, job: str, remedy: str) -> None:
+        """Raise `ConfigurationError` if the request has times, for a job that continues from its stored offsets."""
+        if self.from_ms is not None or self.to_ms is not None:
+            raise ConfigurationError(
+                f"{job} continues from its stored offsets, and takes neither --from nor --to: {remedy}"
+            )
+
+    def check_times(self) -> None:
+        """Raise `ConfigurationError` unless ``from_ms`` is before ``to_ms``."""
+        if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
+            raise ConfigurationError("the time of --from must be before that of --to")
 
 
 @dataclass(frozen=True, slots=True)

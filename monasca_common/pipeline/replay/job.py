@@ -52,8 +52,7 @@ class ReplayJob(Job):
         }
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        if request.from_ms is not None and request.to_ms is not None and request.from_ms >= request.to_ms:
-            raise ConfigurationError("the time of --from must be before that of --to")
+        request.check_times()
         check_installed()
         settings = self._settings
         selection = Selection(request.from_ms, request.to_ms, settings.name, settings.tenant)
