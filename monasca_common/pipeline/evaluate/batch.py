@@ -48,7 +48,6 @@ from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.arrow import (
     OnRejected,
-    ToPartials,
     arrow_schema,
     by_partition,
     ddl,
@@ -185,7 +184,7 @@ class Evaluation:
 
 class _Attempt:
     """One computation of a batch, with the definitions at its start. ``earlier``: the definitions of earlier attempts,
-    which have published their dead rejected. ``steady_ms``: the time of the scan by `SteadyTime`."""
+    which have published their dead letters. ``steady_ms``: the time of the scan by `SteadyTime`."""
 
     def __init__(
         self,
@@ -257,7 +256,10 @@ class FoldStage:
             rows = table.rows(fold(records.batches()))
             staged = staging.stage_rows(rows, table, self._offset_store, batch)
         else:
-            to_rows = folded(records, fold, self._tasks)
+            columns = ("partition", "offset", "unix_millis(timestamp) AS kafka_ms", "value")
+            rows_of_tasks = records.selectExpr(*columns).mapInArrow(fold, ddl(FOLDED))
+            # After this shuffle one task has all rows of a key.
+            to_rows = rows_of_tasks.repartition(self._tasks, *KEY).mapInArrow
             staged = staging.stage(to_rows, table, self._offset_store, self._settings.stream.connection, batch)
         return known, staged, arrivals
 
@@ -282,7 +284,7 @@ class _Matcher:
 @dataclass(frozen=True, slots=True)
 class RecordFold:
     """Folds records on executors. ``definitions``: see `portable_definitions`. ``latest_ms``: the latest event time
-    that is accepted. ``earlier``: the definitions that the same records were folded with before; their dead rejected
+    that is accepted. ``earlier``: the definitions that the same records were folded with before; their dead letters
     are published."""
 
     definitions: bytes = field(repr=False)
@@ -360,15 +362,6 @@ class MergedRows:
 def portable_definitions(sub_expressions: Sequence[IndexedSubExpression]) -> bytes:
     """Return the same bytes for the same sub-expressions, so that a worker's cache outlives the batch."""
     return pickle.dumps(sorted(sub_expressions, key=lambda each: each.id))
-
-
-def folded(records: DataFrame, fold: RecordFold, tasks: int) -> ToPartials:
-    """Fold the records, and shuffle to ``tasks``, so that one task has all rows of a key."""
-    return _read(records).mapInArrow(fold, ddl(FOLDED)).repartition(tasks, *KEY).mapInArrow
-
-
-def _read(records: DataFrame) -> DataFrame:
-    return records.selectExpr("partition", "offset", "unix_millis(timestamp) AS kafka_ms", "value")
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:

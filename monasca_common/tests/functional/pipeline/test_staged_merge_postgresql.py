@@ -30,7 +30,7 @@ from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 
 NOW_MS = 1_767_268_800_000
-LOOK = Scan(NOW_MS, {0})
+SCAN = Scan(NOW_MS, {0})
 
 
 class ApiDuringMergeTest(PostgresqlTestCase):
@@ -70,7 +70,7 @@ class ApiDuringMergeTest(PostgresqlTestCase):
         with mock.patch.object(staging, "clear", cleared), self.offset_store.writing() as connection:
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, host, 7, rows, NOW_MS)
             staged = StagedAttempts((7,), len(rows))
-            return self.merging.merge(connection, host, staged, known, LOOK, **({"is_last": False} | changes))
+            return self.merging.merge(connection, host, staged, known, SCAN, **({"is_last": False} | changes))
 
     def stored(self, *which):
         with self.offset_store.reading() as connection:

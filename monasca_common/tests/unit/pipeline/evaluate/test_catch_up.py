@@ -90,11 +90,11 @@ class CatchUpTest(DatabaseCase):
         cut = [measured[start : start + 100] for start in range(0, len(measured), 100)]
         kept = []
 
-        def look_at(_):
+        def count_readings(_):
             ((readings,),) = self.rows(tables.alarm_window, "readings")
             kept.append(len(readings.split()))
 
-        with mock.patch.object(Cleanup, "run", lambda *arguments: look_at(arguments)):
+        with mock.patch.object(Cleanup, "run", lambda *arguments: count_readings(arguments)):
             found = self.transitions("last(m0) > 0", [(some, some[-1][0]) for some in cut])
         self.assertEqual(len(measured), len(found))
         self.assertLess(max(kept), 2 * 128)

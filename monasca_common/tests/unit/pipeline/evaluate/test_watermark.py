@@ -24,8 +24,8 @@ GRACE_MS = 30_000
 TIMES = st.sets(st.integers(11, 199).map(lambda number: number * 10_000), max_size=40)
 
 
-def scanned(stored, *looks):
-    for each in looks:
+def scanned(stored, *scans):
+    for each in scans:
         stored = advanced(stored, each, GRACE_MS)
     return stored
 
@@ -33,7 +33,7 @@ def scanned(stored, *looks):
 class WatermarkTest(base.BaseTestCase):
     stored = EvaluatorState(100_000, 0, seen_ms=100_000, watermarks_ms={0: 100_000, 1: 100_000})
 
-    def test_a_partition_that_was_read_to_its_end_is_known_up_to_the_look(self):
+    def test_a_partition_that_was_read_to_its_end_is_known_up_to_the_scan(self):
         found = scanned(self.stored, Scan(110_000, {0, 1}))
         self.assertEqual(({0: 110_000, 1: 110_000}, 110_000), (found.watermarks_ms, least_ms(found)))
 
@@ -55,8 +55,8 @@ class WatermarkTest(base.BaseTestCase):
         self.assertEqual({0: 210_000, 1: 100_000}, found.watermarks_ms)
 
     def test_a_new_partition_holds_back_until_it_is_read(self):
-        looks = [Scan(110_000, {0, 1}, partitions={0, 1, 2}), Scan(120_000, {0, 1, 2}, partitions={0, 1, 2})]
-        self.assertEqual([100_000, 120_000], [least_ms(scanned(self.stored, *looks[:count])) for count in (1, 2)])
+        scans = [Scan(110_000, {0, 1}, partitions={0, 1, 2}), Scan(120_000, {0, 1, 2}, partitions={0, 1, 2})]
+        self.assertEqual([100_000, 120_000], [least_ms(scanned(self.stored, *scans[:count])) for count in (1, 2)])
 
     def test_the_first_look_restarts_nothing(self):
         logged = self.useFixture(fixtures.FakeLogger())
@@ -64,7 +64,7 @@ class WatermarkTest(base.BaseTestCase):
         self.assertEqual({0: 130_000, 1: 130_000}, scanned(initial(scan, 0), scan).watermarks_ms)
         self.assertEqual("", logged.output)
 
-    def test_progress_of_a_clock_that_was_an_hour_ahead_goes_back_once_records_have_the_time_of_the_look(self):
+    def test_progress_of_a_clock_that_was_an_hour_ahead_goes_back_once_records_have_the_time_of_the_scan(self):
         idle_period = IdlePeriod(50_000, 3_700_000, 4_000_000)
         stored = EvaluatorState(3_700_000, 0, None, "", 3_700_000, {0: 3_700_000}, (idle_period,))
         for last_kafka_ms in ({}, {0: 59_999}):
@@ -84,7 +84,7 @@ class WatermarkTest(base.BaseTestCase):
     def test_a_partition_of_which_nothing_was_read_holds_all_back(self):
         self.assertEqual(100_000, least_ms(scanned(self.stored, Scan(130_000, {1}))))
 
-    def test_a_clock_that_is_a_day_ahead_moves_no_watermark_beyond_the_look(self):
+    def test_a_clock_that_is_a_day_ahead_moves_no_watermark_beyond_the_scan(self):
         found = scanned(self.stored, Scan(110_000, (), {0: 110_000 + DAY_MS, 1: 105_000}))
         self.assertEqual((105_000, 110_000), (least_ms(found), found.seen_ms))
 
@@ -107,12 +107,12 @@ class WatermarkTest(base.BaseTestCase):
         self.assertEqual((), scanned(self.stored, Scan(7_300_000, {0, 1}, {}, arrivals)).idle_periods)
 
     def test_the_backlog_of_one_partition_is_no_idle_period_although_another_was_read_to_its_end(self):
-        looks = [
+        scans = [
             Scan(7_300_000 + batch, {1}, {0: end_ms}, set(range(end_ms - 1_200_000, end_ms, 10_000)))
             for batch, end_ms in enumerate(range(1_300_000, 7_300_000, 1_200_000))
         ]
         ended = Scan(7_300_010, {0, 1}, {}, set(range(6_100_000, 7_300_000, 10_000)))
-        self.assertEqual((), scanned(self.stored, *looks, ended).idle_periods)
+        self.assertEqual((), scanned(self.stored, *scans, ended).idle_periods)
 
     def test_what_is_read_later_does_not_change_what_all_partitions_were_read_beyond(self):
         idle_period = IdlePeriod(100_000, 700_000, 730_000)
