@@ -239,9 +239,6 @@ class Accumulator:
         self._sketches = sketches or {}
         self._states: dict[tuple[str, int, Group], _State] = {}
 
-    def __len__(self) -> int:
-        return len(self._states)
-
     def add(self, records: Records, partitions: Sequence[int], offsets: Sequence[int]) -> None:
         """Add records. ``partitions`` and ``offsets`` are those of the messages, by the message's index."""
         states, find, sketches = self._states, self._states.get, self._sketches

@@ -8,7 +8,6 @@ a corrected copy that comes back from the dead letters would count that part twi
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,9 +61,9 @@ _decode_map = msgspec.json.Decoder(dict[str, Any] | None).decode
 class Records:
     """The result of one call of `read`, as columns: the i-th entries of the first six make the i-th record.
 
-    ``indices``: the index of each record's message. ``rejected``: rejections by that index. ``passed_over`` counts the
-    other messages: ``unknown`` (no specification names the metric), ``output`` (it has the name of an aggregate),
-    ``unfit`` (it lacks a required field, or a filter leaves it out).
+    ``indices``: the index of each record's message. ``rejected``: rejections by that index. Other
+    messages are left out: no specification names the metric, it has the name of an aggregate, it lacks a required
+    field, or a filter leaves it out.
     """
 
     specification_ids: list[str] = field(default_factory=list)
@@ -74,7 +73,6 @@ class Records:
     quantities: list[float] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
     rejected: dict[int, Rejection] = field(default_factory=dict)
-    passed_over: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,6 @@ class RecordReader:
             if row.event_type not in outputs:
                 pairs = [(row, specifications.transforms[metric_id]) for metric_id in row.metric_ids]
                 self._wanted.setdefault(row.event_type, []).extend(pairs)
-        self._outputs = outputs
         self._seen: Seen[tuple[str, bytes, bytes], _Targets] = Seen(max_remembered, max_entry_bytes=4096)
         self._seen_varying: Seen[tuple[str, bytes, bytes, bytes], _Targets] = Seen(max_remembered // 4)
 
@@ -116,17 +113,12 @@ class RecordReader:
         add_quantity, add_index = records.quantities.append, records.indices.append
         decode, find, wanted = _decode_envelope, self._seen.find, self._wanted
         oldest_ms, latest_ms = bounds.oldest_ms, bounds.latest_ms
-        unknown = unfit = 0
         for index, value in enumerate(values):
             try:
                 envelope = decode(value)  # type: ignore[arg-type]
                 metric = envelope.metric
                 name = metric.name
                 if name not in wanted:
-                    unknown += 1
-                    if name in self._outputs:
-                        unknown -= 1
-                        records.passed_over["output"] += 1
                     continue
                 targets = find((name, bytes(metric.dimensions), bytes(envelope.meta)))
                 if targets is None or targets is _VARIES:
@@ -141,9 +133,6 @@ class RecordReader:
             except _UNREADABLE as error:
                 records.rejected[index] = _why(value, bounds, error)
                 continue
-            if not chosen:
-                unfit += 1
-                continue
             window_ms = int(timestamp_ms // WINDOW_MS) * WINDOW_MS
             for specification_id, group in chosen:
                 add_specification(specification_id)
@@ -152,7 +141,6 @@ class RecordReader:
                 add_time(float(timestamp_ms))
                 add_quantity(quantity)
                 add_index(index)
-        records.passed_over.update({"unknown": unknown, "unfit": unfit})
         return records
 
     def _resolve(self, envelope: _RecordEnvelope) -> _Targets:

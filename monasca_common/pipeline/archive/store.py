@@ -68,12 +68,6 @@ class Store:
                 yield stream
             self._sync(full)
 
-    def sync(self, path: str) -> None:
-        """Flush a file that another process has written to its disk."""
-        full = self._full(path)
-        with _translated(full):
-            self._sync(full)
-
     def reading(self, path: str) -> Any:
         """Open a file for random access."""
         full = self._full(path)

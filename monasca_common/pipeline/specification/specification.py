@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from monasca_common.models import json_text
@@ -130,9 +130,6 @@ class Specifications:
     def find(self, specification_id: str) -> Transform | None:
         """The transform with this id; ``None`` for an id of an earlier configuration."""
         return self._by_id.get(specification_id)
-
-    def feeding(self, metric_id: str) -> Iterator[PreTransform]:
-        return (row for row in self.pre_transforms if metric_id in row.metric_ids)
 
 
 @dataclass(frozen=True, slots=True)
