@@ -161,7 +161,7 @@ class Evaluation:
         scan, batch = self._batch(planned, self._steady.time_ms(planned.scan_ms), timing)
         self._steady.compare(scan.last_kafka_ms.values())
         with timing.stage("evaluate"):
-            done = self._passes.run(scan).following(finished)
+            done = self._passes.run(scan).plus(finished)
         with timing.stage("publish"):
             published = self._publisher.publish()
         self._cleanup.run(self._clock.time_ms())

@@ -61,15 +61,13 @@ _Summaries: TypeAlias = dict[tuple[str, str], WindowSummary]
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """``delay_ms``: from the time up to which alarms are evaluated until now."""
+    """The numbers of evaluated alarms and of their transitions."""
 
     alarms: int = 0
     transitions: int = 0
-    delay_ms: int = 0
 
-    def following(self, earlier: PassReport) -> PassReport:
-        """Return the report of both passes."""
-        return replace(self, alarms=earlier.alarms + self.alarms, transitions=earlier.transitions + self.transitions)
+    def plus(self, other: PassReport) -> PassReport:
+        return PassReport(self.alarms + other.alarms, self.transitions + other.transitions)
 
 
 class PassRunner:
@@ -123,8 +121,7 @@ class PassRunner:
             stored = watermark.load(connection, self._job)
         if stored is None:
             return PassReport()
-        new = PassReport(transitions=self._new_transitions)
-        return self._run_pages(self._open(stored, scan)).following(new)
+        return self._run_pages(self._open(stored, scan)).plus(PassReport(transitions=self._new_transitions))
 
     def _open(self, stored: EvaluatorState, scan: Scan) -> EvaluatorState:
         new = watermark.advanced(stored.delayed(self._delay_ms), scan, self._grace_ms)
@@ -141,20 +138,19 @@ class PassRunner:
         return new
 
     def _run_pages(self, stored: EvaluatorState | None) -> PassReport:
-        alarms = changes = 0
+        report = PassReport()
         if stored is not None and stored.pass_to_ms is not None:
             with self._offset_store.successive() as writing:
                 while stored.pass_to_ms is not None:
                     with writing() as connection:
-                        stored, evaluated, changed = self._evaluate_page(connection, stored, stored.pass_to_ms)
-                    alarms, changes = alarms + evaluated, changes + changed
+                        stored, page = self._evaluate_page(connection, stored, stored.pass_to_ms)
+                    report = report.plus(page)
                     fail_point("evaluate.after_commit" if stored.pass_to_ms is None else "evaluate.between_pages")
-        delay_ms = max(0, self._clock.time_ms() - stored.evaluated_to_ms) if stored else 0
-        return PassReport(alarms, changes, delay_ms)
+        return report
 
     def _evaluate_page(
         self, connection: sa.Connection, stored: EvaluatorState, pass_to_ms: int
-    ) -> tuple[EvaluatorState, int, int]:
+    ) -> tuple[EvaluatorState, PassReport]:
         span = self._span(stored, pass_to_ms)
         # No definition changes until the commit. Locked before the evaluator's row, as batches do.
         version = definitions.lock_version(connection)
@@ -171,7 +167,7 @@ class PassRunner:
         else:
             new = replace(stored, cursor=cursor)
         watermark.save(connection, self._job, new)
-        return new, len(alarms), changed
+        return new, PassReport(len(alarms), changed)
 
     def _evaluate(self, connection: sa.Connection, version: int, alarms: Sequence[Row], span: EvaluationSpan) -> int:
         """Return the number of transitions."""
