@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.alarms.database import Select
-from monasca_common.storage.sql import tables
+from monasca_common.storage.sql import schema, tables
 
 _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 _PART, _SERIES = tables.alarm_part, tables.alarm_series
@@ -57,8 +56,7 @@ def forget_metrics(connection: sa.Connection, series: Sequence[Mapping[str, Any]
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     if rows:
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        connection.execute(insert(table).on_conflict_do_nothing(), rows)
+        connection.execute(schema.insert(connection, table).on_conflict_do_nothing(), rows)
 
 
 def _metric(row: AlarmSeries) -> dict[str, Any]:

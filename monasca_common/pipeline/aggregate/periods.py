@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.kafka import KafkaProducer, portions
 from monasca_common.kafka.failpoints import fail_point
@@ -26,6 +25,7 @@ from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.specification.specification import Publisher, Specifications, Transform
 from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
+from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period
 
 _PUBLISHERS = 4
@@ -108,7 +108,7 @@ def unpublished(
 def touch(connection: sa.Connection, job: str, periods: Iterable[Period], closing: Closing, now_ms: int) -> None:
     """Note that these periods have changed: each becomes due under a greater version than before."""
     table = aggregate_period
-    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    insert = schema.insert(connection, table)
     rows = [
         {
             "job": job,

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
 from monasca_common.models.readings import exact_sum
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, sketch_of_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.spark.staging import staged_rows
+from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
 
 _KEY = ("job", "specification", "window_start", "group_id")
@@ -53,8 +54,7 @@ def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[in
     staging, usage = aggregate_staging, aggregate_usage
     columns = [staging.c[name] for name in STAGED]
     source = sa.select(sa.literal(job).label("job"), *columns).where(*staged_rows(aggregate_staging, batch, attempts))
-    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(usage)
-    adding = insert.from_select(["job", *STAGED], source)
+    adding = schema.insert(connection, usage).from_select(["job", *STAGED], source)
     merging = adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(usage.c, adding.excluded))
     connection.execute(merging)
     _shorten(connection, job, batch, attempts)

@@ -23,9 +23,8 @@ from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate import windows
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, load_definitions, match_key
-from monasca_common.pipeline.evaluate.windows import insert_or_update
 from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
-from monasca_common.storage.sql import tables
+from monasca_common.storage.sql import schema, tables
 
 Values = tuple[str, ...]
 """The values of ``match_by``, in its order; empty where a series has none."""
@@ -168,7 +167,7 @@ def mark_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) 
         .join(_STAGING, same)
         .where(*staged_rows(_STAGING, batch, staged.attempts), _STAGING.c.readings != "")
     )
-    adding = insert_or_update(connection, _CHANGED).from_select(["alarm_id"], query.distinct())
+    adding = schema.insert(connection, _CHANGED).from_select(["alarm_id"], query.distinct())
     connection.execute(adding.on_conflict_do_nothing())
 
 
@@ -219,7 +218,7 @@ def _store_series(connection: sa.Connection, series: tuple[sa.ColumnElement[bool
     )
     names = ["sub_expression_id", "series_id", "match_key", "match_values", "dimensions", "seen"]
     columns = (row.sub_expression_id, row.series_id, row.match_key, values, dimensions, sa.literal(now_ms))
-    adding = insert_or_update(connection, _SERIES).from_select(names, sa.select(*columns).where(*series))
+    adding = schema.insert(connection, _SERIES).from_select(names, sa.select(*columns).where(*series))
     connection.execute(
         adding.on_conflict_do_update(
             index_elements=["sub_expression_id", "series_id"],

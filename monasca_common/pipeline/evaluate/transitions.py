@@ -14,7 +14,7 @@ from datetime import date
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import Row, Select
@@ -31,13 +31,12 @@ from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, among
 from monasca_common.pipeline.evaluate.gauges import EVALUATE, lost_transitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.retention import DAY_MS
-from monasca_common.storage.sql import tables
+from monasca_common.storage.sql import schema, tables
 
 LOG = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 500
 _ALARM, _SUB_ALARM, _METRIC, _HISTORY = tables.alarm, tables.sub_alarm, tables.alarm_metric, tables.alarm_history
-_INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +246,7 @@ def _write_history(connection: sa.Connection, changes: Sequence[AlarmChange]) ->
         # Without a partition for its day, the row is left to the persister, which creates one.
         changes = [each for each in changes if each.time_ms // DAY_MS in days]
     if changes:
-        statement = _INSERT[connection.dialect.name](_HISTORY).on_conflict_do_nothing()
+        statement = schema.insert(connection, _HISTORY).on_conflict_do_nothing()
         connection.execute(statement, [_history_row(each) for each in changes])
 
 

@@ -18,7 +18,6 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.alarms.evaluation import MOST_VALUES, WindowSummary
 from monasca_common.alarms.expression import SubExpression
@@ -31,7 +30,7 @@ from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, MatchTarget
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
-from monasca_common.storage.sql import tables
+from monasca_common.storage.sql import schema, tables
 from monasca_common.storage.sql.tables import (
     alarm_changed,
     alarm_part,
@@ -266,15 +265,10 @@ def merge_staged(
     source = sa.select(*(alarm_staging.c[name] for name in names)).where(
         *staged_rows(alarm_staging, batch, staged.attempts), is_window
     )
-    adding = insert_or_update(connection, alarm_window).from_select(list(names), source)
+    adding = schema.insert(connection, alarm_window).from_select(list(names), source)
     known, added = alarm_window.c, adding.excluded
     connection.execute(adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(known, added)))
     _shorten(connection, batch, staged, sub_expressions)
-
-
-def insert_or_update(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return an insert that can update rows that exist."""
-    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.tables import pipeline_job
 
@@ -145,6 +145,6 @@ class Heartbeat:
 def _write(connection: sa.Connection, source: Source, now_ms: int, changes: dict[str, Any]) -> None:
     """Set these columns and ``seen``. Who writes runs, so ``stopped`` is empty if it is not among them."""
     values = {"seen": now_ms, "stopped": None} | changes
-    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(pipeline_job)
-    adding = insert.values({"consumer_group": source.group, "topic": source.topic, "started": now_ms} | values)
-    connection.execute(adding.on_conflict_do_update(index_elements=["consumer_group", "topic"], set_=values))
+    key = {"consumer_group": source.group, "topic": source.topic}
+    adding = schema.insert(connection, pipeline_job).values(key | {"started": now_ms} | values)
+    connection.execute(adding.on_conflict_do_update(index_elements=list(key), set_=values))

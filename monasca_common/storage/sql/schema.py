@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, pool
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from monasca_common.storage.base import StoredOffset
@@ -143,6 +144,11 @@ def upgrade(connection: sa.Connection) -> None:
         config.set_main_option("script_location", str(folder).replace("%", "%%"))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def insert(connection: sa.Connection, table: sa.Table) -> Any:
+    """Return an insert of the connection's dialect, which can update or skip rows that exist (``on_conflict_...``)."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
 def stored_offsets(connection: sa.Connection) -> tuple[StoredOffset, ...]:
