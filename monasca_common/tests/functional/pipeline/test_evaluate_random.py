@@ -32,8 +32,8 @@ class RandomEvaluationTest(EvaluateCase):
             self.define(expression.text, name=f"d{number}")
         batches = [_batches(random, expression, watermarks) for expression in expressions]
         job = self.evaluation(one_task_offsets=0, min_partitions=3, delay_seconds=DELAY_MS // 1000)
-        # The clock jumps from batch to batch.
-        with mock.patch.object(watermark, "LONGEST_SILENCE_MS", 2**52):
+        # The clock jumps from batch to batch, and on a busy machine a batch may take longer than a step of it.
+        with mock.patch.multiple(watermark, LONGEST_SILENCE_MS=2**52, LONGEST_STEP_MS=2**52):
             for position, watermark_ms in enumerate(watermarks):
                 self.clock.now_ms = self.base_ms + watermark_ms
                 texts = [self.text(number, one) for number, own in enumerate(batches) for one in own[position][0]]
