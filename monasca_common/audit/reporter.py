@@ -14,10 +14,11 @@ from dataclasses import replace
 from types import TracebackType
 
 from monasca_common.audit import reports
+from monasca_common.audit.delivery_counts import DeliveryTotals
 from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import PRODUCER, SOURCES, AuditCount, AuditReport, HandledRange
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.kafka import DeliveryCounter, DeliveryReport, KafkaProducer, MessagingError, Record, open_producer
+from monasca_common.kafka import DeliveryReport, MessagingError, Record, open_producer
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
@@ -53,8 +54,8 @@ class AuditReporter:
         self._application = application
         self._instance = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         # What is reported has happened, and reports are not audited themselves.
-        self._producer_settings = replace(producer, transactional_id=None, opened=None)
-        self._watched: list[tuple[KafkaProducer, DeliveryCounter]] = []
+        self._producer_settings = replace(producer, transactional_id=None, tap=None)
+        self._delivered = DeliveryTotals(settings.bucket_seconds)
         self._sending: list[AuditReport] = []
         self._sent: DeliveryReport | None = None  # of these, while some of them are not acknowledged
         self._reporting = threading.Lock()
@@ -85,13 +86,9 @@ class AuditReporter:
         self._producer.close(CLOSE_SECONDS)
         self._journal.close()
 
-    def watch(self, producer: KafkaProducer) -> None:
-        """Count what ``producer`` delivers. Before it sends anything, and once."""
-        self._watched.append((producer, producer.count_deliveries(self.settings.bucket_seconds)))
-
     def audited(self, producer: ProducerSettings) -> ProducerSettings:
-        """These settings; each producer that `open_producer` opens with them is watched."""
-        return replace(producer, opened=self.watch)
+        """These settings; what producers deliver that are opened with them is reported."""
+        return replace(producer, tap=self._delivered.tap)
 
     def counted(self, counts: Iterable[AuditCount]) -> None:
         """What a source counted itself."""
@@ -119,7 +116,10 @@ class AuditReporter:
     def report(self) -> bool:
         """Count, journal and send; whether all is acknowledged. The reporter's own thread calls it regularly."""
         with self._reporting:
-            counts = tuple(self._taken())
+            counts = tuple(
+                AuditCount(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
+                for (topic, bucket_ms), count in self._delivered.take().items()
+            )
             if counts:
                 fail_point("audit.after_take")
                 self.counted(counts)
@@ -150,15 +150,6 @@ class AuditReporter:
             return True
         LOG.warning("%d reports of the audit wait: %s", len(undelivered), error)
         return False
-
-    def _taken(self) -> Iterator[AuditCount]:
-        for watched in list(self._watched):
-            producer, counter = watched
-            is_closed = producer.is_closed  # then what is taken now is the last
-            for (topic, bucket_ms), count in counter.take().items():
-                yield AuditCount(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
-            if is_closed:
-                self._watched.remove(watched)
 
     def _add(
         self, *, counts: tuple[AuditCount, ...] = (), handled: tuple[HandledRange, ...] = (), held: bool = False

@@ -47,7 +47,7 @@ from monasca_common.kafka.errors import (
     UndeliveredError,
     WrongType,
 )
-from monasca_common.kafka.message import Batch, Headers, Message, PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.message import Batch, DeliveryTap, Headers, Message, PartitionBatch, Record, TopicPartition
 from monasca_common.kafka.plugins import (
     entry_point,
     load_admin,
@@ -66,7 +66,6 @@ from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import StopReport
-from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer
@@ -93,10 +92,10 @@ __all__ = [
     "DeadLetters",
     "Delivery",
     "DeliveryAbandoned",
-    "DeliveryCounter",
     "DeliveryError",
     "DeliveryRefused",
     "DeliveryReport",
+    "DeliveryTap",
     "DeliveryTimeout",
     "FatalError",
     "FencedError",

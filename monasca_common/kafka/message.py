@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels: the record that is sent, the message that is read, and the batch that a poll returns."""
+"""What travels: the record that is sent, the message that is read, the batch that a poll returns, and their counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -299,3 +299,37 @@ class OffsetAndEpoch(NamedTuple):
 
     epoch: int
     next_offset: int
+
+
+@dataclass(slots=True)
+class DeliveryCount:
+    """What was delivered to one topic in one bucket of event time. ``delay_ms``: from the messages' timestamps to
+    their acknowledgements, in sum."""
+
+    messages: int = 0
+    bytes: int = 0
+    delay_ms: int = 0
+    max_delay_ms: int = 0
+
+
+#: By topic, and the beginning of a bucket in milliseconds since 1970.
+DeliveryCounts = dict[tuple[str, int], DeliveryCount]
+
+
+class DeliveryTap(Protocol):
+    """Gets the counts of what one producer delivers, by topic and bucket of the messages' timestamps.
+
+    A message that is sent again by `KafkaProducer.retry` counts once, when it is delivered.
+    """
+
+    bucket_seconds: int
+
+    def add(self, counts: DeliveryCounts) -> None:
+        """Take the counts of one batch of outcomes, before a caller that waits for these outcomes wakes."""
+        ...
+
+    def begin(self) -> None:
+        """A transaction begins. What is delivered until it ends counts only if it is committed."""
+        ...
+
+    def end(self, *, committed: bool) -> None: ...

@@ -48,10 +48,7 @@ def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP, *, eager_calle
 
 def open_producer(settings: ProducerSettings) -> KafkaProducer:
     """The producer of the driver that the settings name. Raises `ConfigurationError` for an unknown one."""
-    producer: KafkaProducer = entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)
-    if settings.opened is not None:
-        settings.opened(producer)
-    return producer
+    return entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)  # type: ignore[no-any-return]
 
 
 def load_consumer(

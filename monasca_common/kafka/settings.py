@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from oslo_config import cfg
 
 from monasca_common.kafka.declaration import declared, made_of, option
+from monasca_common.kafka.message import DeliveryTap
 
 MIB = 1024 * 1024
 _DAY_SECONDS = 86_400.0
@@ -126,8 +127,7 @@ class ConnectionSettings:
 class ProducerSettings:
     """One producer. ``eager_callers``: messages linger while more callers than this wait in `publish`; ``None``:
     never. ``verbatim``: headers are written as they are given, for copies of messages: no id is made, moved or
-    compared with those in flight. ``opened``: is given each `KafkaProducer` that is opened with these settings, before
-    it sends anything."""
+    compared with those in flight. ``tap``: creates the `DeliveryTap` of each producer."""
 
     connection: ConnectionSettings
     compression: str = option(
@@ -205,7 +205,7 @@ class ProducerSettings:
     eager_callers: int | None = None
     verbatim: bool = False
     topic_check_seconds: float = 60.0
-    opened: Callable[[Any], object] | None = field(default=None, repr=False, compare=False)
+    tap: Callable[[], DeliveryTap] | None = field(default=None, repr=False, compare=False)
     options: Mapping[str, str] = option(
         name="producer_options",
         default_factory=_none,

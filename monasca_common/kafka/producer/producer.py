@@ -29,7 +29,6 @@ from monasca_common.kafka.errors import (
     FatalError,
     InCallbackError,
     MessageTooLarge,
-    MisuseError,
     TransportError,
     UndeliveredReport,
     WrongType,
@@ -37,7 +36,6 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.producer import forgotten
-from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.outgoing import (
@@ -237,11 +235,6 @@ class KafkaProducer(RefusesOldArguments):
                     self._limits.release()
             return self._final
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` has settled all messages."""
-        return self._final is not None
-
     @_waits
     def reopen(self) -> None:
         """Go on with another client after a fatal error (`ProducerHealth.finished`): the same ids, the same budget.
@@ -268,23 +261,13 @@ class KafkaProducer(RefusesOldArguments):
                     self._replace(main)
             self._check_open("reopen")
 
-    def count_deliveries(self, bucket_seconds: int) -> DeliveryCounter:
-        """Count delivered messages from now on, by topic and bucket of their timestamps, for an audit. Call it once,
-        before anything is sent. A message of a transaction counts once that is committed; one that is sent again by
-        `retry` once, when it is delivered. Raises `MisuseError` for a second call, and where it comes too late."""
-        if self._serving.counter is not None or self._limits.ready or self._table.busy:
-            raise MisuseError("count_deliveries: call it once, before anything is sent")
-        self._limits.count(bucket_seconds)
-        self._serving.counter = DeliveryCounter()
-        return self._serving.counter
-
     def transaction(self) -> Transaction:
         """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
         all. Needs ``[kafka] transactional_id``; one at a time."""
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._limits.main, self._serving.counter)
+        return Transaction(self, self._limits.main, self._limits.tap)
 
     def uses(self, transport: ProducerTransport) -> bool:
         """Whether messages go to this client: not any more once it was reopened."""

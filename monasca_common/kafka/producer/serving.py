@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable
 
 from monasca_common.kafka.clock import Signal, SystemClock
-from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.table import Table, Waiter
 from monasca_common.kafka.producer.topic_limits import TopicLimits
 from monasca_common.kafka.safe_log import SafeLogger
@@ -32,7 +31,6 @@ class Serving:
     def __init__(self, table: Table, limits: TopicLimits, eager_callers: int | None = None) -> None:
         self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
-        self.counter: DeliveryCounter | None = None
         self._table = table
         self._clock = table.clock
         self._limits = limits
@@ -127,8 +125,8 @@ class Serving:
         for transport in transports:
             seconds = _FLUSH_SLICE_SECONDS / len(transports)
             outcomes = self._outcomes(transport, seconds if waiting else 0, flush=flush)
-            if outcomes.counts and self.counter is not None:
-                self.counter.add(outcomes.counts)  # before a caller is woken that may end its transaction
+            if outcomes.counts and self._limits.tap is not None:
+                self._limits.tap.add(outcomes.counts)  # before a caller is woken that may end its transaction
             self._table.settle(outcomes)
         if waiting and not any(transport.queued() for transport in transports):
             self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room

@@ -93,7 +93,7 @@ class TopicLimits:
         self._open_transport = open_transport
         self._hand_over = hand_over
         self._on_error = on_error
-        self._bucket_seconds: int | None = None
+        self.tap = None if settings.tap is None else settings.tap()
         self._lock = threading.RLock()  # a signal handler that sends may interrupt its owner
         self._waiting: dict[str, list[Bulk]] = {}
         self._questions: dict[str, _Question] = {}
@@ -117,8 +117,8 @@ class TopicLimits:
 
         transport = BoundedProducer(self._open_transport(batch_bytes or self._batch_bytes, on_error), on_error)
         opened.append(transport)
-        if self._bucket_seconds is not None:
-            transport.count(self._bucket_seconds)
+        if self.tap is not None:
+            transport.count(self.tap.bucket_seconds)
         self.guard.pin(transport)
         return transport
 
@@ -162,12 +162,6 @@ class TopicLimits:
         for transport in transports:
             transport.close(CLOSE_SECONDS / len(transports))
         self.guard.unpin(transports)
-
-    def count(self, bucket_seconds: int) -> None:
-        """Count what is delivered, by these clients and those that are opened later."""
-        self._bucket_seconds = bucket_seconds
-        for transport in self.transports():
-            transport.count(bucket_seconds)
 
     # The limits
 

@@ -18,8 +18,7 @@ from monasca_common.kafka.errors import (
     TransactionError,
     TransportError,
 )
-from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
-from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
+from monasca_common.kafka.message import Batch, DeliveryTap, OffsetAndEpoch, Record, TopicPartition
 from monasca_common.kafka.producer.outcome import DeliveryListener
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.settings import ProducerSettings
@@ -77,10 +76,10 @@ class Transaction:
     """
 
     def __init__(
-        self, producer: TransactionalProducer, transport: ProducerTransport, counter: DeliveryCounter | None = None
+        self, producer: TransactionalProducer, transport: ProducerTransport, tap: DeliveryTap | None = None
     ) -> None:
         self._producer = producer
-        self._counter = counter
+        self._tap = tap
         self._transport = transport
         self._seconds = producer.settings.transaction_timeout_seconds
         self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
@@ -117,8 +116,8 @@ class Transaction:
                 raise TransactionError(f"the transaction before, which was aborted, has not ended: {late}") from late
         self._transport.abort_is_due = True  # until it has ended, whatever interrupts that
         self._transport.begin_transaction()
-        if self._counter is not None:
-            self._counter.begin()
+        if self._tap is not None:
+            self._tap.begin()
         return self
 
     def __exit__(
@@ -182,8 +181,8 @@ class Transaction:
                 raise
 
     def _count(self, *, committed: bool) -> None:
-        if self._counter is not None:
-            self._counter.end(committed=committed)
+        if self._tap is not None:
+            self._tap.end(committed=committed)
 
     def _abort(self) -> None:
         try:

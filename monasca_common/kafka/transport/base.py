@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, Columns, TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Columns, DeliveryCounts, TopicPartition
 from monasca_common.kafka.transport.reservation import Reservation
 
 BEGINNING = -2
@@ -44,21 +44,6 @@ class UndeliveredMessage:
     value: bytes | None
     key: bytes | None
     taken: bool | None = True  # by the client; ``None``: perhaps, since the call was interrupted
-
-
-@dataclass(slots=True)
-class DeliveryCount:
-    """What was delivered to one topic in one bucket of event time. ``delay_ms``: from the messages' timestamps to
-    their acknowledgements, in sum."""
-
-    messages: int = 0
-    bytes: int = 0
-    delay_ms: int = 0
-    max_delay_ms: int = 0
-
-
-#: By topic, and the beginning of a bucket in milliseconds since 1970.
-DeliveryCounts = dict[tuple[str, int], DeliveryCount]
 
 
 @dataclass(slots=True)

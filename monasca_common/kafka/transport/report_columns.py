@@ -11,11 +11,9 @@ from typing import Any
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, DeliveryCount, DeliveryCounts, Message
 from monasca_common.kafka.transport.base import (
     ANY_PARTITION,
-    DeliveryCount,
-    DeliveryCounts,
     Outcomes,
     ProducerTransport,
     UndeliveredMessage,

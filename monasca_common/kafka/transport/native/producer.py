@@ -11,10 +11,9 @@ from confluent_kafka import KafkaError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
+from monasca_common.kafka.message import DeliveryCount, DeliveryCounts
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import (
-    DeliveryCount,
-    DeliveryCounts,
     Outcomes,
     UndeliveredMessage,
 )

@@ -56,8 +56,7 @@ class _Killed(Hook):
 
 
 def send(told, connection, reporter):
-    with open_producer(ProducerSettings(connection)) as producer:
-        reporter.watch(producer)
+    with open_producer(reporter.audited(ProducerSettings(connection))) as producer:
         for number in range(0, told["messages"], _SOURCE_BULK):
             producer.publish(told["topic"], [b"%d" % number] * _SOURCE_BULK).raise_for_undelivered()
             reporter.report()

@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import fixtures
 from oslotest import base
 from testtools.content import text_content
 
+from monasca_common.audit.delivery_counts import DeliveryTotals
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reconciliation import AuditVerdict
 from monasca_common.audit.reporter import AuditReporter
@@ -87,8 +89,10 @@ class AuditCase(Waiting, base.BaseTestCase):
 
     def send(self, messages, bucket=0):
         at_ms = self.bucket_ms + bucket * _BUCKET_MS
-        with self.reporter("producer", "agent") as reporter, open_producer(self.producing()) as producer:
-            reporter.watch(producer)
+        with (
+            self.reporter("producer", "agent") as reporter,
+            open_producer(reporter.audited(self.producing())) as producer,
+        ):
             records = [
                 Record(b"%d" % number, timestamp_ms=at_ms + number, partition=number % _PARTITIONS)
                 for number in range(messages)
@@ -272,8 +276,8 @@ class TestSources(AuditCase):
     def counted(self, topic, seconds):
         """How many were sent, and {when the bucket began: (messages, bytes)}."""
         sent = 0
-        with open_producer(self.producing()) as producer:
-            counter = producer.count_deliveries(1)
+        totals = DeliveryTotals(bucket_seconds=1)
+        with open_producer(dataclasses.replace(self.producing(), tap=totals.tap)) as producer:
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 for number in range(300):
@@ -282,7 +286,7 @@ class TestSources(AuditCase):
                 producer.publish(topic, [Record(b"headers", headers=(("a", b"b"),))] * 5).raise_for_undelivered()
                 sent += 355
             self.assertTrue(producer.flush().ok)
-        return sent, {bucket_ms: (count.messages, count.bytes) for (_, bucket_ms), count in counter.take().items()}
+        return sent, {bucket_ms: (count.messages, count.bytes) for (_, bucket_ms), count in totals.take().items()}
 
     def logged(self, topic, messages):
         found = {}
@@ -423,8 +427,10 @@ class TestCleanRuns(AuditCase):
     def send_by_chance(self, chance):
         """How many were sent."""
         sent = 0
-        with self.reporter("producer", "agent") as reporter, open_producer(self.producing()) as producer:
-            reporter.watch(producer)
+        with (
+            self.reporter("producer", "agent") as reporter,
+            open_producer(reporter.audited(self.producing())) as producer,
+        ):
             for number in range(150):
                 at_ms = self.bucket_ms + chance.randrange(3 * _BUCKET_MS)
                 records = [Record(b"%d" % number, timestamp_ms=at_ms)] * chance.randint(1, 40)

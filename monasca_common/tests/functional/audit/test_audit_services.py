@@ -79,8 +79,10 @@ class ServicesCase(AuditCase):
     def send_with(self, message_id, messages=20):
         """Messages whose ids are their own, and one more with this id."""
         at_ms = self.bucket_ms + 1
-        with self.reporter("producer", "agent") as reporter, open_producer(self.producing()) as producer:
-            reporter.watch(producer)
+        with (
+            self.reporter("producer", "agent") as reporter,
+            open_producer(reporter.audited(self.producing())) as producer,
+        ):
             records = [Record(b"%d" % number, timestamp_ms=at_ms) for number in range(messages - 1)]
             records.append(Record(b"again", timestamp_ms=at_ms, message_id=message_id))
             producer.publish(self.topic, records).raise_for_undelivered()

@@ -12,7 +12,7 @@ from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.kafka import GivenStarts, Processor
+from monasca_common.kafka import GivenStarts, Processor, open_producer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
@@ -46,9 +46,8 @@ class AuditCase(base.BaseTestCase):
 
     @contextlib.contextmanager
     def audited_producer(self, **settings):
-        with self.reporter("producer") as reporter:
-            producer = self.kafka.producer(**settings)
-            reporter.watch(producer)
+        producing = self.kafka.producer_settings(**settings)
+        with self.reporter("producer") as reporter, open_producer(reporter.audited(producing)) as producer:
             yield producer, reporter
 
     def count(self, group="counter", tier="broker", since_ms=None, again_from=None):
