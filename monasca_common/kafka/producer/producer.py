@@ -25,11 +25,9 @@ from monasca_common.kafka.errors import (
     ClosedError,
     ConfigurationError,
     DeliveryAbandoned,
-    DeliveryRefused,
-    FatalError,
     InCallbackError,
     MessageTooLarge,
-    TransportError,
+    MisuseError,
     UndeliveredReport,
     WrongType,
 )
@@ -54,7 +52,7 @@ from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
+from monasca_common.kafka.transport.base import ANY_PARTITION
 from monasca_common.kafka.transport.bounded import BoundedProducer
 from monasca_common.kafka.transport.reservation import Reservation
 
@@ -108,11 +106,9 @@ class KafkaProducer(RefusesOldArguments):
         self._reopening = threading.RLock()  # a close does not wait for it
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
+        self._transaction: Transaction | None = None  # the last one
         self._table = Table(max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
-        self._table.on_undelivered = self._on_undelivered
-        self._limits = TopicLimits(
-            settings, self._table, open_transport, hand_over=self._produce, on_error=self._on_error
-        )
+        self._limits = TopicLimits(settings, self._table, open_transport, self._produce)
         self._clock = self._table.clock = self._limits.main.clock
         self._serving = Serving(self._table, self._limits, settings.eager_callers)
         forgotten.remember(self)
@@ -227,7 +223,7 @@ class KafkaProducer(RefusesOldArguments):
                 self._closed = True
                 self._table.shut()
                 self._serving.wait(all_over(self._table.unfinished()), deadline)
-                self._give_up_all(DeliveryAbandoned("the producer was closed before an answer came"), for_good=True)
+                self._give_up_all(DeliveryAbandoned("the producer was closed before an answer came"))
                 self._final = self._flushed(())
                 try:
                     self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
@@ -240,10 +236,12 @@ class KafkaProducer(RefusesOldArguments):
         """Go on with another client after a fatal error (`ProducerHealth.finished`): the same ids, the same budget.
 
         What is on its way is reported as *unknown*; reports can be retried again. With a transactional id the new
-        client first takes that over, which ends a transaction that was open. Raises `TransportError` where that fails,
+        client first takes that over; leave the block of a transaction before. Raises `TransportError` where that fails,
         and `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed meanwhile.
         """
         self._check("reopen")
+        if self._transaction is not None and self._transaction.is_open:
+            raise MisuseError("reopen while a transaction is open: leave its block first")
         with self._reopening:
             main = self._limits.open_client()
             try:
@@ -267,11 +265,8 @@ class KafkaProducer(RefusesOldArguments):
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._limits.main, self._limits.tap)
-
-    def uses(self, transport: ProducerTransport) -> bool:
-        """Whether messages go to this client: not any more once it was reopened."""
-        return self._limits.uses(transport)
+        self._transaction = Transaction(self, self._limits.main, self._limits.tap)
+        return self._transaction
 
     @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -414,7 +409,7 @@ class KafkaProducer(RefusesOldArguments):
                 topic, record.value, record.key, partition, record.timestamp_ms or 0, headers, attempt.sequence
             )
         except limit.transport.refusals as error:
-            self._table.give_up((attempt,), Outcome.FAILED, self._refusal(limit, error))
+            self._table.give_up((attempt,), Outcome.FAILED, self._limits.refusal(limit, error))
 
     def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> None:
         """Reserve room for the next plain sends to a topic, the first of ``size`` bytes, if the limit is in use."""
@@ -496,9 +491,9 @@ class KafkaProducer(RefusesOldArguments):
             table.restore_report(delivered, [*undelivered, *in_flight])
             raise
 
-    def _give_up_all(self, error: DeliveryAbandoned, *, for_good: bool = False) -> None:
+    def _give_up_all(self, error: DeliveryAbandoned) -> None:
         """Settle everything without the brokers. The client gives the bytes back of what it is told to give up."""
-        self._limits.pause(for_good=for_good)
+        self._limits.pause()
         bulks = self._table.unfinished()
         if bulks:
             for transport in self._limits.transports():
@@ -533,30 +528,3 @@ class KafkaProducer(RefusesOldArguments):
     def _check_open(self, call: str) -> None:
         if self._closed:
             raise ClosedError(f"{call} on a producer that was closed")
-
-    # What the client says
-
-    def _on_error(self, error: TransportError) -> None:
-        """Note a client-wide error. The client's poll calls it, or a thread with a request."""
-        table, clients = self._table, self._limits.transports()
-        table.note_trouble(error)
-        if error.fatal:
-            table.finished = error
-            for client in clients:
-                client.purge()  # the next polls bring what it had
-            if any(client.poisoned for client in clients):
-                table.give_up_bulks(table.unfinished(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
-
-    def _on_undelivered(self, error: TransportError) -> None:
-        """Note what the client says of one message."""
-        if isinstance(error, FatalError):
-            self._table.last_error = error  # no message fares better
-        if error.name == "MSG_SIZE_TOO_LARGE":
-            self._limits.forget()  # some topic's limit was lowered since it was asked for
-
-    def _refusal(self, limit: TopicLimit, error: Exception) -> DeliveryRefused:
-        """The error of a message that its client did not take: it is definitely not in the log."""
-        fault = limit.transport.fault(error)
-        if limit.transport in self._limits.transports():
-            self._on_undelivered(fault)
-        return DeliveryRefused(fault, permanent=False)

@@ -6,21 +6,24 @@ message that is too large must not be sent at all. The topic's limit is asked fo
 before the answer waits here, in order. A topic with a small limit gets a client whose batches stay below it.
 
 Limits are requested together: one request names all topics that are due. While it is out, a topic that comes starts the
-next one at once; when `_MOST_REQUESTS` are out, those that come wait for the first to return and share a request.
+next one; when `_MOST_REQUESTS` are out, those that come wait for the first to return and share a request.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
     DeliveryAbandoned,
+    DeliveryError,
     DeliveryRefused,
+    FatalError,
     RetriableError,
     TopicRecreated,
     TransportError,
@@ -61,13 +64,13 @@ class TopicLimit:
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Question:
-    """A topic whose limit is not known. ``again_at`` is real time, which passes for every clock."""
+    """A topic whose limit is not known, and the bulks that wait for it."""
 
+    bulks: list[Bulk] = field(default_factory=list)
     impatient_at: float = 0.0
-    again_at: float = 0.0
-    out: bool = False  # in a request that has no answer yet
+    again_at: float = 0.0  # in real time, which passes for every clock; infinity while a request is out
 
 
 class TopicLimits:
@@ -79,27 +82,22 @@ class TopicLimits:
         settings: ProducerSettings,
         table: Table,
         open_transport: OpenTransport,
-        *,
         hand_over: Callable[[TopicLimit, Bulk], None],
-        on_error: Callable[[TransportError], None],
     ) -> None:
-        """``hand_over`` is called for each bulk that waited, once the limit of its topic is known; ``on_error`` for the
-        client-wide errors of the clients in use."""
+        """``hand_over`` is called for each bulk that waited, once the limit of its topic is known."""
         self.ready: dict[str, TopicLimit] = {}
         self.guard = ForkGuard("KafkaProducer", in_child=self.forget)
+        self.tap = None if settings.tap is None else settings.tap()
         self.recreated_topics = 0  # how often one of these topics was found deleted and recreated
         self._table = table
+        self._table.on_undelivered = self._on_undelivered
         self._settings = settings
         self._open_transport = open_transport
         self._hand_over = hand_over
-        self._on_error = on_error
-        self.tap = None if settings.tap is None else settings.tap()
         self._lock = threading.RLock()  # a signal handler that sends may interrupt its owner
-        self._waiting: dict[str, list[Bulk]] = {}
         self._questions: dict[str, _Question] = {}
-        self._askers = 0  # threads
+        self._requests = 0  # that are out
         self._paused = False
-        self._refuses = False  # what comes while it is paused
         self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
         self._by_batch_bytes: dict[int, BoundedProducer] = {}
         self.use(self.open_client())
@@ -130,30 +128,23 @@ class TopicLimits:
             self._by_batch_bytes = {self._batch_bytes: main}
             self._table.start_again()
         self.watch = TopicWatch(main, (), self._settings.topic_check_seconds, on_recreated=self._topic_recreated)
-        with self._lock:
-            self._paused = self._refuses = False
-        self.ask()
+        self._paused = False
         return before
 
     def transports(self) -> Sequence[BoundedProducer]:
         """The clients in use."""
         return tuple(self._by_batch_bytes.values())
 
-    def uses(self, transport: ProducerTransport) -> bool:
-        return self.main is transport and not self._paused
-
-    def pause(self, *, for_good: bool = False) -> None:
+    def pause(self) -> None:
         """Hand nothing over from now on. What waits for a limit is refused; what comes later waits for another client,
-        except for good, and with transactions: it would become part of the next one."""
+        or is refused once the table is shut."""
         self.watch.stop()
         with self._lock:
             self.ready = {}
             self._paused = True
-            self._refuses = for_good or self._settings.transactional_id is not None
-            waiting, self._waiting = self._waiting, {}
-            self._questions = {}
-        for bulks in waiting.values():
-            self._table.give_up_bulks(bulks, Outcome.FAILED, _not_sent())
+            questions, self._questions = self._questions, {}
+        for question in questions.values():
+            self._refuse(question.bulks, _not_sent())
 
     def release(self, transports: Sequence[BoundedProducer] | None = None) -> None:
         """Close clients that are not used any more (``None``: those that were in use)."""
@@ -162,6 +153,33 @@ class TopicLimits:
         for transport in transports:
             transport.close(CLOSE_SECONDS / len(transports))
         self.guard.unpin(transports)
+
+    # What the clients say
+
+    def _on_error(self, error: TransportError) -> None:
+        """Note a client-wide error. The client's poll calls it, or a thread with a request."""
+        table, clients = self._table, self.transports()
+        table.note_trouble(error)
+        if error.fatal:
+            table.finished = error
+            for client in clients:
+                client.purge()  # the next polls bring what it had
+            if any(client.poisoned for client in clients):
+                table.give_up_bulks(table.unfinished(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
+
+    def _on_undelivered(self, error: TransportError) -> None:
+        """Note what a client says of one message."""
+        if isinstance(error, FatalError):
+            self._table.last_error = error  # no message fares better
+        if error.name == "MSG_SIZE_TOO_LARGE":
+            self.forget()  # some topic's limit was lowered since it was asked for
+
+    def refusal(self, limit: TopicLimit, error: Exception) -> DeliveryRefused:
+        """The error of a message that its client did not take: it is definitely not in the log."""
+        fault = limit.transport.fault(error)
+        if limit.transport in self.transports():
+            self._on_undelivered(fault)
+        return DeliveryRefused(fault, permanent=False)
 
     # The limits
 
@@ -172,74 +190,59 @@ class TopicLimits:
             cause = TransportError(
                 f"{topic!r} is not the name of a topic: {TOPIC_NAME_RULE}", code=17, name="TOPIC_EXCEPTION"
             )
-            self._refuse((bulk,), cause, permanent=True)
+            self._refuse((bulk,), DeliveryRefused(cause, permanent=True))
             return None
         with self._lock:
             limit = self.ready.get(topic)
             if limit is not None:
                 return limit
-            refused = self._refuses
-            if not refused:
-                self._wait(topic, bulk)
-        if refused:
-            self._table.give_up_bulks((bulk,), Outcome.FAILED, _not_sent())
-        else:
-            self.ask()
+            is_shut = self._table.shut_down
+            if not is_shut:
+                question = self._questions.setdefault(topic, _Question())
+                if not question.bulks:
+                    question.impatient_at = self.main.clock.monotonic() + _PATIENCE_SECONDS
+                    question.again_at = 0.0
+                question.bulks.append(bulk)
+        if is_shut:
+            self._refuse((bulk,), _not_sent())
         return None
 
-    def _wait(self, topic: str, bulk: Bulk) -> None:
-        question = self._questions.setdefault(topic, _Question())
-        if topic not in self._waiting:
-            question.impatient_at = self.main.clock.monotonic() + _PATIENCE_SECONDS
-            question.again_at = time.monotonic()
-        self._waiting.setdefault(topic, []).append(bulk)
-
     def ask(self) -> None:
-        """Request the limits that are due, unless enough requests are out."""
+        """Request the limits that are due, unless enough requests are out. The serving thread calls it regularly."""
         if not self._questions:
             return
         with self._lock:
-            if self._askers == _MOST_REQUESTS or not self._due():
+            now = time.monotonic()
+            due = {topic: question for topic, question in self._questions.items() if question.again_at <= now}
+            if not due or self._paused or self._requests == _MOST_REQUESTS:
                 return
-            try:
-                self._start()
-                self._askers += 1
-                return
-            except RuntimeError as error:  # the process has as many threads as it may
-                cause = error
-                refused, self._waiting, self._questions = self._waiting, {}, {}
-        for topic, bulks in refused.items():
-            self._refuse(bulks, TransportError(f"the limit of topic {topic!r} cannot be asked for: {cause}"))
-
-    def _due(self) -> dict[str, _Question]:
-        now = time.monotonic()
-        idle = {topic: question for topic, question in self._questions.items() if not question.out}
-        return {topic: question for topic, question in idle.items() if question.again_at <= now and not self._paused}
-
-    def _start(self) -> None:
-        threading.Thread(target=self._run, name="kafka-topic-limits", daemon=True).start()
-
-    def _run(self) -> None:
-        """The body of a thread that requests limits while any are due."""
-        with self._table.as_caller():
-            while questions := self._next_questions():
-                for topic, limit in self._ask(questions).items():
-                    try:
-                        problem = self._answered(topic, questions[topic], limit)
-                    except Exception:  # messages to the other topics wait for this thread
-                        LOG.exception("the limit of topic %r could not be used", topic)
-                    else:
-                        if problem:  # without the lock, for which a log handler would keep others waiting
-                            LOG.warning("topic %r: %s", topic, problem)
-
-    def _next_questions(self) -> dict[str, _Question]:
-        """Those that are due; none: this thread is not needed any more."""
-        with self._lock:
-            due = self._due()
             for question in due.values():
-                question.out = True
-            self._askers -= not due
-            return due
+                question.again_at = math.inf
+            try:
+                self._start(due)
+                self._requests += 1
+            except RuntimeError as error:  # the process has as many threads as it may
+                for topic, question in due.items():
+                    cause = TransportError(f"the limit of topic {topic!r} cannot be asked for: {error}")
+                    del self._questions[topic]
+                    self._refuse(question.bulks, DeliveryRefused(cause, permanent=False))
+
+    def _start(self, questions: Mapping[str, _Question]) -> None:
+        threading.Thread(target=self._request, args=(questions,), name="kafka-topic-limits", daemon=True).start()
+
+    def _request(self, questions: Mapping[str, _Question]) -> None:
+        """The body of a thread with one request."""
+        with self._table.as_caller():
+            for topic, limit in self._ask(questions).items():
+                try:
+                    problem = self._answered(topic, questions[topic], limit)
+                except Exception:  # messages to the other topics wait for this thread
+                    LOG.exception("the limit of topic %r could not be used", topic)
+                else:
+                    if problem:  # without the lock, for which a log handler would keep others waiting
+                        LOG.warning("topic %r: %s", topic, problem)
+            with self._lock:
+                self._requests -= 1
 
     def _ask(self, topics: Iterable[str]) -> Mapping[str, int | None]:
         """Each topic's limit, or the configured one if the topic's cannot be read; ``None``: no answer yet."""
@@ -248,11 +251,11 @@ class TopicLimits:
             answers = main.max_message_bytes(topics, _ASK_SECONDS)
         except TransportError as error:
             answers = dict.fromkeys(topics, error)
-        except Exception as error:  # this thread must live: messages wait for it
+        except Exception as error:  # messages wait for this thread
             LOG.exception("asking for the limits of topics failed")
             answers = dict.fromkeys(topics, RetriableError(f"{type(error).__name__}: {error}"))
         for answer in {str(answer): answer for answer in answers.values()}.values():  # once, however many topics
-            if isinstance(answer, RetriableError | AuthenticationError) and self.uses(main):
+            if isinstance(answer, RetriableError | AuthenticationError) and self.main is main and not self._paused:
                 self._on_error(answer)
         return {topic: self._max_bytes(topic, answer) for topic, answer in answers.items()}
 
@@ -266,38 +269,36 @@ class TopicLimits:
         LOG.info("the limit of topic %r %s; [kafka] max_message_bytes (%d) is used instead", topic, why, fallback)
         return fallback
 
-    def _answered(self, topic: str, question: _Question, limit: int | None) -> str:
+    def _answered(self, topic: str, question: _Question, max_bytes: int | None) -> str:
         """Note a limit; returns what to log. With ``None`` it is requested again; after a while, waiting messages use
         the configured limit."""
-        problem = ""
         with self._lock:
             if self._questions.get(topic) is not question:
-                return problem  # of a client that was replaced
-            if limit is not None:
+                return ""  # of a client that was replaced
+            problem = ""
+            if max_bytes is not None:
                 del self._questions[topic]
-                return self._know(topic, limit)
-            pause = _ASK_AGAIN_SOON_SECONDS if topic in self._waiting else _ASK_AGAIN_SECONDS
-            if topic in self._waiting and self.main.clock.monotonic() >= question.impatient_at:
-                fallback = self._settings.max_message_bytes
-                problem = self._know(topic, fallback) or f"no answer about its limit; {fallback} is used instead"
-                pause = _ASK_AGAIN_SECONDS
-            question.out = False
-            question.again_at = time.monotonic() + pause
-        return problem
-
-    def _know(self, topic: str, max_bytes: int) -> str:
-        waiting = self._waiting.pop(topic, [])
-        try:
-            limit = self._limit(topic, max_bytes)
-        except Exception as error:  # as above; the next message asks again
-            cause = error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}")
-            self._refuse(waiting, cause)
-            return f"no client could be opened for it: {error}"
-        for bulk in waiting:
-            self._hand_over(limit, bulk)
-        self.ready[topic] = limit
-        self.watch.add(topic)
-        return ""
+            elif self.main.clock.monotonic() < question.impatient_at:
+                question.again_at = time.monotonic() + _ASK_AGAIN_SOON_SECONDS
+                return ""
+            else:
+                question.again_at = time.monotonic() + _ASK_AGAIN_SECONDS
+                max_bytes = self._settings.max_message_bytes
+                problem = f"no answer about its limit; {max_bytes} is used instead"
+            bulks, question.bulks = question.bulks, []
+            try:
+                limit = self._limit(topic, max_bytes)
+            except Exception as error:  # as above; the next message asks again
+                fault = (
+                    error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}")
+                )
+                self._refuse(bulks, DeliveryRefused(fault, permanent=False))
+                return f"no client could be opened for it: {error}"
+            for bulk in bulks:
+                self._hand_over(limit, bulk)
+            self.ready[topic] = limit
+            self.watch.add(topic)
+            return problem
 
     def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
         refusal = None
@@ -339,8 +340,8 @@ class TopicLimits:
         )
         self.forget(found.topic)
 
-    def _refuse(self, bulks: Iterable[Bulk], cause: TransportError, *, permanent: bool = False) -> None:
-        self._table.give_up_bulks(bulks, Outcome.FAILED, DeliveryRefused(cause, permanent=permanent))
+    def _refuse(self, bulks: Iterable[Bulk], error: DeliveryError) -> None:
+        self._table.give_up_bulks(bulks, Outcome.FAILED, error)
 
 
 def _not_sent() -> DeliveryAbandoned:

@@ -9,10 +9,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from monasca_common.kafka.errors import (
-    ClosedError,
     FatalError,
     FencedError,
-    MessagingError,
     RetriableError,
     StaleCommit,
     TransactionError,
@@ -50,10 +48,6 @@ class TransactionalProducer(Protocol):
 
     settings: ProducerSettings
 
-    def uses(self, transport: ProducerTransport) -> bool:
-        """Whether it still hands messages to this client: it does not once it was reopened."""
-        ...
-
     def send(
         self, topic: str, record: bytes | Record, *, key: bytes | None, on_delivery: DeliveryListener | None
     ) -> bytes | None: ...
@@ -70,15 +64,13 @@ class Transaction:
     not go back; `FencedError` where another process opened the same transactional id; `FatalError` where nobody knows
     whether it was committed. An abort that has no answer is asked for again as the next one is entered, which raises
     `TransactionError` if there still is none.
-
-    If another thread reopens the producer meanwhile, its new client aborts the transaction: what is sent in it
-    afterwards, and leaving it, raise `TransactionError`.
     """
 
     def __init__(
         self, producer: TransactionalProducer, transport: ProducerTransport, tap: DeliveryTap | None = None
     ) -> None:
         self._producer = producer
+        self.is_open = False
         self._tap = tap
         self._transport = transport
         self._seconds = producer.settings.transaction_timeout_seconds
@@ -94,8 +86,6 @@ class Transaction:
         on_delivery: DeliveryListener | None = None,
     ) -> bytes | None:
         """As `KafkaProducer.send`; readers of committed data see it once the block has been left."""
-        if self._replaced:
-            raise self._aborted_by_reopening()
         return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
 
     def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs, *, seek_back: bool = True) -> None:
@@ -118,25 +108,31 @@ class Transaction:
         self._transport.begin_transaction()
         if self._tap is not None:
             self._tap.begin()
+        self.is_open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._abort()
-            return
+        committed = False
+        try:
+            if error is not None:
+                self._abort()
+            else:
+                self._commit_or_abort()
+                committed = True
+        finally:
+            self.is_open = False
+            if self._tap is not None:
+                self._tap.end(committed=committed)
+
+    def _commit_or_abort(self) -> None:
         try:
             self._commit()
-            self._count(committed=True)
-        except FatalError:
+        except (FatalError, FencedError):
             raise
         except BaseException as failure:  # Ctrl-C included: left open, it would hide later records
-            if isinstance(failure, FencedError) and not self._replaced:
-                raise
             self._abort()
-            if self._replaced and isinstance(failure, MessagingError):
-                raise self._aborted_by_reopening() from failure
             if isinstance(failure, StaleCommit | TransportError):
                 raise TransactionError(f"the transaction was aborted: {failure}") from failure
             raise
@@ -161,43 +157,25 @@ class Transaction:
         """A commit whose answer is late must be asked for again: it may already have happened."""
         clock = self._transport.clock
         deadline = clock.monotonic() + self._seconds
-        asked_before = False
         while True:
             try:
                 return self._transport.commit_transaction(max(0.1, deadline - clock.monotonic()))
             except RetriableError as late:
-                asked_before = True
                 if clock.monotonic() >= deadline:
                     raise FatalError(
                         f"no answer to the commit of a transaction within {self._seconds} s: whether it happened is "
                         "unknown; close the producer and open it again, which ends the transaction either way"
                     ) from late
-            except (ClosedError, FencedError) as end:
-                if asked_before and self._replaced:
-                    raise FatalError(
-                        "the producer was reopened before the commit of a transaction was answered: whether it "
-                        "happened is unknown; read on from what is committed"
-                    ) from end
-                raise
-
-    def _count(self, *, committed: bool) -> None:
-        if self._tap is not None:
-            self._tap.end(committed=committed)
 
     def _abort(self) -> None:
         try:
             # What still waits for its topic's limit would be handed over later, into the next transaction; and what was
             # not delivered would be reported by the next one's flush, and abort that.
             self._producer.flush(self._seconds)
-            if not self._replaced:
-                self._end_aborted()
+            self._end_aborted()
         except RetriableError as late:
             LOG.warning("the abort of a transaction has no answer yet, the next one will ask again: %s", late)
-        except (ClosedError, FencedError):
-            if not self._replaced:
-                raise
         finally:
-            self._count(committed=False)
             for consumer in self._seeking:
                 self._send_back(consumer)
 
@@ -208,16 +186,6 @@ class Transaction:
             if error.name != _NO_TRANSACTION:
                 raise
         self._transport.abort_is_due = False
-
-    @property
-    def _replaced(self) -> bool:
-        return not self._producer.uses(self._transport)
-
-    def _aborted_by_reopening(self) -> TransactionError:
-        return TransactionError(
-            "the producer was reopened while the transaction was open, which aborted it: nothing of it is visible; do "
-            "it again"
-        )
 
     def _send_back(self, consumer: TransactionalConsumer) -> None:
         try:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producers that go on with another client: after a fatal error, after a call that hangs, amid a transaction."""
 
-import threading
-
-from monasca_common.kafka.errors import FatalError, TransactionError
+from monasca_common.kafka.errors import FatalError
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, doubled
 from monasca_common.tests.functional.kafka.test_hangs_kafka import MESSAGES, HangCase
@@ -78,20 +76,3 @@ class TestReopenedTransactions(HangCase):
         self.move(reader)
         with each_once():
             self.assertEqual(list(range(MESSAGES)), self.seen())
-
-    # Rule 9
-    def test_one_that_is_open_is_told_as_aborted_and_the_next_one_works(self):
-        def interrupted():
-            with self.transactions.transaction() as transaction:
-                transaction.send(self.out, b"1")
-                self.assertTrue(self.transactions.flush(SECONDS).ok)
-                reopening = threading.Thread(target=self.transactions.reopen)
-                reopening.start()
-                reopening.join(SECONDS)
-
-        error = self.assertRaises(TransactionError, interrupted)
-        self.assertIn("the producer was reopened", str(error))
-        with self.transactions.transaction() as transaction:
-            transaction.send(self.out, b"2")
-        self.assertEqual([2], self.seen())
-        self.assertEqual([b"1", b"2"], [record.value for record in self.log(self.out) if record.value in (b"1", b"2")])

@@ -364,7 +364,7 @@ class LimitsTest(SeamCase):
         limits._start = start
         self.assertTrue(self.at_once(lambda: producer.retry(report, timeout=3600)).ok)
 
-    def no_thread(self):
+    def no_thread(self, _questions):
         raise RuntimeError("can't start new thread")
 
 

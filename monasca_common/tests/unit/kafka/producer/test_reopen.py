@@ -3,14 +3,14 @@
 
 import threading
 from typing import Any
+from unittest import mock
 
 from monasca_common.kafka.errors import (
     ClosedError,
     DeliveryAbandoned,
     FatalError,
     FencedError,
-    RetriableError,
-    TransactionError,
+    MisuseError,
     TransportError,
 )
 from monasca_common.kafka.message import Record
@@ -180,109 +180,35 @@ class ReopenTest(ProducerCase):
         self.assertEqual(2, len(calls))
 
 
-class Consumer:
-    """What a transaction asks of a consumer."""
-
-    went_back = 0
-
-    def next_offsets(self, what):
-        return what
-
-    def group_metadata(self):
-        return "generation"
-
-    def seek_to_committed(self):
-        self.went_back += 1
-
-
 class OpenTransactionTest(ProducerCase):
-    """A transaction is open while another thread reopens its producer, whose new client aborts it."""
-
     def setUp(self):
         super().setUp()
         settings = self.kafka.producer_settings(transactional_id="mine")
         self.clients = []
-        self.consumer = Consumer()
 
         def open_transport(batch_bytes, on_error):
             self.clients.append(TransactionalMemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error))
-            self.addCleanup(self.clients[-1].returned.set)
             return self.clients[-1]
 
         self.opened = KafkaProducer(settings, open_transport)
         self.addCleanup(self.opened.close, 0)
 
-    def transact(self, *steps):
+    def test_a_producer_is_not_reopened_while_a_transaction_is_open(self):
         with self.opened.transaction() as transaction:
-            transaction.commit_offsets(self.consumer, {})
             transaction.send("t", b"a")
-            for step in steps:
-                step(transaction)
+            self.assertIn("leave its block", str(self.assertRaises(MisuseError, self.opened.reopen)))
+        self.assertEqual((1, [b"a"]), (len(self.clients), self.values()))
 
-    def reopen(self, _transaction):
-        self.at_once(lambda: self.opened.reopen() or True)
-
-    def commit_meets(self, error):
-        """The first client's commit raises this, once the producer has another client."""
-
-        def commit(timeout):
-            reopening = threading.Thread(target=self.opened.reopen, daemon=True)
-            reopening.start()
-            self.addCleanup(reopening.join, 10)
-            before = self.clients[0]
-            for _ in range(2000):
-                if self.opened._limits.main._client is not before:
-                    raise error
-                threading.Event().wait(0.01)
-
-        self.clients[0].commit_transaction = commit
-
-    def assert_aborted(self, *steps):
-        error = self.assertRaises(TransactionError, self.transact, *steps)
-        self.assertIn("the producer was reopened", str(error))
-        self.assertEqual(1, self.consumer.went_back)
-
-    def assert_next_one_works(self):
+    def test_it_is_reopened_once_a_transaction_was_left_however_that_ended(self):
+        self.clients[0].commit_transaction = mock.Mock(side_effect=FencedError("another", name="_FENCED"))
+        self.assertRaises(FencedError, self.transact)
+        self.opened.reopen()
         self.transact()
-        self.assertEqual(["init", "begin", "produce", "offsets", "commit"], self.clients[-1].asked)
+        self.assertEqual(["init", "begin", "produce", "commit"], self.clients[1].asked)
 
-    def test_it_is_told_as_aborted_with_messages_on_their_way(self):
-        self.broker.disconnect()
-        self.assert_aborted(self.reopen, lambda _: self.broker.reconnect())
-        self.assert_next_one_works()
-
-    def test_it_is_told_as_aborted_when_all_were_delivered(self):
-        self.assert_aborted(lambda _: self.opened.flush(), self.reopen)
-        self.assert_next_one_works()
-
-    def test_nothing_more_is_sent_in_it(self):
-        self.assert_aborted(lambda _: self.opened.flush(), self.reopen, lambda transaction: transaction.send("t", b"b"))
-        self.assertNotIn(b"b", self.values())
-        self.assert_next_one_works()
-
-    def test_nothing_more_is_sent_in_it_with_messages_on_their_way(self):
-        self.broker.disconnect()
-        self.assert_aborted(self.reopen, lambda transaction: transaction.send("t", b"b"))
-        self.broker.reconnect()
-        self.assertNotIn(b"b", self.values())
-        self.assert_next_one_works()
-
-    def test_an_exception_of_the_block_stays_what_it_is(self):
-        self.assertRaises(ZeroDivisionError, self.transact, self.reopen, lambda _: 1 / 0)
-        self.assertEqual(1, self.consumer.went_back)
-        self.assert_next_one_works()
-
-    def test_a_commit_that_the_new_client_fences_is_an_abort(self):
-        self.commit_meets(FencedError("another", name="_FENCED"))
-        self.assert_aborted()
-        self.assert_next_one_works()
-
-    def test_a_commit_that_had_no_answer_before_is_unknown(self):
-        self.commit_meets(RetriableError("no answer", name="_TIMED_OUT"))
-        error = self.assertRaises(FatalError, self.transact)
-        self.assertIn("whether it happened is unknown", str(error))
-        self.assertEqual(0, self.consumer.went_back)
-        self.assert_next_one_works()
+    def transact(self):
+        with self.opened.transaction() as transaction:
+            transaction.send("t", b"a")
 
 
 class RefusedTopicTest(ProducerCase):

@@ -38,9 +38,6 @@ class Client:
         self.stale = None
         self.taken_between = False  # what the consumer owns, between two questions of a transaction
 
-    def uses(self, transport):
-        return transport is self
-
     def begin_transaction(self):
         self.asked.append("begin")
 
