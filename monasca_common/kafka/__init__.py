@@ -66,9 +66,8 @@ from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import StopReport
-from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.outgoing import portions
-from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.serialization.base import Serializer

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producing: one life of a message, from `KafkaProducer.publish` or `send` to its outcome."""
 
-from monasca_common.kafka.producer.health import ProducerHealth
-from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
 
 __all__ = ["KafkaProducer", "ProducerHealth"]

@@ -40,7 +40,7 @@ def checked(
     if not isinstance(full.key, bytes | None) or not isinstance(full.value, bytes | None):
         _wrong_key_or_value(full.key, full.value)
     _check_time(full.timestamp_ms)
-    return full, own_id, _size(full, full.key, own_id)
+    return full, own_id, size_of(full, full.key, own_id)
 
 
 def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None:
@@ -58,7 +58,7 @@ def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[
     most, most_bytes = max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
     start = size = 0
     for index, record in enumerate(records):
-        weight = _size(record, record.key, record.message_id)
+        weight = size_of(record, record.key, record.message_id)
         if index > start and (index - start == most or size + weight > most_bytes):
             yield records[start:index]
             start, size = index, 0
@@ -67,7 +67,7 @@ def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[
         yield records[start:]
 
 
-def _size(record: Record, key: bytes | None, own_id: bytes | None) -> int:
+def size_of(record: Record, key: bytes | None, own_id: bytes | None = None) -> int:
     """What a message takes of the budget, and of a batch, in bytes."""
     size = PLAIN_OVERHEAD_BYTES + len(record.value or b"") + len(key or b"") + len(own_id or b"")
     return size + sum([_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in record.headers])

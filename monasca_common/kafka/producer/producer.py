@@ -11,13 +11,18 @@ An exception from a signal handler, such as Ctrl-C, may end any of these calls. 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import dataclasses
 import functools
 import math
 import os
 import threading
+import time
+import warnings
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,19 +30,18 @@ from monasca_common.kafka.errors import (
     ClosedError,
     ConfigurationError,
     DeliveryAbandoned,
+    DeliveryError,
     InCallbackError,
     MessageTooLarge,
     MisuseError,
+    TransportError,
     UndeliveredReport,
     WrongType,
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
-from monasca_common.kafka.producer import forgotten
-from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.outgoing import (
-    BUDGET_SHARE,
     PLAIN_OVERHEAD_BYTES,
     as_list,
     check_topic_and_key,
@@ -45,7 +49,7 @@ from monasca_common.kafka.producer.outgoing import (
     new_id_prefix,
     plain_sizes,
 )
-from monasca_common.kafka.producer.report import DeliveryReport, checked_report
+from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.serving import Serving
 from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt, Table, all_over, next_attempt
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
@@ -53,21 +57,44 @@ from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION
-from monasca_common.kafka.transport.bounded import BoundedProducer
-from monasca_common.kafka.transport.reservation import Reservation
 
 LOG = SafeLogger(__name__)
 
 _GRACE_SECONDS = 0.25
 _LONGEST_SECONDS = 1e8  # three years; infinity is too much for locks
-_INTERRUPTED = "the call that sent it was interrupted"
 # Two retries of one report, even by two producers, must not both find the same message worth sending.
 _RETRYING = threading.RLock()
 os.register_at_fork(before=_RETRYING.acquire, after_in_parent=_RETRYING.release, after_in_child=_RETRYING.release)
 
+_open_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
+_EXIT_SECONDS = 2.0  # for all of them together
+
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 Method = Callable[Concatenate["KafkaProducer", Options], Result]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProducerHealth:
+    """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not answer, because
+    the client itself is silent for a minute.
+
+    ``recreated_topics``: how often a topic that it writes to was found deleted and recreated.
+    ``oldest_call_seconds``: how long a call of the client has not returned, 0 if there is none; ``poisoned``: one
+    did not come back at its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent any
+    more until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
+    """
+
+    outstanding_messages: int
+    outstanding_bytes: int
+    oldest_unacknowledged_seconds: float
+    last_error: TransportError | None
+    failed_listeners: int
+    recreated_topics: int = 0
+    oldest_call_seconds: float = 0.0
+    poisoned: bool = False
+    finished: bool = False
+    driver: str = ""
 
 
 def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
@@ -111,8 +138,9 @@ class KafkaProducer(RefusesOldArguments):
         self._limits = TopicLimits(settings, self._table, open_transport, self._produce)
         self._clock = self._table.clock = self._limits.main.clock
         self._serving = Serving(self._table, self._limits, settings.eager_callers)
-        forgotten.remember(self)
+        _open_producers.add(self)
 
+    @_waits
     def publish(
         self,
         topic: str,
@@ -128,23 +156,17 @@ class KafkaProducer(RefusesOldArguments):
         ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
         and still on its way: give the report to `retry`, never the records to `publish` again.
         """
-        own = records[:] if type(records) is list else as_list(records)  # another thread may change it
-        return self._publish(topic, own, key, headers, timeout)
-
-    @_waits
-    def _publish(
-        self, topic: str, records: list[Any], key: bytes | None, headers: Headers, timeout: float | None
-    ) -> DeliveryReport:
+        own = as_list(records)  # another thread may change the caller's
         if topic not in self._limits.ready or self._closed:
             self._check("publish")
         deadline = self._deadline(timeout)
-        bulk = self._bulk(topic, records, key, headers)
+        bulk = self._bulk(topic, own, key, headers)
         try:
             self._deliver(bulk, deadline)
             self._serving.wait(bulk.all_over(), deadline)
             return DeliveryReport(self._table.attempts_of(bulk), bulk=bulk)
         except BaseException:
-            self._table.interrupt((bulk,), DeliveryAbandoned(_INTERRUPTED))
+            self._table.interrupt((bulk,))
             raise
 
     @_waits
@@ -153,19 +175,26 @@ class KafkaProducer(RefusesOldArguments):
         given up, and keeps what was delivered or can never be accepted. Safe to call again with any earlier report.
         """
         self._check("retry")
-        earlier = checked_report(report)
+        if not isinstance(report, DeliveryReport):
+            raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
         deadline = self._deadline(timeout)
-        bulks: list[Bulk] = []
+        bulks: list[Bulk] = []  # of one message each, so that one that waits for room leaves the rest to others
         try:
             with _RETRYING:
-                self._attempt_again(earlier.latest().values(), bulks)
+                for old in report.latest().values():
+                    if old.is_worth_sending:
+                        bulk = Bulk(self._table, old.bulk.topic, None)
+                        bulks.append(bulk)
+                        again = next_attempt(old, bulk)
+                        bulk.add(again)
+                        old.successor = again
             for bulk in bulks:
                 self._deliver(bulk, deadline)
-            latest = earlier.latest()
+            latest = report.latest()
             self._serving.wait(all_over(latest.values()), deadline)
-            return earlier.with_attempts(latest)
+            return report.with_attempts(latest)
         except BaseException:
-            self._table.interrupt(bulks, DeliveryAbandoned(_INTERRUPTED))
+            self._table.interrupt(bulks)
             raise
 
     def send(
@@ -255,8 +284,15 @@ class KafkaProducer(RefusesOldArguments):
                 if self._closed:
                     self._limits.release((main,))
                 else:
+                    self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
+                    hangs = self.health().oldest_call_seconds > 0  # perhaps a call of the serving thread
+                    if hangs:
+                        self._serving.retire()
+                    before = self._limits.use(main)
                     self._transactions_ready = self.settings.transactional_id is not None
-                    self._replace(main)
+                    if hangs:
+                        self._serving.start()
+                    self._limits.release(before)
             self._check_open("reopen")
 
     def transaction(self) -> Transaction:
@@ -313,13 +349,6 @@ class KafkaProducer(RefusesOldArguments):
                 "a producer was closed with %d messages that are not delivered (%d of them unknown)", left, unknown
             )
 
-    def close_at_exit(self, timeout: float) -> Mapping[str, int] | None:
-        """See `forgotten`."""
-        if self._closed or self._limits.guard.forked:
-            return None
-        report = self.close(timeout)
-        return Counter(delivery.topic for delivery in (*report.failed, *report.unknown))
-
     # Checked, reserved and handed over
 
     def _bulk(
@@ -330,7 +359,8 @@ class KafkaProducer(RefusesOldArguments):
         check_topic_and_key(topic, key)
         sizes = plain_sizes(records, key) if plain and not headers else None
         if sizes is not None:
-            bulk.fill(records, *sizes)
+            bulk.values, bulk.next = records, len(records)
+            bulk.size, bulk.largest = sizes
             return bulk
         for record in records:
             full, own_id, size = checked(record, key, headers, verbatim=self.settings.verbatim)
@@ -341,44 +371,18 @@ class KafkaProducer(RefusesOldArguments):
         without_ids = self.settings.verbatim or topic in self.settings.topics_without_message_id
         return None if without_ids else self._id_prefix
 
-    def _attempt_again(self, attempts: Iterable[DeliveryAttempt], bulks: list[Bulk]) -> None:
-        """Add the next attempt at each message to ``bulks``: each as small as a quarter of the budget, unless that has
-        room for all."""
+    def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
+        """Hand a bulk over as soon as there is room for it. If there is none at the deadline, settle it, and return the
+        error."""
         table = self._table
-        worth = [attempt for attempt in dict.fromkeys(attempts) if attempt.is_worth_sending]
-        share = 1 if table.can_fit(len(worth), sum([attempt.size for attempt in worth])) else BUDGET_SHARE
-        by_topic: dict[str, Bulk] = {}
-        for old in worth:
-            topic = old.bulk.topic
-            bulk = by_topic.get(topic)
-            if bulk is None or not table.can_fit(share * (bulk.in_flight + 1), share * (bulk.size + old.size)):
-                bulk = by_topic[topic] = Bulk(table, topic, None)
-                bulks.append(bulk)
-            again = next_attempt(old, bulk)
-            bulk.add(again)
-            old.successor = again
-
-    def _deliver(self, bulk: Bulk, deadline: float) -> None:
-        """Hand a bulk over as soon as there is room for it, or refuse it at the deadline."""
-        if self._reserve(bulk, deadline):
-            self._hand_over(bulk)
-        else:
-            self._table.refuse(bulk)
-
-    def _reserve(self, bulk: Bulk, deadline: float) -> bool:
-        table = self._table
-        while not table.reserve(bulk):
-            if not table.can_fit(bulk.in_flight, bulk.size):
-                return False
-            if not self._serving.wait(lambda: table.may_reserve(bulk), deadline):
-                return table.reserve(bulk)
-        return True
-
-    def _hand_over(self, bulk: Bulk) -> None:
-        """Hand reserved messages to their client, now or as soon as the limit of their topic is known."""
+        if not table.reserve(bulk):
+            self._serving.wait(lambda: table.reserve(bulk) or not table.can_fit(bulk), deadline)
+            if not table.reserve(bulk):
+                return table.refuse(bulk)
         limit = self._limits.ready.get(bulk.topic) or self._limits.wait_for(bulk)
         if limit is not None:
             self._produce(limit, bulk)
+        return None
 
     def _produce(self, limit: TopicLimit, bulk: Bulk) -> None:
         count = accepted = 0
@@ -414,14 +418,12 @@ class KafkaProducer(RefusesOldArguments):
     def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> None:
         """Reserve room for the next plain sends to a topic, the first of ``size`` bytes, if the limit is in use."""
 
-        def reserve(first: int, end: int, room: int, id_prefix: bytes | None) -> Reservation:
-            most = limit.max_bytes
-            return limit.transport.new_reservation(first, end, room, most, PLAIN_OVERHEAD_BYTES, id_prefix)
-
         with self._table.lock:
             has_room = limit.sends.next < limit.sends.end and size <= limit.sends.left  # another thread's send made it
             if not has_room and self._limits.ready.get(topic) is limit:
-                limit.sends = self._table.open_sends(topic, self._id_prefix_of(topic), size, reserve)
+                limit.sends = self._table.open_sends(
+                    topic, self._id_prefix_of(topic), size, limit.transport.new_reservation, limit.max_bytes
+                )
 
     def _send(
         self,
@@ -458,23 +460,20 @@ class KafkaProducer(RefusesOldArguments):
         patience: float,
     ) -> bytes | None:
         """`send` as a bulk of one message; waits ``patience`` seconds for room."""
-        self._limits.guard.check()
-        self._check_open("send")
+        self._check("send")
         bulk = self._bulk(topic, [record], key, plain=False)
         attempt = bulk.attempts[0]
         attempt.for_flush = on_delivery is None
         if on_delivery is not None:
             attempt.listeners.append(on_delivery)
         try:
-            reserved = self._reserve(bulk, self._clock.monotonic() + patience)
-            if reserved:
-                self._hand_over(bulk)
+            refused = self._deliver(bulk, self._clock.monotonic() + patience)
         except BaseException:
-            self._table.interrupt((bulk,), DeliveryAbandoned(_INTERRUPTED))
+            self._table.interrupt((bulk,))
             raise
-        if not reserved:
+        if refused is not None:
             self._check_open("send")
-            raise self._table.no_room(bulk)
+            raise refused
         return attempt.message_id
 
     # Settled
@@ -501,17 +500,6 @@ class KafkaProducer(RefusesOldArguments):
             self._serving.wait(all_over(bulks), self._clock.monotonic() + _GRACE_SECONDS)
         self._table.give_up_bulks(bulks, Outcome.UNKNOWN, error)
 
-    def _replace(self, main: BoundedProducer) -> None:
-        """Use another client, and release those before."""
-        self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
-        hangs = self.health().oldest_call_seconds > 0  # perhaps a call of the serving thread
-        if hangs:
-            self._serving.retire()
-        before = self._limits.use(main)
-        if hangs:
-            self._serving.start()
-        self._limits.release(before)
-
     # Waiting and checking
 
     def _deadline(self, timeout: float | None) -> float:
@@ -528,3 +516,29 @@ class KafkaProducer(RefusesOldArguments):
     def _check_open(self, call: str) -> None:
         if self._closed:
             raise ClosedError(f"{call} on a producer that was closed")
+
+
+@atexit.register
+def _close_open_producers() -> None:
+    """Close producers that are still open when the interpreter exits, as the last chance of their messages in flight.
+
+    It does not replace `close`: undelivered messages are only logged, and no program can act on a log line.
+    """
+    deadline = time.monotonic() + _EXIT_SECONDS
+    for producer in list(_open_producers):
+        if producer._closed or producer._limits.guard.forked:
+            continue
+        try:
+            report = producer.close(max(0.0, deadline - time.monotonic()))
+        except Exception:
+            LOG.exception("a producer that was not closed could not be closed at exit")
+            continue
+        undelivered = Counter(delivery.topic for delivery in (*report.failed, *report.unknown))
+        by_topic = ", ".join(f"{topic}: {count}" for topic, count in sorted(undelivered.items())) or "none"
+        if undelivered:
+            LOG.error("a producer was not closed before the exit; undelivered messages by topic: %s", by_topic)
+        warnings.warn(
+            f"a KafkaProducer was not closed before the exit; undelivered messages by topic: {by_topic}",
+            ResourceWarning,
+            stacklevel=1,
+        )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from monasca_common.kafka.errors import Delivery, UndeliveredError, UndeliveredReport, WrongType
+from monasca_common.kafka.errors import Delivery, UndeliveredError
 from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt
 
@@ -84,10 +84,3 @@ class DeliveryReport:
         return (
             f"<DeliveryReport delivered={self.delivered_count} failed={len(self.failed)} unknown={len(self.unknown)}>"
         )
-
-
-def checked_report(report: UndeliveredReport) -> DeliveryReport:
-    """Raises `WrongType` for what no producer made."""
-    if not isinstance(report, DeliveryReport):
-        raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
-    return report

@@ -41,7 +41,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome, classify, is_purged
-from monasca_common.kafka.producer.outgoing import BUDGET_SHARE, PLAIN_OVERHEAD_BYTES
+from monasca_common.kafka.producer.outgoing import BUDGET_SHARE, PLAIN_OVERHEAD_BYTES, size_of
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.reservation import Reservation
 
@@ -52,7 +52,7 @@ _SENDS = 4096  # that are reserved for one topic at a time
 _DELIVERED, _FAILED, _UNKNOWN = Outcome.DELIVERED, Outcome.FAILED, Outcome.UNKNOWN
 _first = attrgetter("first")
 
-NewReservation = Callable[[int, int, int, "bytes | None"], Reservation]  # of the first sequence, the end, bytes, prefix
+NewReservation = Callable[[int, int, int, int, int, "bytes | None"], Reservation]
 
 
 class Waiter(Signal):
@@ -151,8 +151,7 @@ class Bulk:
     reservation: Reservation | None = None  # from which sends take sequences, until `Table.close_sends`
     settled: int = 0  # or attached to a message that is in flight already
     queued_at: float = 0.0  # monotonic seconds
-    has_room: bool = False
-    is_new: bool = True  # not numbered yet
+    is_new: bool = True  # it has neither sequences nor room yet
     of_sends: bool = False
     over: bool = False  # all settled
     attempts: dict[int, DeliveryAttempt] = field(default_factory=dict)  # by place
@@ -162,11 +161,6 @@ class Bulk:
     def in_flight(self) -> int:
         end = self.next if self.reservation is None else self.reservation.next
         return end - self.first - self.settled
-
-    def fill(self, values: list[bytes], size: int, largest: int) -> None:
-        """Make it a bulk of plain messages."""
-        self.values, self.size, self.largest = values, size, largest
-        self.next = len(values)
 
     def add(self, attempt: DeliveryAttempt) -> None:
         place = len(self.attempts)
@@ -181,7 +175,8 @@ class Bulk:
         if attempt is None:
             record = Record(self.values[place], self.key) if self.values else None
             given_id = None if self.id_prefix is None else message_id(self.id_prefix, sequence)
-            attempt = DeliveryAttempt(self, record, given_id, 0 if record is None else plain_size(record))
+            size = 0 if record is None else size_of(record, record.key)
+            attempt = DeliveryAttempt(self, record, given_id, size)
             attempt.sequence = sequence
             attempt.for_flush = self.of_sends
             self.attempts[place] = attempt
@@ -212,10 +207,6 @@ class Bulk:
                 at = offset if offset >= 0 else None
                 found.append(Delivery(sequence - self.first, given_id, self.topic, partition, at, None))
         return found
-
-
-def plain_size(record: Record) -> int:
-    return len(record.value or b"") + len(record.key or b"") + PLAIN_OVERHEAD_BYTES
 
 
 class Table:
@@ -255,29 +246,40 @@ class Table:
 
     # Reserved
 
-    def reserve(self, bulk: Bulk) -> bool:
-        """Reserve room and sequences for all of its messages, or for none. A message whose id is in flight is attached
-        to that one, and takes no room."""
+    def reserve(self, bulk: Bulk, *, anyway: bool = False) -> bool:
+        """Reserve room and sequences for all of its messages, or for none; whether they are reserved. A message whose
+        id is in flight is attached to that one, and takes no room. ``anyway``: whether there is room or not, because
+        they are about to be settled."""
         with self.lock:
+            if not bulk.is_new:
+                return True
             self._attach(bulk)
-            if not self._fits(bulk):
+            if not (anyway or self._fits(bulk)):
                 self.close_sends()  # they may have more room than they use
-            messages, size = bulk.in_flight, bulk.size
-            if self.shut_down or not self._fits(bulk):
+            messages, size, now = bulk.in_flight, bulk.size, self.clock.monotonic()
+            if not (anyway or self._fits(bulk)):
                 return False
-            self.messages += messages  # no call since the check: no signal handler takes the same room
+            self.messages += messages  # no call since the check: no signal handler takes the same room, or sequences
             self.bytes += size
-            bulk.has_room = True
-            self._enter(bulk)
+            bulk.first = self._next
+            bulk.next += bulk.first
+            bulk.queued_at = now
+            bulk.is_new = False
+            self._next = bulk.next
+            insort(self._bulks, bulk, key=_first)  # a signal handler may have added some
+            self._identify(bulk)
+            self._finish_if_settled(bulk)
             return True
 
-    def open_sends(self, topic: str, id_prefix: bytes | None, size: int, reserve: NewReservation) -> Reservation:
-        """A reservation for the next plain sends to the topic; there may be no room in it for one of ``size`` bytes."""
+    def open_sends(
+        self, topic: str, id_prefix: bytes | None, size: int, new_reservation: NewReservation, largest: int
+    ) -> Reservation:
+        """A reservation for the next plain sends to the topic, of ``largest`` bytes each at most; there may be no room
+        in it for one of ``size`` bytes."""
         with self.lock:
             if self.messages >= self.max_messages or self.bytes + size > self.max_bytes:
                 self.close_sends()
-            bulk = Bulk(self, topic, id_prefix, of_sends=True, has_room=True, is_new=False)
-            bulk.queued_at = self.clock.monotonic()
+            bulk = Bulk(self, topic, id_prefix, of_sends=True, is_new=False, queued_at=self.clock.monotonic())
             free = 0 if self.shut_down else self.max_messages - self.messages  # no call from here
             count = 0 if free <= 0 else _SENDS if free > _SENDS * BUDGET_SHARE else free // BUDGET_SHARE + 1
             room = self.max_bytes - self.bytes if count else 0
@@ -288,7 +290,8 @@ class Table:
             self.bytes += room
             bulk.size = room
             try:
-                reservation = bulk.reservation = reserve(first, first + count, room, id_prefix)
+                reservation = new_reservation(first, first + count, room, largest, PLAIN_OVERHEAD_BYTES, id_prefix)
+                bulk.reservation = reservation
                 insort(self._bulks, bulk, key=_first)
                 self._open += [bulk]
             except BaseException:
@@ -318,35 +321,29 @@ class Table:
                 if bulk in self._open:
                     self._open.remove(bulk)
 
-    def may_reserve(self, bulk: Bulk) -> bool:
-        """Whether there is room for the bulk, or can never be any."""
-        return self._fits(bulk) or not self.can_fit(bulk.in_flight, bulk.size)
+    def can_fit(self, bulk: Bulk) -> bool:
+        """Whether there can ever be room for it."""
+        return bulk.in_flight <= self.max_messages and bulk.size <= self.max_bytes and not self.shut_down
 
-    def can_fit(self, messages: int, size: int) -> bool:
-        """Whether so much can ever have room."""
-        return messages <= self.max_messages and size <= self.max_bytes and not self.shut_down
-
-    def no_room(self, bulk: Bulk) -> DeliveryError:
-        """Why the bulk cannot be reserved."""
-        if self.shut_down:
-            return DeliveryAbandoned("the producer was closed before there was room; it was not sent")
-        if bulk.in_flight == 1 and bulk.size > self.max_bytes:
-            return LargerThanBudget(bulk.topic, bulk.size, self.max_bytes)
-        return QueueFull(
+    def refuse(self, bulk: Bulk) -> DeliveryError:
+        """Settle messages for which there is no room; returns the error of the last one. No flush reports them."""
+        error: DeliveryError = QueueFull(
             f"no room for {bulk.in_flight} messages of {bulk.size} bytes: the budget is {self.max_messages} messages "
             f"and {self.max_bytes} bytes; Kafka is slow or unavailable, or flush was never called to collect "
             "undelivered sends"
         )
-
-    def refuse(self, bulk: Bulk) -> None:
-        """Settle messages for which there is no room."""
+        if self.shut_down:
+            error = DeliveryAbandoned("the producer was closed before there was room; it was not sent")
+        own_error = error
         with self.lock:
-            error = self.no_room(bulk)
-            self._enter(bulk)
+            self.reserve(bulk, anyway=True)
             for attempt in bulk.unsettled():
-                too_large = attempt.size > self.max_bytes and not self.shut_down
-                larger = LargerThanBudget(bulk.topic, attempt.size, self.max_bytes) if too_large else None
-                self._settle(attempt, _FAILED, larger or error)
+                attempt.for_flush = False
+                attempt.listeners = []
+                is_too_large = attempt.size > self.max_bytes and not self.shut_down
+                own_error = LargerThanBudget(bulk.topic, attempt.size, self.max_bytes) if is_too_large else error
+                self._settle(attempt, _FAILED, own_error)
+        return own_error
 
     # Settled
 
@@ -385,16 +382,15 @@ class Table:
             with self.lock:
                 self.give_up(bulk.unsettled(), outcome, error)
 
-    def interrupt(self, bulks: Iterable[Bulk], error: DeliveryError) -> None:
+    def interrupt(self, bulks: Iterable[Bulk]) -> None:
         """The call that handed these over was interrupted: what has no outcome is unknown, and the next flush reports
         the messages."""
+        error = DeliveryAbandoned("the call that sent it was interrupted")
         with self.lock:
             for bulk in bulks:
-                if bulk.is_new:
-                    self._attach(bulk)
-                    self._enter(bulk)
-                unsettled = bulk.unsettled()
-                attempts = list(bulk.attempts.values())
+                self.reserve(bulk, anyway=True)
+                self._identify(bulk)  # perhaps the reservation was interrupted
+                unsettled, attempts = bulk.unsettled(), list(bulk.attempts.values())
                 settled = [each for each in attempts if each.over and not (each.for_flush or each.listeners)]
                 self.restore_report(sum([len(sequences) for sequences, _, _ in bulk.columns]), settled)
                 for attempt in attempts:
@@ -516,7 +512,8 @@ class Table:
 
     def _fits(self, bulk: Bulk) -> bool:
         messages, size = bulk.in_flight, bulk.size
-        return self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
+        has_room = self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
+        return has_room and not self.shut_down
 
     def _attach(self, bulk: Bulk) -> None:
         """Attach each message that is in flight already, or comes before in the bulk, to the attempt that is sent."""
@@ -533,28 +530,15 @@ class Table:
                 bulk.settled += 1
                 bulk.size -= attempt.size
 
-    def _enter(self, bulk: Bulk) -> None:
-        """Number the messages of a bulk, and take room for them."""
-        first = self._next
-        self._next = first + bulk.next  # no other message gets these, even if a signal handler interrupts this
+    def _identify(self, bulk: Bulk) -> None:
+        """Give the messages that have objects of their own their sequences and ids."""
         for place, attempt in bulk.attempts.items():
-            if attempt.successor is None:
-                attempt.sequence = first + place
+            if attempt.successor is None and attempt.outcome is None:
+                attempt.sequence = bulk.first + place
                 if attempt.message_id is not None:
                     self._by_id[bulk.topic, attempt.message_id] = attempt
                 elif bulk.id_prefix is not None:
                     attempt.message_id = message_id(bulk.id_prefix, attempt.sequence)
-        messages, now = bulk.in_flight, self.clock.monotonic()
-        bulk.queued_at = now  # no call from here: no signal handler interrupts it
-        bulk.first = first
-        bulk.next += first
-        bulk.is_new = False
-        if not bulk.has_room:
-            self.messages += messages
-            self.bytes += bulk.size
-            bulk.has_room = True
-        insort(self._bulks, bulk, key=_first)  # a signal handler may have numbered some meanwhile
-        self._finish_if_settled(bulk)
 
     def _find(self, sequence: int) -> Bulk | None:
         place = bisect_right(self._bulks, sequence, key=_first) - 1
@@ -595,7 +579,7 @@ class Table:
             return  # it was given up before
         if attempt.record is None:
             attempt.record = Record(message.value, message.key)
-            attempt.size = plain_size(attempt.record)
+            attempt.size = size_of(attempt.record, message.key)
         cause = message.error
         self.on_undelivered(cause)
         if message.taken is False:

@@ -119,7 +119,7 @@ class SendRacingCloseTest(CutShortCase):
     # Rule 9
     def test_one_that_is_checked_before_the_close_and_reserved_after_it_is_refused(self):
         producer = self.warm_producer()
-        report, refused = self.sent_while_closed(producer, Record(b"late"), producer, "_reserve")
+        report, refused = self.sent_while_closed(producer, Record(b"late"), producer._table, "reserve")
         self.assertIsInstance(refused, ClosedError)
         self.assertEqual((0, True), (report.delivered_count, report.ok))
 

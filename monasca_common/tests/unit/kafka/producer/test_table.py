@@ -21,7 +21,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.outcome import Outcome
-from monasca_common.kafka.producer.outgoing import PLAIN_OVERHEAD_BYTES
+from monasca_common.kafka.producer.outgoing import size_of
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import (
     Bulk,
@@ -30,7 +30,6 @@ from monasca_common.kafka.producer.table import (
     Waiter,
     all_over,
     next_attempt,
-    plain_size,
 )
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.memory import VirtualClock
@@ -39,6 +38,10 @@ from monasca_common.kafka.transport.reservation import Reservation
 REJECTED = TransportError("no", code=19, name="NOT_ENOUGH_REPLICAS")
 PREFIX = b"prefix-----"
 GIVEN_UP = DeliveryTimeout("given up")
+
+
+def plain_size(record):
+    return size_of(record, record.key)
 
 
 class TableCase(base.BaseTestCase):
@@ -56,9 +59,7 @@ class TableCase(base.BaseTestCase):
 
     def new_bulk(self, *values, topic="t"):
         size = sum(plain_size(Record(value)) for value in values)
-        bulk = Bulk(self.table, topic, PREFIX)
-        bulk.fill(list(values), size, 0)
-        return bulk
+        return Bulk(self.table, topic, PREFIX, values=list(values), size=size, next=len(values))
 
     def bulk(self, *values, topic="t"):
         """One that is reserved, or `None`: there is no room."""
@@ -70,12 +71,9 @@ class TableCase(base.BaseTestCase):
         sequence = self.take(value, topic)
         while sequence is None:  # the first, or another thread closed what was reserved
             size = plain_size(Record(value))
-            self.topics[topic] = self.table.open_sends(topic, PREFIX, size, self.new_reservation)
+            self.topics[topic] = self.table.open_sends(topic, PREFIX, size, Reservation, 1_000_000)
             sequence = self.take(value, topic)
         return sequence
-
-    def new_reservation(self, first, end, room, id_prefix):
-        return Reservation(first, end, room, 1_000_000, PLAIN_OVERHEAD_BYTES, id_prefix)
 
     def take(self, value, topic):
         reservation, size = self.topics.get(topic), plain_size(Record(value))
@@ -236,8 +234,7 @@ class SettleTest(TableCase):
 
     def test_a_caller_is_woken_for_a_message_of_another_producer(self):
         of_another = Table(max_messages=1, max_bytes=1000)
-        bulk = Bulk(of_another, "t", PREFIX)
-        bulk.fill([b"a"], plain_size(Record(b"a")), 0)
+        bulk = Bulk(of_another, "t", PREFIX, values=[b"a"], size=plain_size(Record(b"a")), next=1)
         of_another.reserve(bulk)
         waiter = self.waiter(all_over([bulk]))
         of_another.settle(self.outcomes([(bulk.first, b"a")]))
@@ -360,11 +357,11 @@ class RoomTest(TableCase):
         self.table = self.new_table(max_messages=3, max_bytes=1000)
         sizes = [plain_size(Record(b"x" * length)) for length in (0, 100, 250, 500)]
         for size in sizes:
-            reservation = self.table.open_sends("t", PREFIX, size, self.new_reservation)
+            reservation = self.table.open_sends("t", PREFIX, size, Reservation, 1_000_000)
             self.assertLessEqual((reservation.end - reservation.next, reservation.left), (3, 1000))
         self.assertEqual((0, 0), self.room())
         self.table.shut()
-        reservation = self.table.open_sends("t", PREFIX, 1, self.new_reservation)
+        reservation = self.table.open_sends("t", PREFIX, 1, Reservation, 1_000_000)
         self.assertEqual(reservation.next, reservation.end)
 
     def test_undelivered_sends_keep_it_until_a_flush_reports_them(self):
@@ -390,7 +387,7 @@ class RoomTest(TableCase):
     def room_for(self, *values):
         """A caller that waits for it."""
         bulk = self.new_bulk(*values)
-        return self.waiter(lambda: self.table.may_reserve(bulk))
+        return self.waiter(lambda: self.table.reserve(bulk) or not self.table.can_fit(bulk))
 
     def test_a_caller_is_woken_once_its_room_is_free(self):
         bulk = self.bulk(*[b"x"] * 4)
@@ -399,8 +396,8 @@ class RoomTest(TableCase):
         self.assertEqual((False, False), (one.over, two.over))
         self.settle(messages[0])
         self.assertEqual((True, False), (one.over, two.over))
-        self.settle(refused=[messages[1]])
-        self.assertEqual((True, True), (one.over, two.over))
+        self.settle(refused=messages[1:3])
+        self.assertEqual(((True, True), 4), ((one.over, two.over), self.table.messages))
 
     def test_room_that_is_free_already_or_can_never_be_is_answered_immediately(self):
         self.assertTrue(self.room_for(*[b"x"] * 4).over)
@@ -413,7 +410,7 @@ class RoomTest(TableCase):
         self.table.shut()
         self.assertTrue(room.over)
         self.assertIsNone(self.bulk(b"a"))
-        self.assertIsInstance(self.table.no_room(self.new_bulk(b"a")), DeliveryAbandoned)
+        self.assertIsInstance(self.table.refuse(self.new_bulk(b"a")), DeliveryAbandoned)
 
     def test_what_is_refused_for_lack_of_it_has_the_numbers_and_takes_none(self):
         attempts = self.attempts(b"a", b"x" * 10_000)
@@ -510,7 +507,7 @@ class AbandonTest(TableCase):
         bulk = self.bulk(b"a", b"b", b"c")
         a, b, c = self.of(bulk)
         self.settle(a, refused=[b])
-        self.table.interrupt([bulk], DeliveryAbandoned("interrupted"))
+        self.table.interrupt([bulk])
         self.settle(c)
         delivered, rest = self.flush()
         self.assertEqual(1, delivered)
@@ -524,7 +521,7 @@ class AbandonTest(TableCase):
         [fresh] = self.attempts(b"d")
         self.reserve([reserved, refused, delivered])
         self.settle((delivered.sequence, b"c"), refused=[(refused.sequence, b"b")])
-        self.table.interrupt([reserved.bulk, fresh.bulk], DeliveryAbandoned("interrupted"))
+        self.table.interrupt([reserved.bulk, fresh.bulk])
         count, rest = self.flush()
         self.assertEqual((1, {reserved, refused, fresh}), (count, set(rest)))
         self.assertEqual((0, 0), self.room())
@@ -556,7 +553,7 @@ class AbandonTest(TableCase):
         [first] = self.attempts(b"a", message_id=b"own")
         self.reserve([first])
         [again] = self.attempts(b"a", message_id=b"own")
-        self.table.interrupt([again.bulk], DeliveryAbandoned("interrupted"))
+        self.table.interrupt([again.bulk])
         self.assertIs(first, again.latest)
         [third] = self.attempts(b"a", message_id=b"own")
         self.reserve([third])
@@ -570,7 +567,7 @@ class AbandonTest(TableCase):
         attempt.listeners.append(print)
         self.reserve([attempt])
         self.settle(refused=[(attempt.sequence, b"a")])
-        self.table.interrupt([attempt.bulk], DeliveryAbandoned("interrupted"))
+        self.table.interrupt([attempt.bulk])
         self.assertEqual(1, self.room()[0])
         self.table.listener_returned(attempt)
         self.assertEqual((0, 0), self.room())
@@ -689,7 +686,7 @@ class ThreadsTest(TableCase):
         self.assertFalse(bulk.all_over()())
         self.assertEqual([], table.sends())
         self.assertEqual({0: attempt}, table.attempts_of(bulk))
-        table.interrupt([bulk], DeliveryAbandoned("interrupted"))
+        table.interrupt([bulk])
         self.assertTrue(bulk.all_over()())
 
 
