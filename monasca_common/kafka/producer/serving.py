@@ -55,9 +55,6 @@ class Serving:
     def wake(self) -> None:
         self._wake.set()
 
-    def is_this_thread(self) -> bool:
-        return threading.current_thread() is self._thread
-
     def wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
         """Wait until ``is_over()``, which may look at messages of any producer and at the room of this one; whether it
         was by the deadline."""
@@ -92,7 +89,7 @@ class Serving:
 
     def _run(self) -> None:
         with self._table.as_caller():
-            while not self._stopping and self.is_this_thread():
+            while not self._stopping and threading.current_thread() is self._thread:
                 try:
                     self._turn()
                 except Exception:

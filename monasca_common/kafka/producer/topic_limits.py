@@ -11,6 +11,7 @@ next one; when `_MOST_REQUESTS` are out, those that come wait for the first to r
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -19,7 +20,6 @@ from dataclasses import dataclass, field
 
 from monasca_common.kafka.errors import (
     AuthenticationError,
-    AuthorizationError,
     DeliveryAbandoned,
     DeliveryError,
     DeliveryRefused,
@@ -233,72 +233,59 @@ class TopicLimits:
     def _request(self, questions: Mapping[str, _Question]) -> None:
         """The body of a thread with one request."""
         with self._table.as_caller():
-            for topic, limit in self._ask(questions).items():
+            answers = self._ask(questions)
+            for topic, question in questions.items():
                 try:
-                    problem = self._answered(topic, questions[topic], limit)
+                    level, text = self._answered(topic, question, answers[topic])
                 except Exception:  # messages to the other topics wait for this thread
                     LOG.exception("the limit of topic %r could not be used", topic)
                 else:
-                    if problem:  # without the lock, for which a log handler would keep others waiting
-                        LOG.warning("topic %r: %s", topic, problem)
+                    if text:  # without the lock, for which a log handler would keep others waiting
+                        LOG.log(level, "topic %r: %s", topic, text)
             with self._lock:
                 self._requests -= 1
 
-    def _ask(self, topics: Iterable[str]) -> Mapping[str, int | None]:
-        """Each topic's limit, or the configured one if the topic's cannot be read; ``None``: no answer yet."""
-        main = self.main
+    def _ask(self, topics: Iterable[str]) -> Mapping[str, int | TransportError]:
+        """Each topic's limit, or why it is not known."""
         try:
-            answers = main.max_message_bytes(topics, _ASK_SECONDS)
+            return self.main.max_message_bytes(topics, _ASK_SECONDS)
         except TransportError as error:
-            answers = dict.fromkeys(topics, error)
+            return dict.fromkeys(topics, error)
         except Exception as error:  # messages wait for this thread
             LOG.exception("asking for the limits of topics failed")
-            answers = dict.fromkeys(topics, RetriableError(f"{type(error).__name__}: {error}"))
-        for answer in {str(answer): answer for answer in answers.values()}.values():  # once, however many topics
-            if isinstance(answer, RetriableError | AuthenticationError) and self.main is main and not self._paused:
-                self._on_error(answer)
-        return {topic: self._max_bytes(topic, answer) for topic, answer in answers.items()}
+            return dict.fromkeys(topics, RetriableError(repr(error)))
 
-    def _max_bytes(self, topic: str, answer: int | TransportError) -> int | None:
-        if isinstance(answer, int):
-            return answer
-        if isinstance(answer, RetriableError | AuthenticationError):
-            return None  # a broker that restarts may refuse a login, or TLS
-        fallback = self._settings.max_message_bytes
-        why = "may not be read" if isinstance(answer, AuthorizationError) else f"is not known ({answer})"
-        LOG.info("the limit of topic %r %s; [kafka] max_message_bytes (%d) is used instead", topic, why, fallback)
-        return fallback
-
-    def _answered(self, topic: str, question: _Question, max_bytes: int | None) -> str:
-        """Note a limit; returns what to log. With ``None`` it is requested again; after a while, waiting messages use
-        the configured limit."""
+    def _answered(self, topic: str, question: _Question, answer: int | TransportError) -> tuple[int, str]:
+        """Note a limit, or the configured one where the topic's is not known; returns what to log. Without an answer it
+        is requested again, and bulks wait for it for a while."""
+        level, text = logging.INFO, ""
         with self._lock:
             if self._questions.get(topic) is not question:
-                return ""  # of a client that was replaced
-            problem = ""
-            if max_bytes is not None:
-                del self._questions[topic]
-            elif self.main.clock.monotonic() < question.impatient_at:
-                question.again_at = time.monotonic() + _ASK_AGAIN_SOON_SECONDS
-                return ""
+                return level, text  # of a client that was replaced
+            if isinstance(answer, RetriableError | AuthenticationError):  # a broker that restarts may refuse a login
+                self._table.note_trouble(answer)
+                is_patient = self.main.clock.monotonic() < question.impatient_at
+                question.again_at = time.monotonic() + (_ASK_AGAIN_SOON_SECONDS if is_patient else _ASK_AGAIN_SECONDS)
+                if is_patient:
+                    return level, text
+                level = logging.WARNING
             else:
-                question.again_at = time.monotonic() + _ASK_AGAIN_SECONDS
-                max_bytes = self._settings.max_message_bytes
-                problem = f"no answer about its limit; {max_bytes} is used instead"
+                del self._questions[topic]
+            max_bytes = answer if isinstance(answer, int) else self._settings.max_message_bytes
+            if not isinstance(answer, int):
+                text = f"its limit is not known ({answer}); [kafka] max_message_bytes ({max_bytes}) is used instead"
             bulks, question.bulks = question.bulks, []
             try:
                 limit = self._limit(topic, max_bytes)
             except Exception as error:  # as above; the next message asks again
-                fault = (
-                    error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}")
-                )
-                self._refuse(bulks, DeliveryRefused(fault, permanent=False))
-                return f"no client could be opened for it: {error}"
+                cause = error if isinstance(error, TransportError) else TransportError(repr(error))
+                self._refuse(bulks, DeliveryRefused(cause, permanent=False))
+                return logging.WARNING, f"no client could be opened for it: {error}"
             for bulk in bulks:
                 self._hand_over(limit, bulk)
             self.ready[topic] = limit
             self.watch.add(topic)
-            return problem
+        return level, text
 
     def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
         refusal = None
