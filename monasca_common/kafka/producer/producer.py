@@ -245,7 +245,7 @@ class KafkaProducer(RefusesOldArguments):
         Takes at most ``timeout`` + 1 s. The report is `flush`'s, with what was given up as *unknown*. Closing again
         returns the same report.
         """
-        self._check("close", even_closed=True)
+        self._limits.guard.check()
         deadline = self._deadline(timeout)
         with self._closing:  # another thread that closes waits for the first one's report
             if self._final is None:
@@ -417,7 +417,6 @@ class KafkaProducer(RefusesOldArguments):
 
     def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> None:
         """Reserve room for the next plain sends to a topic, the first of ``size`` bytes, if the limit is in use."""
-
         with self._table.lock:
             has_room = limit.sends.next < limit.sends.end and size <= limit.sends.left  # another thread's send made it
             if not has_room and self._limits.ready.get(topic) is limit:
@@ -508,10 +507,9 @@ class KafkaProducer(RefusesOldArguments):
             raise WrongType(f"timeout: a time-out is a number of seconds, or None, not {timeout!r}")
         return self._clock.monotonic() + min(seconds, _LONGEST_SECONDS)
 
-    def _check(self, call: str, *, even_closed: bool = False) -> None:
+    def _check(self, call: str) -> None:
         self._limits.guard.check()
-        if not even_closed:
-            self._check_open(call)
+        self._check_open(call)
 
     def _check_open(self, call: str) -> None:
         if self._closed:
