@@ -415,15 +415,6 @@ class KafkaProducer(RefusesOldArguments):
         except limit.transport.refusals as error:
             self._table.give_up((attempt,), Outcome.FAILED, self._limits.refusal(limit, error))
 
-    def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> None:
-        """Reserve room for the next plain sends to a topic, the first of ``size`` bytes, if the limit is in use."""
-        with self._table.lock:
-            has_room = limit.sends.next < limit.sends.end and size <= limit.sends.left  # another thread's send made it
-            if not has_room and self._limits.ready.get(topic) is limit:
-                limit.sends = self._table.open_sends(
-                    topic, self._id_prefix_of(topic), size, limit.transport.new_reservation, limit.max_bytes
-                )
-
     def _send(
         self,
         topic: str,
@@ -432,23 +423,35 @@ class KafkaProducer(RefusesOldArguments):
         on_delivery: DeliveryListener | None,
         limit: TopicLimit | None = None,
     ) -> bytes | None:
-        """`send` for everything but bare bytes with reserved room; ``limit``: reserve some if they are plain."""
+        """`send` for everything but bare bytes with reserved room; ``limit``: reserve some, because they are plain."""
         thread, callers = threading.get_ident(), self._table.callers
         is_inside = thread in callers  # it must not wait
         callers[thread] = None
         try:
+            given_id = None
             if limit is not None and type(record) is bytes:
-                given_id = limit.transport.send(topic, record, key, limit.sends)
-                if given_id is None:
-                    self._open_sends(topic, limit, len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES)
-                    given_id = limit.transport.send(topic, record, key, limit.sends)
-                if given_id is not None:
-                    return given_id
-            patience = 0.0 if is_inside else self.settings.publish_timeout_seconds
-            return self._send_alone(topic, record, key, on_delivery, patience)
+                given_id = self._send_plain(topic, record, key, limit)
+            if given_id is None:
+                patience = 0.0 if is_inside else self.settings.publish_timeout_seconds
+                given_id = self._send_alone(topic, record, key, on_delivery, patience)
+            return given_id
         finally:
             if not is_inside:
                 del callers[thread]
+
+    def _send_plain(self, topic: str, record: bytes, key: bytes | None, limit: TopicLimit) -> bytes | None:
+        """Send bytes of what is reserved for sends to the topic; if that is too little, end it and reserve more."""
+        given_id = limit.transport.send(topic, record, key, limit.sends)
+        if given_id is None:
+            size = len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES
+            with self._table.lock:
+                has_room = limit.sends.next < limit.sends.end and size <= limit.sends.left  # by another thread's send
+                if not has_room and self._limits.ready.get(topic) is limit:
+                    limit.sends = self._table.open_sends(
+                        topic, self._id_prefix_of(topic), size, limit.transport.new_reservation, limit.max_bytes
+                    )
+            given_id = limit.transport.send(topic, record, key, limit.sends)
+        return given_id
 
     def _send_alone(
         self,
