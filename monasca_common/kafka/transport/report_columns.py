@@ -86,8 +86,7 @@ class ReportColumns:
         except BaseException:
             if sequence >= 0:
                 cause = TransportError("the call that sent it was interrupted")
-                interrupted = UndeliveredMessage(sequence, cause, value, key, taken=None)
-                self._undelivered.append(interrupted)
+                self._undelivered.append(UndeliveredMessage(sequence, cause, value, key))
             raise
         return given_id
 

@@ -540,7 +540,7 @@ class AbandonTest(TableCase):
     def test_a_send_that_was_interrupted_is_unknown_unless_it_was_delivered(self):
         first, second = self.send(b"a"), self.send(b"b")
         interrupted = [
-            UndeliveredMessage(sequence, TransportError("interrupted"), value, None, taken=None)
+            UndeliveredMessage(sequence, TransportError("interrupted"), value, None)
             for sequence, value in ((first, b"a"), (second, b"b"))
         ]
         outcomes = self.outcomes([(first, b"a")])
