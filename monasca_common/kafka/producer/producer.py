@@ -375,9 +375,9 @@ class KafkaProducer(RefusesOldArguments):
         """Hand a bulk over as soon as there is room for it. If there is none at the deadline, settle it, and return the
         error."""
         table = self._table
-        if not table.reserve(bulk):
-            self._serving.wait(lambda: table.reserve(bulk) or not table.can_fit(bulk), deadline)
-            if not table.reserve(bulk):
+        while not table.reserve(bulk):
+            is_over = self._serving.wait(lambda: table.has_room(bulk) or not table.can_have_room(bulk), deadline)
+            if not (is_over and table.can_have_room(bulk)):
                 return table.refuse(bulk)
         limit = self._limits.ready.get(bulk.topic) or self._limits.wait_for(bulk)
         if limit is not None:

@@ -254,10 +254,10 @@ class Table:
             if not bulk.is_new:
                 return True
             self._attach(bulk)
-            if not (anyway or self._fits(bulk)):
+            if not (anyway or self.has_room(bulk)):
                 self.close_sends()  # they may have more room than they use
             messages, size, now = bulk.in_flight, bulk.size, self.clock.monotonic()
-            if not (anyway or self._fits(bulk)):
+            if not (anyway or self.has_room(bulk)):
                 return False
             self.messages += messages  # no call since the check: no signal handler takes the same room, or sequences
             self.bytes += size
@@ -321,8 +321,11 @@ class Table:
                 if bulk in self._open:
                     self._open.remove(bulk)
 
-    def can_fit(self, bulk: Bulk) -> bool:
-        """Whether there can ever be room for it."""
+    def has_room(self, bulk: Bulk) -> bool:
+        messages, size = self.messages + bulk.in_flight, self.bytes + bulk.size
+        return messages <= self.max_messages and size <= self.max_bytes and not self.shut_down
+
+    def can_have_room(self, bulk: Bulk) -> bool:
         return bulk.in_flight <= self.max_messages and bulk.size <= self.max_bytes and not self.shut_down
 
     def refuse(self, bulk: Bulk) -> DeliveryError:
@@ -509,11 +512,6 @@ class Table:
         self._trouble_at = float("-inf")
 
     # With the lock held
-
-    def _fits(self, bulk: Bulk) -> bool:
-        messages, size = bulk.in_flight, bulk.size
-        has_room = self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
-        return has_room and not self.shut_down
 
     def _attach(self, bulk: Bulk) -> None:
         """Attach each message that is in flight already, or comes before in the bulk, to the attempt that is sent."""
