@@ -21,13 +21,13 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
-from prometheus_client.registry import Collector
 
 from monasca_common.api.access import Served
 from monasca_common.api.notes import NO_MESSAGES, MessageCounts, Reason
 from monasca_common.api.openapi import STRING, operation
 from monasca_common.api.problems import Problem
 from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.runtime.metrics import ComputedMetrics
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "monasca_api"
@@ -121,22 +121,17 @@ class ApiMetrics:
         return generate_latest(self._registry if os.environ.get(_FOLDER) is None else workers_registry())
 
 
-class WorkersCollector(Collector):
-    """What all workers count, within half a second; in any process that has the environment of theirs."""
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        folder = os.environ[_FOLDER]
-        _forget_dead_workers(folder)
-        yield from multiprocess.MultiProcessCollector(None, folder).collect()  # type: ignore[no-untyped-call]
-
-
 def workers_registry() -> CollectorRegistry:
+    """What all workers count, within half a second; in any process that has the environment of theirs."""
     registry = CollectorRegistry()
-    registry.register(WorkersCollector())
+    registry.register(ComputedMetrics(_workers_families))
     return registry
+
+
+def _workers_families() -> Iterator[Metric]:
+    folder = os.environ[_FOLDER]
+    _forget_dead_workers(folder)
+    yield from multiprocess.MultiProcessCollector(None, folder).collect()  # type: ignore[no-untyped-call]
 
 
 class MetricsPage:

@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from monasca_common.kafka import ClosedError, KafkaProducer, MessagingError
+from monasca_common.kafka import ClosedError, KafkaProducer, MessagingError, RetryPolicy
+from monasca_common.runtime.restarts import failures_in_a_row
 
 LOG = logging.getLogger(__name__)
 
-_FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 60.0
+_PAUSES = RetryPolicy(backoff_seconds=1.0, max_backoff_seconds=60.0, jitter=0.0)
 
 
 class Reopening:
@@ -26,8 +26,8 @@ class Reopening:
         self._producer = producer
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._pause = _FIRST_PAUSE_SECONDS
-        self._last = self._next = float("-inf")
+        self._attempts = 0  # in a row
+        self._next = float("-inf")
 
     def reopen_if_finished(self) -> None:
         """Reopen the producer if a fatal error finished it, and the last attempt is long enough ago."""
@@ -36,7 +36,8 @@ class Reopening:
         try:
             now = self._monotonic()
             if now >= self._next and self._producer.health().finished:
-                self._count(now)
+                self._attempts = failures_in_a_row(self._attempts, now - self._next)
+                self._next = now + _PAUSES.delay(self._attempts, 0.0)
                 self._producer.reopen()
         except ClosedError:
             pass  # the worker ends
@@ -44,8 +45,3 @@ class Reopening:
             LOG.warning("the producer could not be reopened: %s", error)
         finally:
             self._lock.release()
-
-    def _count(self, now: float) -> None:
-        lasted = now - self._last > self._pause + _LONGEST_PAUSE_SECONDS
-        self._pause = _FIRST_PAUSE_SECONDS if lasted else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-        self._last, self._next = now, now + self._pause

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from monasca_common.audit.counter_status import CounterStatus
 from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
 from monasca_common.models import json_text
 from monasca_common.models.metric import envelope
+from monasca_common.runtime.metrics import ServiceMetrics, counter_family
 
 #: The metric of Monasca: how many messages are missing in spans that should be complete; 0 where all is well.
 MISSING_METRIC = "monasca.audit.missing_messages"
@@ -65,24 +64,16 @@ def envelopes(totals: Iterable[TierTotal], tenant: str, region: str, time_ms: in
         yield envelope(json_text.write(metric), tenant, region, time_ms / 1000)
 
 
-class AuditMetrics:
+class AuditMetrics(ServiceMetrics):
     """For Prometheus."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._missing = Gauge(
-            f"{_PREFIX}_missing_messages", "Messages missing after the grace period", _LABELS, registry=registry
-        )
-        self._completeness = Gauge(f"{_PREFIX}_completeness", "What arrived, 0 to 1", _LABELS, registry=registry)
-        self._duplicates = Gauge(
-            f"{_PREFIX}_duplicate_messages", "Records with a message id of another record", _LABELS, registry=registry
-        )
-        self._foreign = Gauge(
-            f"{_PREFIX}_foreign_reports", "Reports left out: their buckets have another length", registry=registry
-        )
-        self._balances = Counter(f"{_PREFIX}_balances", "Balances, by outcome", ("outcome",), registry=registry)
-        for outcome in ("complete", "failed"):
-            self._balances.labels(outcome)
+        super().__init__(_PREFIX)
+        self._missing = self.gauge("missing_messages", "Messages missing after the grace period", *_LABELS)
+        self._completeness = self.gauge("completeness", "What arrived, 0 to 1", *_LABELS)
+        self._duplicates = self.gauge("duplicate_messages", "Records with a message id of another record", *_LABELS)
+        self._foreign = self.gauge("foreign_reports", "Reports left out: their buckets have another length")
+        self._balances = self.counter("balances", "Balances, by outcome", "outcome", known=("complete", "failed"))
 
     def reconciled(self, totals: Iterable[TierTotal], foreign: int) -> None:
         for gauge in (self._missing, self._completeness, self._duplicates):
@@ -99,16 +90,16 @@ class AuditMetrics:
         self._balances.labels("failed").inc()
 
 
-class CounterCollector(Collector):
+class CounterMetrics(ServiceMetrics):
     """What a counter of a log has done, for Prometheus."""
 
     def __init__(self, status: CounterStatus) -> None:
+        super().__init__(_PREFIX)
         self._status = status
+        self.computed(self._families)
 
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            f"{_PREFIX}_counted_messages", "Messages that the counter of the log has read", self._status.messages
-        )
-        yield CounterMetricFamily(
-            f"{_PREFIX}_count_failures", "Failures after which the counter began again", self._status.failures
-        )
+    def _families(self) -> Iterator[Metric]:
+        text = "Messages that the counter of the log has read"
+        yield counter_family(f"{_PREFIX}_counted_messages", text, (), [((), self._status.messages)])
+        text = "Failures after which the counter began again"
+        yield counter_family(f"{_PREFIX}_count_failures", text, (), [((), self._status.failures)])

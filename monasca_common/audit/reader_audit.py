@@ -10,15 +10,19 @@ to the next one to report, and what was not committed is handled again.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import HandledRange
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import Batch, Hook, TransactionError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.runtime.member import Tap, Tapped
 
 
 class _Polled(NamedTuple):
@@ -91,3 +95,17 @@ class ReaderAudit(Hook):
         if position is not None and not found:
             found.append(HandledRange(*partition, position, position, position=position))
         return found
+
+
+def audit_tap(settings: AuditSettings | None, tier: str, application: str) -> Tap | None:
+    """Reports what a member reads as that of ``application`` at ``tier``; ``None`` where ``settings`` has no audits."""
+    if settings is None:
+        return None
+
+    @contextlib.contextmanager
+    def tapped(producer: ProducerSettings, positions: Mapping[TopicPartition, int]) -> Iterator[Tapped]:
+        # The reporter outlives the producer, which is opened later.
+        with AuditReporter(settings, producer, tier, application) as reporter:
+            yield Tapped(reporter.audited(producer), (ReaderAudit(reporter, positions=positions),))
+
+    return tapped

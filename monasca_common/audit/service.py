@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from oslo_config import cfg
 
@@ -21,13 +19,14 @@ from monasca_common.audit.report_log import ReportLog, open_report_log
 from monasca_common.audit.reporter import audited_source
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AUDIT_GROUP, AuditSettings, audit_settings
-from monasca_common.kafka import Admin, KafkaProducer, MessagingError, load_admin, open_producer
-from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka import Admin, KafkaProducer, load_admin, open_producer
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.runtime import started, stopped
-from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.runtime.status_server import status_served
 
@@ -40,47 +39,33 @@ _MOST_LINES = 20  # of one reconciliation
 OpenLog = Callable[[int], ReportLog]
 
 
-class AuditService:
-    """`run` is for one thread, `stop` for any. ``open_log``: opens the reports from a moment on."""
+class AuditService(Loop):
+    """``open_log``: opens the reports from a moment on. After a failure it reads the reports anew."""
 
     def __init__(
         self, settings: AuditSettings, open_log: OpenLog, producer: ProducerSettings, *, clock: Clock | None = None
     ) -> None:
+        super().__init__("the audit", clock)
         self._settings = settings
         self._open_log = open_log
         self._producer_settings = producer
-        self._clock = clock or SystemClock()
-        self._stopping = threading.Event()
-        self._turn = LoopTurn(self._clock)
         self._incomplete: set[tuple[str, int, str, str]] = set()
         self._recreated: set[str] = set()
-        self._trouble = "nothing has been balanced yet"
         self.reconciliations = 0
         self.metrics = AuditMetrics()
-        self.health = ServiceHealth(
+        self._state = LoopHealth(
             "audit",
-            self._look,
-            liveness(lambda: {"audit": self._turn.seconds}),
-            readiness(self._reasons),
+            self.clock,
+            trouble="nothing has been reconciled yet",
+            facts=lambda: {"incomplete": len(self._incomplete)},
         )
+        self.health = self._state.probes
 
-    def run(self) -> None:
-        """Reconcile until `stop`; after a failure it reads the reports anew. Raises nothing that Kafka raises."""
-        while not self._stopping.is_set():
-            try:
-                self._serve()
-            except MessagingError as error:
-                self._trouble = str(error)
-                self.metrics.failed()
-                LOG.warning("the books cannot be balanced now, and are read again: %s", error)
-                self._turn.turned()
-                self._stopping.wait(_BALANCE_SECONDS)
+    def failed(self, error: Exception) -> None:
+        self._state.failed(error)
+        self.metrics.failed()
 
-    def stop(self) -> None:
-        """Returns at once."""
-        self._stopping.set()
-
-    def _serve(self) -> None:
+    def serve(self) -> None:
         totals = AuditTotals(self._settings.rules)
         with contextlib.ExitStack() as stack:
             producer = self._opened_producer(stack) if self._settings.tenant else None
@@ -88,11 +73,11 @@ class AuditService:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
             fail_point("audit.after_read")
-            while not (self._stopping.is_set() or totals.outdated):
+            while not (self.stopping.is_set() or totals.outdated):
                 self.reconcile(totals, producer)
-                self._turn.turned()
-                due = self._clock.monotonic() + _BALANCE_SECONDS
-                while self._clock.monotonic() < due and not self._stopping.is_set():
+                self._state.turned()
+                due = self.clock.monotonic() + _BALANCE_SECONDS
+                while self.clock.monotonic() < due and not self.stopping.is_set():
                     for report in log.poll():
                         totals.add(report)
 
@@ -105,7 +90,7 @@ class AuditService:
 
     def reconcile(self, totals: AuditTotals, producer: KafkaProducer | None) -> None:
         """Reconcile once, and report what was found. Raises `MessagingError`."""
-        now_ms, since_ms = self._clock.time_ms(), self._since_ms()
+        now_ms, since_ms = self.clock.time_ms(), self._since_ms()
         totals.forget(since_ms)
         found = [each for each in totals.reconciliations(now_ms) if each.bucket_ms >= since_ms]
         self._report(found)
@@ -116,7 +101,7 @@ class AuditService:
             messages = list(envelopes(tiers, self._settings.tenant or "", self._settings.region, now_ms))
             producer.publish(self._settings.metrics_topic, messages).raise_for_undelivered()
             fail_point("audit.after_metrics")
-        self._trouble = ""
+        self._state.works()
         self.reconciliations += 1
 
     def _report(self, found: Sequence[Reconciliation]) -> None:
@@ -152,15 +137,7 @@ class AuditService:
 
     def _since_ms(self) -> int:
         back_ms = self._settings.window_seconds * 1000
-        return bucket_of(self._clock.time_ms() - back_ms, self._settings.bucket_seconds)
-
-    def _reasons(self) -> Iterator[str]:
-        if self._trouble:
-            yield self._trouble
-
-    def _look(self) -> tuple[bool, dict[str, Any]]:
-        reasons = list(self._reasons())
-        return not reasons, {"healthy": not reasons, "reasons": reasons, "incomplete": len(self._incomplete)}
+        return bucket_of(self.clock.time_ms() - back_ms, self._settings.bucket_seconds)
 
 
 def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:

@@ -122,9 +122,7 @@ class AuditCounting(ServiceCommand):
             LOGGER.info(
                 "%s", started("audit counter", reads=len(topics), group=parsed_args.group, status_at=at.address)
             )
-            run_with_restarts(
-                serve, "the audit counter", stopping, SystemClock(), expected=(MessagingError,), failed=status.failed
-            )
+            run_with_restarts(serve, "the audit counter", stopping, SystemClock(), failed=status.failed)
         LOGGER.info("%s", stopped("audit counter", counted=status.messages))
 
 
@@ -132,14 +130,10 @@ def _status_served(at: StatusSettings, status: CounterStatus) -> contextlib.Abst
     """Without a port nothing is served, and nothing that Prometheus needs is to be installed."""
     if at.port is None:
         return contextlib.nullcontext()
-    from prometheus_client import CollectorRegistry
-
-    from monasca_common.audit.metrics import CounterCollector
+    from monasca_common.audit.metrics import CounterMetrics
     from monasca_common.runtime.status_server import status_served
 
-    registry = CollectorRegistry()
-    registry.register(CounterCollector(status))
-    return status_served(AUDIT_COUNT_GROUP, at, status.health, registry)
+    return status_served(AUDIT_COUNT_GROUP, at, status.health, CounterMetrics(status).registry)
 
 
 class TopicChoice:

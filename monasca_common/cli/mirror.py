@@ -19,7 +19,7 @@ from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import audit_settings
 from monasca_common.cli import configuration, progress
 from monasca_common.cli.audit import add_reports
-from monasca_common.cli.command import OperatorCommand, moment, moment_ms
+from monasca_common.cli.command import OperatorCommand, moment, moment_ms, stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin, plugins
 from monasca_common.kafka.config import connection_settings
@@ -53,7 +53,7 @@ class MirrorRun(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.operations.mirror import service
 
-        return service.run
+        return lambda conf: service.run(conf, stop_on_signals)
 
 
 class MirrorVerify(OperatorCommand, Lister):

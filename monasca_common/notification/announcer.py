@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.outbox import Unpublished
-from monasca_common.kafka import MessagingError, Record, open_producer
+from monasca_common.kafka import MessagingError, Record
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.notification.ledger import NOTIFICATION
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
+from monasca_common.runtime.restarts import PublishingLoop
 from monasca_common.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ _MOST_REMEMBERED = 10_000  # more stay in the outbox until they are old enough t
 _LOOK_SECONDS = 30.0
 
 
-class NotificationAnnouncer:
-    """`add` is for any thread; `run` for one of its own."""
+class NotificationAnnouncer(PublishingLoop):
+    """`add` is for any thread; `run` for one of its own. What is left after `stop` is in the outbox."""
+
+    expected = (MessagingError, StorageError)
 
     def __init__(self, database: AlarmsDatabase, producer: ProducerSettings, topic: str, clock: Clock) -> None:
+        super().__init__("announcing notifications", producer, clock)
         self._database = database
-        self._settings = producer
         self._topic = topic
-        self._clock = clock
         self._due: deque[Unpublished] = deque(maxlen=_MOST_REMEMBERED)
         self._wake = threading.Event()
-        self._stopping = False
 
     def add(self, row: Unpublished) -> None:
         """After the commit."""
@@ -51,39 +51,23 @@ class NotificationAnnouncer:
         self._wake.set()
 
     def stop(self) -> None:
-        """Returns at once. What is left after that is in the outbox."""
-        self._stopping = True
+        super().stop()
         self._wake.set()
 
-    def run(self) -> None:
-        """Raises nothing: what fails stays in the outbox and is looked for again."""
-        producer: KafkaProducer | None = None
-        try:
-            while not self._stopping:
-                self._wake.wait(_LOOK_SECONDS)
-                self._wake.clear()
-                try:
-                    producer = producer or open_producer(self._settings)
-                    self._publish_due(producer)
-                except (MessagingError, StorageError) as error:
-                    LOG.warning("what became of notifications stays in the outbox: %s", error)
-                except Exception:
-                    LOG.exception("what became of notifications stays in the outbox")
-        finally:
-            if producer is not None:
-                producer.close(CLOSE_SECONDS)
-
-    def _publish_due(self, producer: KafkaProducer) -> None:
+    def publish_due(self, producer: KafkaProducer) -> float:
+        self._wake.wait(_LOOK_SECONDS)
+        self._wake.clear()
         own = [self._due.popleft() for _ in range(min(len(self._due), _MOST_AT_ONCE))]
         if own:
             self._publish(producer, own)
         else:
-            before_ms = self._clock.time_ms() - outbox.LEFT_AFTER_MS
+            before_ms = self.clock.time_ms() - outbox.LEFT_AFTER_MS
             while left := outbox.left(self._database, NOTIFICATION, before_ms=before_ms, limit=_MOST_AT_ONCE):
                 if not self._publish(producer, left):
-                    return
+                    return 0.0
         if self._due:
             self._wake.set()
+        return 0.0
 
     def _publish(self, producer: KafkaProducer, rows: Sequence[Unpublished]) -> bool:
         """Whether Kafka has all of them."""

@@ -1,41 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of a consumer group of notifications: its consumer, its loop, and its restart after a failure."""
+"""One member of a consumer group of notifications: how it handles messages, and whether it is ready."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from monasca_common.audit.reader_audit import ReaderAudit
-from monasca_common.audit.reporter import AuditReporter, audited
-from monasca_common.kafka import (
-    DeadLetters,
-    Hook,
-    KafkaConsumer,
-    MessagingError,
-    Output,
-    Processor,
-    RetryLater,
-    RetryPolicy,
-    open_consumer,
-    open_producer,
-)
+from monasca_common.audit.reader_audit import audit_tap
+from monasca_common.kafka import DeadLetters, Hook, MessagingError, Output, Processor, RetryLater
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import StreamOf
 from monasca_common.operations.lag.verdict import LagWindow
+from monasca_common.runtime.member import DATABASE_RETRY, Member
 from monasca_common.runtime.polling import LAG_SECONDS
-from monasca_common.runtime.restarts import run_with_restarts
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.errors import StorageError
 
-LOG = logging.getLogger(__name__)
-
-# Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
-_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 # After so long without partitions, a member is one of more than there are partitions.
 _ASSIGNED_SECONDS = 60.0
 _STALL_SECONDS = LagWindow().seconds
@@ -78,7 +60,7 @@ class PausedHandler:
             now = self._clock.monotonic()
             if now >= self._until:  # the others that fail now learned the same
                 self._failures += 1
-                self._until = now + _RETRY.delay(self._failures, random.random())
+                self._until = now + DATABASE_RETRY.delay(self._failures, random.random())
 
 
 class _MemberProgress(Hook):
@@ -93,39 +75,35 @@ class _MemberProgress(Hook):
             self.at = self._clock.monotonic()
 
 
-class NotificationMember:
-    """Calls ``handler`` with what is in the stream's topic until `stop`. Create it after the fork."""
+class NotificationMember(Member):
+    """Calls ``handler`` with what is in the stream's topic."""
+
+    expected = (MessagingError, StorageError)
 
     def __init__(
         self, stream: StreamOf, handler: Callable[[Message], Iterable[Output]], threads: int, clock: Clock
     ) -> None:
-        self._stream = stream
+        super().__init__(
+            ", ".join(stream.consumer.topics),
+            stream.consumer,
+            stream.producer,
+            tap=audit_tap(stream.audit, "notification", stream.consumer.group_id),
+            clock=clock,
+        )
         self._threads = threads
-        self._clock = clock
-        self._stopping = threading.Event()
-        self._processor: Processor | None = None
-        self._paused = PausedHandler(handler, clock, self._stopping)
-        self._refused: StorageError | None = None
-        self._failure = "it has not begun"
-        self._consumer: KafkaConsumer | None = None
+        self._paused = PausedHandler(handler, clock, self.stopping)
+        self._trouble = "it has not begun"
         self._began = 0.0
         self._progress = _MemberProgress(clock)
-        self.name = ", ".join(stream.consumer.topics)
 
     @property
     def trouble(self) -> str:
         """Why it does not work now; empty: it does."""
-        return self._failure or ("it waits for the database" if self._paused.waits else "")
-
-    @property
-    def turn_seconds(self) -> float | None:
-        """How long ago its loop has turned; ``None``: it has none, and waits for its next start."""
-        consumer = self._consumer
-        return None if consumer is None else consumer.health().seconds_since_poll
+        return self._trouble or ("it waits for the database" if self._paused.waits else "")
 
     def unready(self) -> str:
         """Why it does not do its work now; empty: it does."""
-        consumer, now = self._consumer, self._clock.monotonic()
+        consumer, now = self.consumer, self.clock.monotonic()
         if self.trouble or consumer is None:
             return self.trouble or "it has not begun"
         try:
@@ -139,72 +117,30 @@ class NotificationMember:
         stalled = now - self._progress.at
         return f"STALL: nothing is done for {stalled:.0f} s" if stalled > _STALL_SECONDS else ""
 
-    def run(self) -> None:
-        """After a failure it restarts with a back-off. Raises nothing."""
-        run_with_restarts(
-            self._serve,
-            self.name,
-            self._stopping,
-            self._clock,
-            expected=(MessagingError, StorageError),
-            failed=self._failed,
+    def failed(self, error: Exception) -> None:
+        self._trouble = str(error) or type(error).__name__
+
+    def open(self, stack: contextlib.ExitStack) -> Processor:
+        consumer, producer, hooks = self.open_clients(stack)
+        processor = Processor(
+            consumer,
+            self._handle,
+            per_message=True,
+            producer=producer,
+            retry=DATABASE_RETRY,
+            dead_letters=DeadLetters(),
+            order="key",
+            threads=self._threads,
+            hooks=[self._progress, *hooks],
         )
-
-    def _failed(self, error: Exception) -> None:
-        self._failure = str(error) or type(error).__name__
-
-    def _forget(self) -> None:
-        self._consumer = None
-
-    def stop(self) -> None:
-        """Finish what is being sent, commit, and leave the group; returns when that is done, in bounded time."""
-        self._stopping.set()
-        if self._processor is not None:
-            self._processor.stop()
-
-    def _serve(self) -> None:
-        """One consumer, from its first poll to its close."""
-        with contextlib.ExitStack() as stack:
-            reporter = _reporter(self._stream, stack)
-            audit = [] if reporter is None else [ReaderAudit(reporter)]
-            producer = open_producer(audited(self._stream.producer, reporter))
-            stack.callback(producer.close, CLOSE_SECONDS)
-            consumer = open_consumer(self._stream.consumer)
-            stack.callback(consumer.close, CLOSE_SECONDS)
-            processor = Processor(
-                consumer,
-                self._handle,
-                per_message=True,
-                producer=producer,
-                retry=_RETRY,
-                dead_letters=DeadLetters(),
-                order="key",
-                threads=self._threads,
-                hooks=[self._progress, *audit],
-            )
-            self._processor, self._consumer = processor, consumer
-            stack.callback(self._forget)
-            self._began = self._progress.at = self._clock.monotonic()
-            if not self._stopping.is_set():
-                self._failure = ""
-                processor.run()
-                if (refused := self._refused) is not None:
-                    self._refused = None
-                    raise refused
+        self._began = self._progress.at = self.clock.monotonic()
+        self._trouble = ""
+        return processor
 
     def _handle(self, message: Message) -> Iterable[Output]:
         """An error of the database that does not pass ends the loop, so that the operator sees it; nothing is lost."""
         try:
             return self._paused(message)
         except StorageError as error:
-            self._refused = error
-            if self._processor is not None:
-                self._processor.stop()
+            self.fail(error)
             raise RetryLater from error
-
-
-def _reporter(stream: StreamOf, stack: contextlib.ExitStack) -> AuditReporter | None:
-    """It outlives the producer, which is opened later."""
-    if stream.audit is None:
-        return None
-    return stack.enter_context(AuditReporter(stream.audit, stream.producer, "notification", stream.consumer.group_id))

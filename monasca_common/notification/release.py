@@ -9,14 +9,13 @@ crash at any place loses nothing, and whoever publishes again does so under the 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.transitions import AlarmChange
-from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError, open_producer
+from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ProducerSettings
@@ -27,8 +26,7 @@ from monasca_common.notification.ledger import ENDED
 from monasca_common.notification.notice import Notice, repeat_of
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
-from monasca_common.runtime.restarts import run_with_restarts
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
+from monasca_common.runtime.restarts import PublishingLoop
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
@@ -45,8 +43,10 @@ _PUBLISH_SECONDS = 10.0
 _NO_ACTION = "no action of the definition names the method any more"
 
 
-class HeldRelease:
+class HeldRelease(PublishingLoop):
     """Releases what is due until `stop`. Several processes may. ``periodic_topic``: where repeats go."""
+
+    expected = (MessagingError, StorageError)
 
     def __init__(
         self,
@@ -58,40 +58,23 @@ class HeldRelease:
         retry_topic: str,
         periodic_topic: str,
     ) -> None:
+        super().__init__("held notifications", producer, clock)
         self._planner = planner
         self._held = planner.held
         self._methods = methods
-        self._producer = producer
-        self._clock = clock
         self._retry_topic = retry_topic
         self._periodic_topic = periodic_topic
-        self._stopping = threading.Event()
 
-    def run(self) -> None:
-        """After a failure it restarts with a back-off. Raises nothing."""
-        expected = (MessagingError, StorageError)
-        run_with_restarts(self._serve, "held notifications", self._stopping, self._clock, expected=expected)
-
-    def stop(self) -> None:
-        """Returns at once; `run` ends after the row that it is looking at."""
-        self._stopping.set()
-
-    def _serve(self) -> None:
-        producer = open_producer(self._producer)
-        try:
-            while not self._stopping.is_set():
-                if self.release_due(producer) < _ROWS_A_PASS:
-                    self._stopping.wait(_REST_SECONDS)
-        finally:
-            producer.close(CLOSE_SECONDS)
+    def publish_due(self, producer: KafkaProducer) -> float:
+        return 0.0 if self.release_due(producer) == _ROWS_A_PASS else _REST_SECONDS
 
     def release_due(self, producer: KafkaProducer) -> int:
         """Look at what is due now, and return how many rows that were. Raises `StorageError`."""
-        rows = self._held.due(self._clock.time_ms(), _ROWS_A_PASS)
+        rows = self._held.due(self.clock.time_ms(), _ROWS_A_PASS)
         seen: set[str] = set()
         for row in rows:
             together = row.sealed or (row.group_key if row.kind == HELD else "") or row.id
-            if together not in seen and not self._stopping.is_set():
+            if together not in seen and not self.stopping.is_set():
                 seen.add(together)
                 self._try(row, producer)
         return len(rows)
@@ -138,13 +121,13 @@ class HeldRelease:
         if not is_sent or method is None:
             return
         if (hold := self._planner.limit(method.id)) is not None:
-            self._held.hold(row, hold, self._clock.time_ms())
+            self._held.hold(row, hold, self.clock.time_ms())
         else:
             self._send(taken, method, producer)
 
     def _send(self, taken: HeldNotice, method: NotificationMethod, producer: KafkaProducer) -> None:
         self._planner.begin_repeats(taken.notice, method)
-        give_up = partial(self._held.give_up, taken.row, self._clock.time_ms())
+        give_up = partial(self._held.give_up, taken.row, self.clock.time_ms())
         if self._published(self._retry_topic, taken.notice, method.id, producer, give_up):
             self._held.remove(taken.row)
 
@@ -172,7 +155,7 @@ class HeldRelease:
         known = [(each, self._method(each.row, each.notice.change)) for each in members]
         for each, method in known:
             if method is None:
-                self._held.give_up(each.row, self._clock.time_ms(), _NO_ACTION)
+                self._held.give_up(each.row, self.clock.time_ms(), _NO_ACTION)
         left = [(each, method) for each, method in known if method is not None]
         return (left[0][1] if left else None), [each for each, _ in left]
 
@@ -186,14 +169,14 @@ class HeldRelease:
         self._publish_group(message, method.id, producer)
 
     def _publish_group(self, message: Notice, method_id: str, producer: KafkaProducer) -> None:
-        give_up = partial(self._held.give_up_all, message.id, self._clock.time_ms())
+        give_up = partial(self._held.give_up_all, message.id, self.clock.time_ms())
         self._published(self._retry_topic, message, method_id, producer, give_up)
 
     def _publish_again(self, row: HeldRow, producer: KafkaProducer) -> None:
         """Of a group: unless the ledger has it, whoever sealed it may have died before it was published."""
         state = self._held.state(row.sealed)
         if state in ENDED:
-            self._held.finish(row.sealed, self._clock.time_ms())
+            self._held.finish(row.sealed, self.clock.time_ms())
             return
         for each in self._held.sealed(row.sealed):
             taken = self._held.take(each.row, self._later(_LEASE_MS if state is None else _UNFINISHED_MS))
@@ -209,7 +192,7 @@ class HeldRelease:
     def _suppressed(self, member: HeldNotice) -> bool:
         """By what became known while it waited: a silence, or the host that is down."""
         [facts] = self._planner.facts(member.notice.change, [member.row.method_id])
-        now_ms = self._clock.time_ms()
+        now_ms = self.clock.time_ms()
         hold = calm.suppression(self._planner.rules, facts, member.notice.change, now_ms)
         if hold is None:
             return False
@@ -220,7 +203,7 @@ class HeldRelease:
         taken = self._held.take(row, self._later(_LEASE_MS))
         if taken is None:
             return
-        change, now_ms = taken.notice.change, self._clock.time_ms()
+        change, now_ms = taken.notice.change, self.clock.time_ms()
         [facts] = self._planner.facts(change, [row.method_id])
         method, current = self._method(row, change), self._planner.current(change)
         step = calm.repeat_step(self._planner.rules, facts, current, change, now_ms)
@@ -246,7 +229,7 @@ class HeldRelease:
         self, topic: str, notice: Notice, method_id: str, producer: KafkaProducer, give_up: Callable[[str], None]
     ) -> bool:
         """``give_up`` is called with the reason if the topic never takes it, because it is too large."""
-        retry = Retry(notice, method_id, _FIRST, self._clock.time_ms(), "it was held")
+        retry = Retry(notice, method_id, _FIRST, self.clock.time_ms(), "it was held")
         report = producer.publish(topic, [retry.record()], timeout=_PUBLISH_SECONDS)
         refusals = [each.error for each in report.failed if isinstance(each.error, DeliveryError)]
         if any(each.permanent for each in refusals):
@@ -258,4 +241,4 @@ class HeldRelease:
         return report.ok
 
     def _later(self, ms: int) -> int:
-        return self._clock.time_ms() + ms
+        return self.clock.time_ms() + ms

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import threading
 from functools import partial
 
@@ -44,8 +43,8 @@ from monasca_common.notification.settings import (
 from monasca_common.notification.status import NotificationMetrics, WaitingNotifications, service_health
 from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
 from monasca_common.runtime.settings import StatusSettings
-from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
 
 LOG = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ class NotificationWork:
         methods = NotificationMethods(self._database, keys)
         ledger = NoticeLedger(self._database)
         self.metrics = NotificationMetrics(notifiers)
-        self.metrics.registry.register(WaitingNotifications(self._database, clock))
+        self.metrics.computed(WaitingNotifications(self._database, clock).families)
         self._audits = contextlib.ExitStack()
         changes_producer, retries_producer = (
             self._audits.enter_context(audited_source(stream.producer, stream.audit, NOTIFICATION_GROUP))
@@ -110,35 +109,27 @@ class NotificationWork:
             threads=_RETRY_THREADS,
             keeps_superseded=settings.retry.keep_superseded,
         )
-        self._members = (
+        members = (
             NotificationMember(settings.changes, changes, settings.processing.number, clock),
             NotificationMember(settings.retries, again(), _RETRY_THREADS, clock),
             NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), _RETRY_THREADS, clock),
         )
-        self.health = service_health(self._members)
+        self.health = service_health(members)
         release = HeldRelease(
             planner, methods, retries_producer, clock, retry_topic=topic, periodic_topic=periodic_topic
         )
         timer = RetryTimer(waiting, topic, retries_producer, clock)
         retention = LedgerRetention(ledger, Silences(self._database), clock, settings.processing.kept_ms)
-        self._others = (release, timer, retention)
-        runs = [each.run for each in (*self._members, *self._others)]
-        self._threads = [threading.Thread(target=run, daemon=True) for run in runs]
+        self._threads = ServiceThreads((*members, release, timer, retention))
         self._announcing = threading.Thread(target=self._announcer.run, daemon=True)
 
     def start(self) -> None:
-        for thread in (self._announcing, *self._threads):
-            thread.start()
+        self._announcing.start()
+        self._threads.start()
 
     def stop(self) -> dict[str, int]:
         """What became of the notifications of this process."""
-        for each in self._others:
-            each.stop()
-        stoppers = [threading.Thread(target=member.stop, daemon=True) for member in self._members]
-        for thread in stoppers:
-            thread.start()
-        for thread in (*stoppers, *self._threads):
-            thread.join()
+        self._threads.stop()
         self._announcer.stop()
         self._announcing.join(_ANNOUNCE_SECONDS)
         self._audits.close()
@@ -146,27 +137,18 @@ class NotificationWork:
         return dict(self._delivery.counts)
 
 
-class NotificationPlan:
-    """What the next worker process does. Only the parent changes it; a child has the state at its fork."""
+class NotificationPlan(Plan):
+    """The settings, the notifiers and the keys of addresses. Another status port takes a restart."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Raises `ConfigurationError`."""
-        self._conf = conf
-        self.settings, self.notifiers, self.keys = self._read()
+        super().__init__(conf)
         self.status = status_settings(conf)
         self.listener = listen_for_status(NOTIFICATION_GROUP, self.status)
 
-    def _read(self) -> tuple[NotificationSettings, dict[str, Notifier], AddressKeys]:
-        settings, plugins = notification_settings(self._conf), Notifiers(self._conf)
-        return settings, {each: plugins.load(each) for each in types()}, address_keys(self._conf)
-
-    def reload(self) -> None:
-        """Read the configuration again. One that is refused changes nothing; another status port takes a restart."""
-        try:
-            if self._conf.reload_config_files():
-                self.settings, self.notifiers, self.keys = self._read()
-        except Exception as error:
-            LOG.error("the configuration was not read again, the former one stays: %s", error)
+    def read(self, conf: cfg.ConfigOpts) -> None:
+        settings, plugins = notification_settings(conf), Notifiers(conf)
+        notifiers, keys = {each: plugins.load(each) for each in types()}, address_keys(conf)
+        self.settings, self.notifiers, self.keys = settings, notifiers, keys
 
 
 class NotificationWorker(cotyledon.Service):
@@ -196,11 +178,8 @@ def run(conf: cfg.ConfigOpts) -> None:
     Raises `ConfigurationError` if it cannot start.
     """
     plan = NotificationPlan(conf)
-    manager = cotyledon.ServiceManager(
-        graceful_shutdown_timeout=grace_seconds(plan.settings.consumers), mp_context=multiprocessing.get_context("fork")
-    )
+    manager = service_manager(plan, plan.settings.consumers)
     manager.add(NotificationWorker, args=(plan,))
-    manager.register_hooks(on_reload=plan.reload)
     LOG.info("%s", start_line(plan.settings, plan.status))
     manager.run()
 

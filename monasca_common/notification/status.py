@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.ledger import NOTIFICATION
+from monasca_common.notification.member import NotificationMember
 from monasca_common.runtime.health import ServiceHealth, liveness, readiness
+from monasca_common.runtime.metrics import ServiceMetrics, gauge_family
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
 
@@ -41,24 +41,18 @@ _ANY = {
 _COUNT_SECONDS = 10.0  # so often the database is asked at most, however often somebody looks
 
 
-class NotificationMetrics:
+class NotificationMetrics(ServiceMetrics):
     """Counts; any thread may call it. A process that takes another's place begins at 0.
 
     ``types``: of methods, whose counters are served from 0: Prometheus compares no series that is not there yet.
     """
 
     def __init__(self, types: Iterable[str] = ()) -> None:
-        self.registry = CollectorRegistry()
-        self._by_type = {what: self._counter(*told, "type") for what, told in _BY_TYPE.items()}
-        self._any = {what: self._counter(*told) for what, told in _ANY.items()}
-        self._delay = Histogram(
-            "delay_seconds",
-            "From the change of an alarm to the receiver's answer",
-            ("type",),
-            namespace=_PREFIX,
-            registry=self.registry,
-            buckets=_DELAY_SECONDS,
-        )
+        super().__init__(_PREFIX)
+        self._by_type = {what: self.counter(*told, "type") for what, told in _BY_TYPE.items()}
+        self._any = {what: self.counter(*told) for what, told in _ANY.items()}
+        text = "From the change of an alarm to the receiver's answer"
+        self._delay = self.histogram("delay_seconds", text, "type", buckets=_DELAY_SECONDS)
         for each in types:
             self._begin(each.lower())
 
@@ -76,11 +70,8 @@ class NotificationMetrics:
         for metric in (*self._by_type.values(), self._delay):
             metric.labels(type)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, namespace=_PREFIX, registry=self.registry)
 
-
-class WaitingNotifications(Collector):
+class WaitingNotifications:
     """How much waits in the database, of all processes. An unavailable database leaves it out."""
 
     def __init__(self, database: AlarmsDatabase, clock: Clock) -> None:
@@ -89,10 +80,8 @@ class WaitingNotifications(Collector):
         self._counted: dict[str, int] = {}
         self._next = 0.0
 
-    def describe(self) -> list[Metric]:
-        return [self._family()]
-
-    def collect(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Metric]:
+        """For `ServiceMetrics.computed`."""
         if self._clock.monotonic() >= self._next:
             try:
                 self._counted = self._count()
@@ -100,13 +89,8 @@ class WaitingNotifications(Collector):
                 LOG.warning("what waits is not counted: %s", error)
                 self._counted = {}
             self._next = self._clock.monotonic() + _COUNT_SECONDS
-        family = self._family()
-        for where, number in self._counted.items():
-            family.add_metric([where], number)
-        yield family
-
-    def _family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"{_PREFIX}_waiting", "What waits in the database", labels=["where"])
+        samples = (((where,), number) for where, number in self._counted.items())
+        yield gauge_family(f"{_PREFIX}_waiting", "What waits in the database", ("where",), samples)
 
     def _count(self) -> dict[str, int]:
         outbox = tables.alarm_outbox
@@ -118,22 +102,7 @@ class WaitingNotifications(Collector):
         return {where: int(self._database.rows(statement)[0][0]) for where, statement in counted.items()}
 
 
-class WatchedMember(Protocol):
-    """What a health check asks a member."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def trouble(self) -> str: ...
-
-    @property
-    def turn_seconds(self) -> float | None: ...
-
-    def unready(self) -> str: ...
-
-
-def service_health(members: Sequence[WatchedMember]) -> ServiceHealth:
+def service_health(members: Sequence[NotificationMember]) -> ServiceHealth:
     """Return what probes are told."""
     return ServiceHealth(
         "notification",
@@ -143,7 +112,7 @@ def service_health(members: Sequence[WatchedMember]) -> ServiceHealth:
     )
 
 
-def health(members: Sequence[WatchedMember]) -> Callable[[], tuple[bool, dict[str, Any]]]:
+def health(members: Sequence[NotificationMember]) -> Callable[[], tuple[bool, dict[str, Any]]]:
     """Whether each member reads its topic, and the reason of one that does not."""
 
     def look() -> tuple[bool, dict[str, Any]]:

@@ -8,18 +8,17 @@ its message: a crash between publishes it twice, and the ledger knows the repeat
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.kafka import KafkaProducer, Record, open_producer
+from monasca_common.kafka import KafkaProducer, MessagingError, Record
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.notification.retries import Retry
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
+from monasca_common.runtime.restarts import PublishingLoop
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
 
@@ -88,40 +87,23 @@ class WaitingRetries:
         self._database.write(lambda connection: connection.execute(_REMOVE_CLAIMED, rows))
 
 
-class RetryTimer:
+class RetryTimer(PublishingLoop):
     """Publishes what is due to ``topic`` until `stop`. Create it after the fork."""
 
+    expected = (MessagingError, StorageError)
+    longest_seconds = 5.0  # a retry is late by no more than that
+
     def __init__(self, waiting: WaitingRetries, topic: str, settings: ProducerSettings, clock: Clock) -> None:
+        super().__init__("publishing retries that are due", settings, clock)
         self._waiting = waiting
         self._topic = topic
-        self._settings = settings
-        self._clock = clock
-        self._stopping = threading.Event()
 
-    def run(self) -> None:
-        """Raises nothing: what was not published is tried again."""
-        producer: KafkaProducer | None = None
-        while not self._stopping.is_set():
-            portion = 0
-            try:
-                producer = producer or open_producer(self._settings)
-                portion = self._publish(producer)
-            except StorageError as error:
-                LOG.warning("retries that are due wait for the database: %s", error)
-            except Exception:
-                LOG.exception("retries that are due were not published")
-            if portion < _MOST_AT_ONCE:
-                self._stopping.wait(_LOOK_SECONDS)
-        if producer is not None:
-            producer.close(CLOSE_SECONDS)
-
-    def stop(self) -> None:
-        """Returns at once; `run` ends after the portion that it is publishing."""
-        self._stopping.set()
+    def publish_due(self, producer: KafkaProducer) -> float:
+        return 0.0 if self._publish(producer) == _MOST_AT_ONCE else _LOOK_SECONDS
 
     def _publish(self, producer: KafkaProducer) -> int:
         """How many were due; those that Kafka did not acknowledge are due again when their claim ends."""
-        due = self._waiting.claim(self._clock.time_ms())
+        due = self._waiting.claim(self.clock.time_ms())
         if due:
             report = producer.publish(self._topic, [each.record for each in due], timeout=_PUBLISH_SECONDS)
             if report.delivered:

@@ -29,11 +29,18 @@ class RowsHandler:
     It raises `Poison` for each message that is not a row or can never be stored: these become dead letters, and the
     others come again without them. It raises `RetryLater` if the database is unavailable, or if a batch is too large
     for it; then the next attempt stores it in smaller parts. The stored offset decides about the range: what is below
-    it is skipped, and a range that begins beyond it is read again from there (`ReadFrom`).
+    it is skipped, and a range that begins beyond it is read again from there (`ReadFrom`). ``fail`` ends the member.
     """
 
     def __init__(
-        self, kind: Kind, group: str, decode: Decoder, writers: WriterPool, starts: StartOffsets, status: MemberStatus
+        self,
+        kind: Kind,
+        group: str,
+        decode: Decoder,
+        writers: WriterPool,
+        starts: StartOffsets,
+        status: MemberStatus,
+        fail: Callable[[Exception], None],
     ) -> None:
         self._kind = kind
         self._group = group
@@ -41,6 +48,7 @@ class RowsHandler:
         self._writers = writers
         self._starts = starts
         self._status = status
+        self._fail = fail
         self._size = PartSize()
 
     def __call__(self, part: PartitionBatch) -> None:
@@ -89,7 +97,7 @@ class RowsHandler:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:
             # Neither a retry nor leaving out single rows would help.
-            self._status.fail(error)
+            self._fail(error)
             raise RetryLater from error
 
 

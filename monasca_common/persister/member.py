@@ -1,30 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of a consumer group: its consumer, its writers, its loop, and its restart after a failure."""
+"""One member of a consumer group: it stores what it reads, and reports how it is."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from monasca_common.audit.reader_audit import ReaderAudit
-from monasca_common.audit.reporter import AuditReporter, audited
-from monasca_common.kafka import (
-    DeadLetters,
-    Hook,
-    KafkaConsumer,
-    KafkaProducer,
-    Processor,
-    RetryPolicy,
-    open_consumer,
-    open_producer,
-)
-from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.audit.reader_audit import audit_tap
+from monasca_common.kafka import DeadLetters, Hook, KafkaConsumer, Processor
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import Message, TopicPartition
-from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
@@ -34,23 +23,22 @@ from monasca_common.persister.start_offsets import StartOffsets
 from monasca_common.persister.status import MemberState, MemberStatus, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.runtime.member import DATABASE_RETRY, Member
 from monasca_common.runtime.polling import LAG_SECONDS
-from monasca_common.runtime.restarts import run_with_restarts
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.storage.base import Capability, Kind, Storage
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
 
-# Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
-_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 _TELL_SECONDS = 1.0
 _PROBE_SECONDS = 5.0
 _PROBE_PATIENCE_SECONDS = 2.0
 
 
-class Member:
-    """Runs one consumer of ``group`` until `stop`. Create it in the process that runs it, after the fork."""
+class PersisterMember(Member):
+    """Stores what one consumer of ``group`` reads."""
+
+    expected = (MessagingError, StorageError)
 
     def __init__(
         self,
@@ -62,96 +50,76 @@ class Member:
         *,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__(
+            f"[{group.name}]",
+            group.consumer,
+            group.producer,
+            tap=audit_tap(group.audit, "database", group.consumer.group_id),
+            clock=clock,
+        )
         self._group = group
         self._storage = storage
         self._dead_letters = dead_letters
         self._board = board
-        self._clock = clock or SystemClock()
-        self._status = MemberStatus(status, self._clock)
-        self._stopping = threading.Event()
+        self._status = MemberStatus(status, self.clock)
         self._over = threading.Event()
-        self._processor: Processor | None = None
-        self._consumer: KafkaConsumer | None = None
 
     def run(self) -> None:
-        """Read and store until `stop`; after a failure, restart with a back-off. Raises nothing."""
         teller = threading.Thread(target=self._tell, name=f"{self._group.kind}-status", daemon=True)
         teller.start()
-        run_with_restarts(
-            self._serve,
-            f"[{self._group.name}]",
-            self._stopping,
-            self._clock,
-            expected=(MessagingError, StorageError),
-            failed=lambda error: self._status.enter(MemberState.FAILED, str(error)),
-            restarted=self._status.restarted,
-        )
+        super().run()
         self._status.enter(MemberState.STOPPED)
         self._over.set()
         teller.join(_TELL_SECONDS)
         LOG.debug("%s stopped: %s", self._status.name, self._status.report({}))
         self._post()
 
-    def stop(self) -> None:
-        """Stop reading, commit, and leave the group; returns when that is done, in bounded time."""
-        self._stopping.set()
-        if self._processor is not None:
-            self._processor.stop()
+    def failed(self, error: Exception) -> None:
+        self._status.enter(MemberState.FAILED, str(error))
 
-    def _serve(self) -> None:
-        """One consumer, from its first poll to its close."""
-        with contextlib.ExitStack() as stack:
-            writers = WriterPool(self._storage)
-            stack.callback(writers.close)
-            starts = StartOffsets(writers, self._status)
-            reporter = _reporter(self._group, stack)
-            audit = [] if reporter is None else [ReaderAudit(reporter, positions=starts.positions)]
-            producer = stack.enter_context(_opened_producer(audited(self._group.producer, reporter)))
-            consumer = stack.enter_context(_opened_consumer(self._group, starts, self._storage))
-            handler = RowsHandler(
-                self._group.kind,
-                consumer.settings.group_id,
-                decoder(self._group),
-                writers,
-                starts,
-                self._status,
-            )
-            processor = Processor(
-                consumer,
-                handler,
-                producer=producer,
-                retry=_RETRY,
-                dead_letters=self._dead_letters,
-                threads=self._group.threads,
-                max_wait_seconds=consumer.settings.max_wait_time_seconds,
-                accounted=handler.accounted,
-                hooks=[_StatusHook(self._status), *audit],
-            )
-            self._status.begin(lambda: processor.stop(0))
-            self._processor, self._consumer = processor, consumer
-            stack.callback(self._forget)
-            if not self._stopping.is_set():
-                processor.run()
-        if self._status.failure is not None:
-            raise self._status.failure
+    def restarted(self) -> None:
+        self._status.restarted()
 
-    def _forget(self) -> None:
-        self._processor = self._consumer = None
+    def open(self, stack: contextlib.ExitStack) -> Processor:
+        writers = WriterPool(self._storage)
+        stack.callback(writers.close)
+        starts = StartOffsets(writers, self._status, self.fail)
+        consumer, producer, hooks = self.open_clients(stack, starts.positions)
+        # Without offsets in the database, Kafka's count: rows are stored at least once, and overwrite by key.
+        if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
+            starts.attach(consumer)
+        group_id = consumer.settings.group_id
+        handler = RowsHandler(
+            self._group.kind, group_id, decoder(self._group), writers, starts, self._status, self.fail
+        )
+        processor = Processor(
+            consumer,
+            handler,
+            producer=producer,
+            retry=DATABASE_RETRY,
+            dead_letters=self._dead_letters,
+            threads=self._group.threads,
+            max_wait_seconds=consumer.settings.max_wait_time_seconds,
+            accounted=handler.accounted,
+            hooks=[_StatusHook(self._status), *hooks],
+        )
+        self._status.begin()
+        return processor
 
     # What it reports
 
     def _tell(self) -> None:
         probe_at = 0.0
         while not self._over.is_set():
-            if self._clock.monotonic() >= probe_at:
+            if self.clock.monotonic() >= probe_at:
                 self._probe()
-                probe_at = self._clock.monotonic() + _PROBE_SECONDS
+                probe_at = self.clock.monotonic() + _PROBE_SECONDS
             self._post()
             self._over.wait(_TELL_SECONDS)
 
     def _probe(self) -> None:
         """Send a request to the brokers, because a silent consumer may have nothing to read, or no broker."""
-        consumer = self._consumer
+        consumer = self.consumer
         if consumer is None:
             return
         try:
@@ -162,7 +130,7 @@ class Member:
             self._status.kafka(None)
 
     def _post(self) -> None:
-        consumer = self._consumer
+        consumer = self.consumer
         if consumer is None:
             self._board.write(self._status.report({}))
             return
@@ -213,31 +181,3 @@ class _MetricDecoders(threading.local):
 
     def __call__(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
         return self._decoder.decode_all(values)
-
-
-def _reporter(group: GroupSettings, stack: contextlib.ExitStack) -> AuditReporter | None:
-    """It outlives the producer, which is opened later."""
-    if group.audit is None:
-        return None
-    return stack.enter_context(AuditReporter(group.audit, group.producer, "database", group.consumer.group_id))
-
-
-@contextlib.contextmanager
-def _opened_producer(settings: ProducerSettings) -> Iterator[KafkaProducer]:
-    producer = open_producer(settings)
-    try:
-        yield producer
-    finally:
-        producer.close(CLOSE_SECONDS)
-
-
-@contextlib.contextmanager
-def _opened_consumer(group: GroupSettings, starts: StartOffsets, storage: Storage) -> Iterator[KafkaConsumer]:
-    consumer = open_consumer(group.consumer)
-    # Without offsets in the database, Kafka's count: rows are stored at least once, and overwrite by key.
-    if Capability.TRANSACTIONAL_OFFSETS in storage.capabilities:
-        starts.attach(consumer)
-    try:
-        yield consumer
-    finally:
-        consumer.close(CLOSE_SECONDS)

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,13 +23,14 @@ from oslo_config import cfg
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.persister.member import Member
+from monasca_common.persister.member import PersisterMember
 from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.status_server import status_server
 from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
+from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
 from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.storage.base import Capability, Storage
@@ -102,14 +101,13 @@ def check_storage(storage: Storage) -> None:
         LOG.warning("the database is unavailable; it is waited for: %s", error)
 
 
-class Plan:
-    """What the next worker process does. Only the parent changes it; a child has the state at its fork."""
+class PersisterPlan(Plan):
+    """The storage, and the worker processes over it."""
+
+    workers: Sequence[Sequence[WorkerSpec]] = ()
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._conf = conf
-        self.settings = persister_settings(conf)
-        self.storage = open_storage(self.settings.storage)
-        self.workers = worker_specs(self.settings, self.storage)
+        super().__init__(conf)
         check_storage(self.storage)
         statuses = [
             Status(name, group.kind)
@@ -120,23 +118,17 @@ class Plan:
         self.board = StatusBoard(statuses)
         self.listener = listen_for_status(PERSISTER_GROUP, self.settings.status)
 
-    def reload(self) -> None:
-        """Read the configuration again. One that is refused, or that needs other processes, changes nothing."""
-        try:
-            if not self._conf.reload_config_files():
-                return
-            settings = persister_settings(self._conf)
-            storage = open_storage(settings.storage)
-            changed = worker_specs(settings, storage)
-        except Exception as error:
-            LOG.error("the configuration was not read again, the former one stays: %s", error)
-            return
-        if [[spec.names for spec in alike] for alike in changed] != [
-            [spec.names for spec in alike] for alike in self.workers
-        ]:
-            LOG.error("the configuration enables other groups or processes: that takes a restart; the former one stays")
-            return
-        self.settings, self.storage, self.workers = settings, storage, changed
+    def read(self, conf: cfg.ConfigOpts) -> None:
+        settings = persister_settings(conf)
+        storage = open_storage(settings.storage)
+        workers = worker_specs(settings, storage)
+        if self.workers and _names(workers) != _names(self.workers):
+            raise ConfigurationError("it enables other groups or processes: restart the persister")
+        self.settings, self.storage, self.workers = settings, storage, workers
+
+
+def _names(workers: Sequence[Sequence[WorkerSpec]]) -> list[list[tuple[str, ...]]]:
+    return [[spec.names for spec in alike] for alike in workers]
 
 
 class Respawns:
@@ -166,38 +158,31 @@ class PersisterWorker(cotyledon.Service):
 
     name = "persister"
 
-    def __init__(self, worker_id: WorkerId, plan: Plan, index: int, respawns: Respawns) -> None:
+    def __init__(self, worker_id: WorkerId, plan: PersisterPlan, index: int, respawns: Respawns) -> None:
         super().__init__(worker_id)
         spec = plan.workers[index][worker_id]
         limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
         self._rest_seconds = respawns.rest_seconds(spec.names[0])
         self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
         self._stopping = threading.Event()
-        self._members = []
+        members = []
         for name, group in zip(spec.names, spec.groups, strict=True):
             status = structs.replace(plan.board.read(name), pid=os.getpid(), state=MemberState.STARTING, reason="")
-            self._members.append(Member(group, plan.storage, limits, plan.board, status))
-        self._threads = [threading.Thread(target=member.run, daemon=True) for member in self._members]
+            members.append(PersisterMember(group, plan.storage, limits, plan.board, status))
+        self._threads = ServiceThreads(members)
 
     def run(self) -> None:
         if self._stopping.wait(self._rest_seconds):
             return
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
 
     def terminate(self) -> None:
         """Return before the time to stop is over, after which cotyledon kills the process: a member that still waits,
         for example for a database, has nothing to lose."""
-        deadline = time.monotonic() + self._stop_seconds
         self._stopping.set()
-        stoppers = [threading.Thread(target=member.stop, daemon=True) for member in self._members]
-        for thread in stoppers:
-            thread.start()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
+        self._threads.stop(self._stop_seconds)
 
 
 class StatusWorker(cotyledon.Service):
@@ -205,7 +190,7 @@ class StatusWorker(cotyledon.Service):
 
     name = "persister-status"
 
-    def __init__(self, worker_id: WorkerId, plan: Plan) -> None:
+    def __init__(self, worker_id: WorkerId, plan: PersisterPlan) -> None:
         super().__init__(worker_id)
         assert plan.listener is not None
         self._server = status_server(plan.listener, plan.board)
@@ -222,12 +207,10 @@ def run(conf: cfg.ConfigOpts) -> None:
 
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """
-    plan = Plan(conf)
+    plan = PersisterPlan(conf)
     respawns = Respawns(SystemClock())
     # The children inherit the board and the listening socket. Before the fork nothing connects and no thread runs.
-    manager = cotyledon.ServiceManager(
-        graceful_shutdown_timeout=grace_seconds(plan.settings.consumers), mp_context=multiprocessing.get_context("fork")
-    )
+    manager = service_manager(plan, plan.settings.consumers)
     names: dict[tuple[object, int], tuple[str, ...]] = {}
     if plan.listener is not None:
         manager.add(StatusWorker, args=(plan,))
@@ -251,7 +234,7 @@ def run(conf: cfg.ConfigOpts) -> None:
             rest = respawns.rest_seconds(died[0])
             LOG.error("worker %s ended with status %d and is replaced in %.1f s", ", ".join(died), exit_code, rest)
 
-    manager.register_hooks(on_dead_worker=on_dead_worker, on_reload=plan.reload)
+    manager.register_hooks(on_dead_worker=on_dead_worker)
     LOG.info("%s", start_line(plan.settings))
     try:
         manager.run()
@@ -260,7 +243,7 @@ def run(conf: cfg.ConfigOpts) -> None:
 
 
 def start_line(settings: PersisterSettings) -> str:
-    consumers = [group.consumer for group in settings.groups]
+    consumers = settings.consumers
     return started(
         "persister",
         reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),

@@ -6,7 +6,7 @@ Any live member of a group may commit any offset, and the broker accepts it. So 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from monasca_common.kafka import KafkaConsumer, RebalanceListener
 from monasca_common.kafka.errors import MessagingError
@@ -22,12 +22,14 @@ class StartOffsets(RebalanceListener):
     """Answers `assigned` from the database. While that is unavailable it raises, keeps its partitions, and is asked
     again.
 
-    What waiting does not cure (another topic of the same name, another schema) is the end of the consumer.
+    What waiting does not cure (another topic of the same name, another schema) is given to ``fail``, which ends the
+    member.
     """
 
-    def __init__(self, writers: WriterPool, status: MemberStatus) -> None:
+    def __init__(self, writers: WriterPool, status: MemberStatus, fail: Callable[[Exception], None]) -> None:
         self._writers = writers
         self._status = status
+        self._fail = fail
         self._consumer: KafkaConsumer | None = None
         self.topic_ids: Mapping[str, str] = {}
         self.positions: dict[TopicPartition, int] = {}  # where the database had the end of what this group handled
@@ -49,7 +51,7 @@ class StartOffsets(RebalanceListener):
                 f"the database cannot return the starts of {len(partitions)} partitions: {error}"
             ) from error
         except StorageError as error:
-            self._status.fail(error)
+            self._fail(error)
             raise MessagingError(str(error)) from error
         self._status.available()
         self._status.done(starts)

@@ -7,7 +7,7 @@ import enum
 import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import structs
@@ -77,15 +77,12 @@ class MemberStatus:
         self._away_since: float | None = None  # monotonic; accounted for until then
         self._database_error = ""
         self._kafka_error = ""
-        self._on_failure: Callable[[], object] = lambda: None
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._has_moved = True
-        self.failure: Exception | None = None
 
-    def begin(self, on_failure: Callable[[], object]) -> None:
-        """Begin an attempt. ``on_failure`` is called once, at an error that neither a retry nor waiting cures."""
+    def begin(self) -> None:
+        """Begin an attempt."""
         with self._lock:
-            self.failure, self._on_failure = None, on_failure
             self._enter(MemberState.RUNNING, "")
             self._look()
 
@@ -139,13 +136,6 @@ class MemberStatus:
             self._kafka_error = "" if error is None else str(error)
             self._look()
 
-    def fail(self, error: Exception) -> None:
-        with self._lock:
-            first, self.failure = self.failure is None, self.failure or error
-            on_failure = self._on_failure
-        if first:
-            on_failure()
-
     def enter(self, state: MemberState, reason: str = "") -> None:
         with self._lock:
             self._enter(state, reason)
@@ -183,11 +173,7 @@ class MemberStatus:
         self._away_since = now
 
     def _look(self) -> None:
-        if self._status.state not in (
-            MemberState.RUNNING,
-            MemberState.WAITING_FOR_DATABASE,
-            MemberState.WAITING_FOR_KAFKA,
-        ):
+        if self._status.state not in _AT_WORK:
             return
         if self._database_error:
             self._enter(MemberState.WAITING_FOR_DATABASE, self._database_error)

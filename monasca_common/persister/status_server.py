@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from math import inf
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
 from monasca_common.kafka.clock import SystemClock
@@ -18,9 +17,16 @@ from monasca_common.operations.lag.verdict import LagWindow
 from monasca_common.persister.status import WRITE_SECONDS, MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
 from monasca_common.runtime.health import ServiceHealth, liveness, readiness
+from monasca_common.runtime.metrics import ServiceMetrics, counter_family, gauge_family
 from monasca_common.runtime.status_server import StatusServer
 
 _PREFIX = "monasca_persister"
+_OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
+_COUNTERS: tuple[tuple[str, str, Callable[[Status], float]], ...] = (
+    ("dead_letters", "Messages that are not rows", lambda status: status.dead_letters),
+    ("database_unavailable_seconds", "Waited for the database", lambda status: status.unavailable_seconds),
+    ("restarts", "Restarts after a failure", lambda status: status.restarts),
+)
 # After so long without partitions, a worker is one of more than there are partitions.
 _ASSIGNED_SECONDS = 60
 _STALL_SECONDS = round(LagWindow().seconds)
@@ -29,8 +35,8 @@ _STALL_SECONDS = round(LagWindow().seconds)
 def status_server(listener: socket.socket, board: StatusBoard) -> StatusServer:
     """On a socket that is bound and listening already."""
     clock = SystemClock()
-    registry = CollectorRegistry()
-    registry.register(_Collector(board))
+    made = ServiceMetrics(_PREFIX)
+    made.computed(lambda: metrics(board.statuses()))
 
     def look() -> tuple[bool, dict[str, Any]]:
         statuses = board.statuses()
@@ -42,7 +48,7 @@ def status_server(listener: socket.socket, board: StatusBoard) -> StatusServer:
         liveness(lambda: turn_ages(board.statuses(), clock.time_ms())),
         readiness(lambda: unready_reasons(board.statuses(), clock.time_ms())),
     )
-    return StatusServer(listener, checks, registry)
+    return StatusServer(listener, checks, made.registry)
 
 
 def healthy(statuses: Sequence[Status]) -> bool:
@@ -94,55 +100,26 @@ def _seconds_before(status: Status, moment_ms: int | None) -> float | None:
     return max(0, status.told_ms - moment_ms) / 1000 if moment_ms else None
 
 
-class _Collector:
-    def __init__(self, board: StatusBoard) -> None:
-        self._board = board
-
-    def collect(self) -> Iterator[Metric]:
-        return metrics(self._board.statuses())
-
-
 def metrics(statuses: Sequence[Status]) -> Iterator[Metric]:
     """The metrics of ``/metrics``. The counters of a restarted worker continue."""
-    yield _states(statuses)
-    yield _lags(statuses)
-    rows = CounterMetricFamily(f"{_PREFIX}_rows", "Rows by what became of them", labels=["worker", "outcome"])
-    dead = CounterMetricFamily(f"{_PREFIX}_dead_letters", "Messages that are not rows", labels=["worker"])
-    away = CounterMetricFamily(f"{_PREFIX}_database_unavailable_seconds", "Waited for the database", labels=["worker"])
-    again = CounterMetricFamily(f"{_PREFIX}_restarts", "Restarts after a failure", labels=["worker"])
+    states = (
+        ((each.worker, state.replace(" ", "_")), state is each.state) for each in statuses for state in MemberState
+    )
+    yield gauge_family(f"{_PREFIX}_worker_state", "1 for the state that a worker is in", ("worker", "state"), states)
+    lags = (
+        ((each.worker, *where.rpartition("/")[::2]), behind) for each in statuses for where, behind in each.lag.items()
+    )
+    yield gauge_family(f"{_PREFIX}_lag", "Messages that are not stored yet", ("worker", "topic", "partition"), lags)
+    rows = (((each.worker, outcome), getattr(each, outcome)) for each in statuses for outcome in _OUTCOMES)
+    yield counter_family(f"{_PREFIX}_rows", "Rows by what became of them", ("worker", "outcome"), rows)
+    for name, text, value in _COUNTERS:
+        samples = (((each.worker,), value(each)) for each in statuses)
+        yield counter_family(f"{_PREFIX}_{name}", text, ("worker",), samples)
     writes = HistogramMetricFamily(f"{_PREFIX}_write_seconds", "Transactions", labels=["worker"])
-    last = GaugeMetricFamily(f"{_PREFIX}_last_write_timestamp_seconds", "The last transaction", labels=["worker"])
-    for status in statuses:
-        name = status.worker
-        for outcome in ("stored", "repeated", "conflicting", "skipped"):
-            rows.add_metric([name, outcome], getattr(status, outcome))
-        dead.add_metric([name], status.dead_letters)
-        away.add_metric([name], status.unavailable_seconds)
-        again.add_metric([name], status.restarts)
+    for each in statuses:
         bounds = map(floatToGoString, (*WRITE_SECONDS, inf))
-        buckets = list(zip(bounds, accumulate(status.write_classes), strict=True))
-        writes.add_metric([name], buckets, status.write_seconds)
-        if status.written_ms:
-            last.add_metric([name], status.written_ms / 1000)
-    yield from (rows, dead, away, again, writes, last)
-
-
-def _states(statuses: Sequence[Status]) -> Metric:
-    family = GaugeMetricFamily(
-        f"{_PREFIX}_worker_state", "1 for the state that a worker is in", labels=["worker", "state"]
-    )
-    for status in statuses:
-        for state in MemberState:
-            family.add_metric([status.worker, state.replace(" ", "_")], float(state is status.state))
-    return family
-
-
-def _lags(statuses: Sequence[Status]) -> Metric:
-    family = GaugeMetricFamily(
-        f"{_PREFIX}_lag", "Messages that are not stored yet", labels=["worker", "topic", "partition"]
-    )
-    for status in statuses:
-        for where, behind in status.lag.items():
-            topic, _, partition = where.rpartition("/")
-            family.add_metric([status.worker, topic, partition], behind)
-    return family
+        buckets = list(zip(bounds, accumulate(each.write_classes), strict=True))
+        writes.add_metric([each.worker], buckets, each.write_seconds)
+    yield writes
+    last = (((each.worker,), each.written_ms / 1000 if each.written_ms else None) for each in statuses)
+    yield gauge_family(f"{_PREFIX}_last_write_timestamp_seconds", "The last transaction", ("worker",), last)

@@ -71,3 +71,45 @@ class LoopTurn:
     @property
     def seconds(self) -> float:
         return self.clock.monotonic() - self._at
+
+
+class LoopHealth:
+    """The health of a service with one loop. Its thread calls `turned`, `works` and `failed`; any other asks.
+
+    ``turn_seconds``: how long ago the loop has turned; by default, since `turned`. ``more``: what else keeps it from
+    being ready. ``facts``: further parts of the body of ``/healthcheck``.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        clock: Clock,
+        *,
+        trouble: str = "it has not begun",
+        turn_seconds: Callable[[], float | None] | None = None,
+        more: Callable[[], Iterable[str]] = tuple,
+        facts: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        turn = LoopTurn(clock)
+        self.turned = turn.turned
+        self.trouble = trouble
+        self._more = more
+        self._facts = facts
+        age = turn_seconds or (lambda: turn.seconds)
+        self.probes = ServiceHealth(service, self._look, liveness(lambda: {service: age()}), readiness(self._reasons))
+
+    def works(self) -> None:
+        """Note that it has done its work."""
+        self.trouble = ""
+
+    def failed(self, error: Exception) -> None:
+        """Note that the loop begins again after a while."""
+        self.turned()
+        self.trouble = str(error) or type(error).__name__
+
+    def _reasons(self) -> list[str]:
+        return [*([self.trouble] if self.trouble else ()), *self._more()]
+
+    def _look(self) -> tuple[bool, dict[str, Any]]:
+        reasons = self._reasons()
+        return not reasons, {"healthy": not reasons, "reasons": reasons, **self._facts()}

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a member of a consumer group starts again after a failure: with a back-off, for as long as it is not stopped."""
+"""How a loop of a service starts again after a failure: with a back-off, for as long as it is not stopped."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from monasca_common.kafka import Clock, DeadLetterLimit, RetryPolicy
+from monasca_common.kafka import Clock, DeadLetterLimit, KafkaProducer, MessagingError, RetryPolicy, open_producer
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -32,27 +36,95 @@ def run_with_restarts(
     stopping: threading.Event,
     clock: Clock,
     *,
-    expected: tuple[type[Exception], ...],
+    expected: tuple[type[Exception], ...] = (MessagingError,),
+    fatal: tuple[type[Exception], ...] = (),
     failed: Callable[[Exception], None] = lambda _: None,
     restarted: Callable[[], None] = lambda: None,
+    longest_seconds: float = _RESTARTS.max_backoff_seconds,
 ) -> None:
-    """Call ``serve``, which has one consumer from its first poll to its close, until ``stopping``. Raises nothing.
+    """Call ``serve``, from the opening of its clients to their close, until ``stopping``. Raises ``fatal`` errors.
 
     After `DeadLetterLimit` it stays failed until ``stopping``, because more of the same would follow. ``failed`` is
-    called before the wait after a failure, and ``restarted`` after it. ``expected``: errors whose text shows their
-    cause, so that a log of them needs no traceback.
+    called before the wait after a failure, which takes ``longest_seconds`` at most, and ``restarted`` after it.
+    ``expected``: errors whose text shows their cause, so that a log of them needs no traceback.
     """
     failures = 0
     while not stopping.is_set():
         began = clock.monotonic()
         try:
             serve()
+        except fatal:
+            raise
         except Exception as error:
             failures = failures_in_a_row(failures, clock.monotonic() - began)
-            delay = None if isinstance(error, DeadLetterLimit) else restart_delay_seconds(failures)
+            limited = isinstance(error, DeadLetterLimit)
+            delay = None if limited else min(longest_seconds, restart_delay_seconds(failures))
             then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
             unexpected = not isinstance(error, expected)
-            LOG.error("the consumer of %s failed and %s: %s", name, then, error, exc_info=unexpected)
+            LOG.error("%s failed and %s: %s", name, then, error, exc_info=unexpected)
             failed(error)
             if not stopping.wait(delay):
                 restarted()
+
+
+class Loop(ABC):
+    """Serves until `stop`; after a failure it begins again, with a back-off. Create it after the fork.
+
+    `run` is for one thread, `stop` for any. ``subject``: what failed, in the log. The attributes of the class: see
+    `run_with_restarts`.
+    """
+
+    expected: tuple[type[Exception], ...] = (MessagingError,)
+    longest_seconds: float = _RESTARTS.max_backoff_seconds
+
+    def __init__(self, subject: str, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.stopping = threading.Event()
+        self._subject = subject
+
+    @abstractmethod
+    def serve(self) -> None:
+        """Work until `stopping`, or until an error: open what that takes, and close it."""
+
+    def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
+        """Note that ``error`` ended `serve`, which is called again after a while."""
+
+    def restarted(self) -> None:  # noqa: B027
+        """Note that `serve` is called again."""
+
+    def run(self) -> None:
+        """Serve until `stop`. Raises nothing."""
+        run_with_restarts(
+            self.serve,
+            self._subject,
+            self.stopping,
+            self.clock,
+            expected=self.expected,
+            failed=self.failed,
+            restarted=self.restarted,
+            longest_seconds=self.longest_seconds,
+        )
+
+    def stop(self) -> None:
+        """Return at once; `run` ends after what it is at."""
+        self.stopping.set()
+
+
+class PublishingLoop(Loop):
+    """Publishes what is due, with a producer of its own that a failure replaces."""
+
+    def __init__(self, subject: str, producer: ProducerSettings, clock: Clock | None = None) -> None:
+        super().__init__(subject, clock)
+        self._producer_settings = producer
+
+    @abstractmethod
+    def publish_due(self, producer: KafkaProducer) -> float:
+        """Publish what is due now, and return the seconds to rest before the next look."""
+
+    def serve(self) -> None:
+        producer = open_producer(self._producer_settings)
+        try:
+            while not self.stopping.is_set():
+                self.stopping.wait(self.publish_due(producer))
+        finally:
+            producer.close(CLOSE_SECONDS)

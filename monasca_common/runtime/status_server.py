@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
-from prometheus_client.registry import Collector
 
 from monasca_common.runtime import listen
 from monasca_common.runtime.health import ServiceHealth
+from monasca_common.runtime.metrics import ComputedMetrics, gauge_family
 from monasca_common.runtime.settings import StatusSettings
 
 _REQUEST_SECONDS = 5.0
@@ -45,7 +45,7 @@ class StatusServer(ThreadingHTTPServer):
         self.registry = registry
         self._lock = threading.Lock()
         self._connections: dict[Any, None] = {}  # the oldest first
-        registry.register(HealthCollector(health))
+        registry.register(ComputedMetrics(lambda: health_families(health)))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -68,23 +68,13 @@ class StatusServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class HealthCollector(Collector):
+def health_families(health: ServiceHealth) -> Iterator[Metric]:
     """What probes are told, for Prometheus."""
-
-    def __init__(self, health: ServiceHealth) -> None:
-        self._health = health
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        for name, text, look in (
-            ("live", "1 while the loops of the service turn", self._health.live),
-            ("ready", "1 while the service does its work", self._health.ready),
-        ):
-            family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["service"])
-            family.add_metric([self._health.service], float(look()[0]))
-            yield family
+    for name, text, look in (
+        ("live", "1 while the loops of the service turn", health.live),
+        ("ready", "1 while the service does its work", health.ready),
+    ):
+        yield gauge_family(f"{_PREFIX}_{name}", text, ("service",), [((health.service,), look()[0])])
 
 
 def listen_for_status(group: str, status: StatusSettings) -> socket.socket | None:

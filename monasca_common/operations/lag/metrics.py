@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.lag.history import LagHistory
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag
+from monasca_common.runtime.metrics import ServiceMetrics, gauge_family
 
 _PREFIX = "monasca_lag"
 _SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -48,21 +46,19 @@ _FIGURES: tuple[tuple[str, str, Callable[[LagVerdict], float | None]], ...] = (
 _PARTITION = ("group", "topic", "partition")
 
 
-class LagMetrics(Collector):
+class LagMetrics(ServiceMetrics):
     """``max_partitions``: how many have metrics of their own. The metrics of groups count all partitions."""
 
     def __init__(self, max_partitions: int) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__(_PREFIX)
         self._max_partitions = max_partitions
         self._history = LagHistory()
-        made: dict[str, Any] = {"namespace": _PREFIX, "registry": self.registry}
-        self._surveys = Counter("surveys", "Surveys of all groups, by outcome", ("outcome",), **made)
-        self._seconds = Histogram("survey_seconds", "How long complete surveys took", buckets=_SECONDS, **made)
-        self._last = Gauge("last_survey_timestamp_seconds", "When the last complete survey was", **made)
-        self._left_out = Gauge("left_out_partitions", "Partitions without metrics of their own", **made)
-        for outcome in ("complete", "failed"):
-            self._surveys.labels(outcome)
-        self.registry.register(self)
+        outcomes = ("complete", "failed")
+        self._surveys = self.counter("surveys", "Surveys of all groups, by outcome", "outcome", known=outcomes)
+        self._seconds = self.histogram("survey_seconds", "How long complete surveys took", buckets=_SECONDS)
+        self._last = self.gauge("last_survey_timestamp_seconds", "When the last complete survey was")
+        self._left_out = self.gauge("left_out_partitions", "Partitions without metrics of their own")
+        self.computed(self._families)
 
     def completed(self, history: LagHistory, seconds: float) -> None:
         self._history = history
@@ -74,19 +70,18 @@ class LagMetrics(Collector):
     def failed(self) -> None:
         self._surveys.labels("failed").inc()
 
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
+    def _families(self) -> Iterator[Metric]:
         history = self._history
         yield from _partitions(_worst(history, self._max_partitions))
         groups = {
             group: group_lag(known.lag for known in partitions.values()) for group, partitions in history.groups.items()
         }
         for name, text, value in _FIGURES:
-            yield _family(f"group_{name}", text, ("group",), (((group,), value(lag)) for group, lag in groups.items()))
-        yield _family(
-            "group_status",
+            yield gauge_family(
+                f"{_PREFIX}_group_{name}", text, ("group",), (((group,), value(lag)) for group, lag in groups.items())
+            )
+        yield gauge_family(
+            f"{_PREFIX}_group_status",
             "1 for the status of the group's worst partition",
             ("group", "status"),
             (((group, status.name), lag.status is status) for group, lag in groups.items() for status in LagStatus),
@@ -107,17 +102,9 @@ def _worst(history: LagHistory, most: int) -> list[tuple[str, TopicPartition, La
 def _partitions(found: list[tuple[str, TopicPartition, LagVerdict]]) -> Iterator[Metric]:
     labels = [(group, partition.topic, str(partition.partition)) for group, partition, _ in found]
     for name, text, value in _FIGURES:
-        yield _family(name, text, _PARTITION, zip(labels, (value(lag) for _, _, lag in found), strict=True))
+        yield gauge_family(
+            f"{_PREFIX}_{name}", text, _PARTITION, zip(labels, (value(lag) for _, _, lag in found), strict=True)
+        )
     numbers = ", ".join(f"{number} {status.name}" for number, status in enumerate(LagStatus))
     states = (float(_ORDER.index(lag.status)) for _, _, lag in found)
-    yield _family("status", f"The verdict: {numbers}", _PARTITION, zip(labels, states, strict=True))
-
-
-def _family(
-    name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float | None]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
-    for of, value in values:
-        if value is not None:
-            family.add_metric(of, float(value))
-    return family
+    yield gauge_family(f"{_PREFIX}_status", f"The verdict: {numbers}", _PARTITION, zip(labels, states, strict=True))

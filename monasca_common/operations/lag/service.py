@@ -8,9 +8,7 @@ It reads the history from the topic at its start, so a restart knows what came b
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from oslo_config import cfg
 
@@ -18,12 +16,10 @@ from monasca_common.kafka import (
     Admin,
     ConfigurationError,
     KafkaProducer,
-    MessagingError,
     load_admin,
-    open_producer,
     portions,
 )
-from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.lag.history import (
     LagHistory,
@@ -40,8 +36,8 @@ from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag
 from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
 from monasca_common.runtime import joined, started, stopped
-from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
+from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.restarts import PublishingLoop
 from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
@@ -51,11 +47,9 @@ _LATE_INTERVALS = 3
 READ_SECONDS = 60.0  # of a survey, for the topic of commits and the oldest unread messages
 _SHOWN_LINES = 6  # of the log, on which positions count
 
-OpenProducer = Callable[[LagSettings], KafkaProducer]
 
-
-class LagService:
-    """`run` is for one thread, `stop` for any. ``admin``: of the cluster whose groups are looked at."""
+class LagService(PublishingLoop):
+    """``admin``: of the cluster whose groups are looked at."""
 
     def __init__(
         self,
@@ -64,68 +58,49 @@ class LagService:
         *,
         clock: Clock | None = None,
         read_positions: ReadPositions = no_database,
-        open_kept: OpenProducer = lambda settings: open_producer(settings.producer),
     ) -> None:
+        super().__init__("the survey of lag", settings.producer, clock)
+        self.longest_seconds = settings.interval_seconds
         self._settings = settings
         self._admin = admin
-        self._clock = clock or SystemClock()
-        self._open_kept = open_kept
         self._read_positions = read_positions
         self._window = settings.judging.window
         self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=READ_SECONDS)
-        self._stopping = threading.Event()
-        self._turn = LoopTurn(self._clock)
         self._history: LagHistory | None = None
         self._kept = LagHistory()
-        self._trouble = "no survey is complete yet"
         self.surveys = 0
         self.metrics = LagMetrics(settings.max_partitions)
-        self.health = ServiceHealth(
+        self._state = LoopHealth(
             "lag",
-            self._look,
-            liveness(lambda: {"lag": self._turn.seconds}),
-            readiness(self._reasons),
+            self.clock,
+            trouble="no survey is complete yet",
+            more=self._late,
+            facts=lambda: {"surveys": self.surveys},
         )
+        self.health = self._state.probes
 
-    def run(self) -> None:
-        """Survey until `stop`; what fails is tried again after the interval. Raises nothing that Kafka raises."""
-        producer: KafkaProducer | None = None
-        try:
-            while not self._stopping.is_set():
-                began = self._clock.monotonic()
-                try:
-                    producer = producer or self._open_kept(self._settings)
-                    self.survey(producer)
-                except MessagingError as error:
-                    self._trouble = str(error)
-                    self.metrics.failed()
-                    LOG.warning("the survey of lag failed, and is repeated after the interval: %s", error)
-                    if producer is not None:  # what broke it may be an error that it does not recover from
-                        producer.close(CLOSE_SECONDS)
-                        producer = None
-                self._turn.turned()
-                spent = self._clock.monotonic() - began
-                self._stopping.wait(max(0.0, self._settings.interval_seconds - spent))
-        finally:
-            if producer is not None:
-                producer.close(CLOSE_SECONDS)
+    def publish_due(self, producer: KafkaProducer) -> float:
+        began = self.clock.monotonic()
+        self.survey(producer)
+        self._state.turned()
+        return max(0.0, self._settings.interval_seconds - (self.clock.monotonic() - began))
 
-    def stop(self) -> None:
-        """Returns at once."""
-        self._stopping.set()
+    def failed(self, error: Exception) -> None:
+        self._state.failed(error)
+        self.metrics.failed()
 
     def survey(self, producer: KafkaProducer) -> LagHistory:
         """Look at all groups once, and keep what was found. Raises `MessagingError`."""
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         before = self._history if self._history is not None else self._read()
-        now_ms = self._clock.time_ms()
+        now_ms = self.clock.time_ms()
         groups = [group for group in self._survey.groups() if self._settings.watches(group)]
         found = following(self._survey.look(groups, now_ms, history=before), now_ms, self._window)
         self._history = found
-        self.metrics.completed(found, self._clock.monotonic() - began)
+        self.metrics.completed(found, self.clock.monotonic() - began)
         self._report(before, found)
         self._keep(producer, found)
-        self._trouble = ""
+        self._state.works()
         self.surveys += 1
         return found
 
@@ -166,17 +141,11 @@ class LagService:
             more = f" (and {len(lines) - _SHOWN_LINES} more)" if len(lines) > _SHOWN_LINES else ""
             LOG.warning("%s%s", " ".join(line.strip() for line in lines[:_SHOWN_LINES]), more)
 
-    def _reasons(self) -> Iterator[str]:
-        if self._trouble:
-            yield self._trouble
+    def _late(self) -> Iterator[str]:
         surveyed_ms = self._history.surveyed_ms if self._history is not None else None
         late_seconds = _LATE_INTERVALS * self._settings.interval_seconds + READ_SECONDS
-        if surveyed_ms is not None and self._clock.time_ms() - surveyed_ms > late_seconds * 1000:
-            yield f"the last complete survey was {(self._clock.time_ms() - surveyed_ms) // 1000} s ago"
-
-    def _look(self) -> tuple[bool, dict[str, Any]]:
-        reasons = list(self._reasons())
-        return not reasons, {"healthy": not reasons, "reasons": reasons, "surveys": self.surveys}
+        if surveyed_ms is not None and self.clock.time_ms() - surveyed_ms > late_seconds * 1000:
+            yield f"the last complete survey was {(self.clock.time_ms() - surveyed_ms) // 1000} s ago"
 
 
 def _concern(lag: LagVerdict) -> tuple[LagStatus, bool]:

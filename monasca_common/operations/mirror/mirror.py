@@ -46,7 +46,7 @@ from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
 from monasca_common.runtime.polling import POLL_SECONDS
-from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
+from monasca_common.runtime.restarts import run_with_restarts
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
@@ -82,29 +82,25 @@ class Mirror:
         Raises `ConfigurationError` where only an operator can help, and `FencedError` where another process copies
         under this name.
         """
-        failures = 0
-        while not stopping.is_set():
-            self._status.turn.turned()
-            began = self._clock.monotonic()
-            try:
-                self._round(stopping)
-            except FencedError as error:
-                raise FencedError(
-                    f"another process copies as mirror {self._settings.name!r}, and this one ends: run one of them, or "
-                    "give each a name and topics of its own"
-                ) from error
-            except ConfigurationError:
-                raise
-            except MessagingError as error:
-                failures = failures_in_a_row(failures, self._clock.monotonic() - began)
-                delay = restart_delay_seconds(failures)
-                self._status.trouble = str(error)
-                LOG.error("the mirror failed and tries again in %.1f s: %s", delay, error)
-                stopping.wait(delay)
+        try:
+            run_with_restarts(
+                lambda: self._round(stopping),
+                "the mirror",
+                stopping,
+                self._clock,
+                fatal=(ConfigurationError, FencedError),
+                failed=self._status.failed,
+            )
+        except FencedError as error:
+            raise FencedError(
+                f"another process copies as mirror {self._settings.name!r}, and this one ends: run one of them, or "
+                "give each a name and topics of its own"
+            ) from error
 
     def _round(self, stopping: threading.Event) -> None:
         """From the opening of the clients to their close; ends when other topics are to be copied."""
         settings, status = self._settings, self._status
+        status.turn.turned()
         check_clusters(self._source, self._target)
         plan = plan_topics(settings, self._source, self._target, stopping)
         if stopping.is_set():

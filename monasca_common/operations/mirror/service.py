@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
-from types import FrameType
+from collections.abc import Callable
 
 from oslo_config import cfg
 
@@ -25,19 +24,14 @@ from monasca_common.runtime.status_server import status_served
 LOG = logging.getLogger(__name__)
 
 
-def run(conf: cfg.ConfigOpts) -> None:
-    """Copy as ``conf`` says until SIGTERM or SIGINT: then the transaction that is open is finished.
+def run(conf: cfg.ConfigOpts, until: Callable[[Callable[[], None]], object]) -> None:
+    """Copy as ``conf`` says. ``until``: is given what stops it: then the transaction that is open is finished.
 
     Raises `ConfigurationError` and `FencedError`, as `Mirror.run`.
     """
     settings = mirror_settings(conf)
     stopping = threading.Event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    until(stopping.set)
     status = MirrorStatus(SystemClock())
     audit = audit_settings(conf)
     with contextlib.ExitStack() as stack:

@@ -6,24 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.operations.lag.verdict import LagWindow
 from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.runtime.metrics import ServiceMetrics, gauge_family
 
 _PREFIX = "monasca_mirror"
 _STALL_SECONDS = LagWindow().seconds
 
 
-class MirrorStatus(Collector):
+class MirrorStatus(ServiceMetrics):
     """Counts of this process; any thread may ask. ``trouble``: why it does not copy now, empty while it does.
     ``refused``: topics that it cannot copy, with the reason."""
 
     def __init__(self, clock: Clock) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__(_PREFIX)
         self.trouble = "it has not begun"
         self.turn = LoopTurn(clock)
         self.refused: Mapping[str, str] = {}
@@ -31,24 +30,17 @@ class MirrorStatus(Collector):
         self.lag: Callable[[], Mapping[str, int]] = dict
         self._clock = clock
         self._moved_at = clock.monotonic()
-        self._messages = self._counter("messages", "Messages that were copied", "topic")
-        self._bytes = self._counter("bytes", "Bytes of keys, values and headers that were copied", "topic")
-        self._transactions = self._counter("transactions", "Transactions in the target", "outcome")
-        self._skipped = self._counter("skipped", "Offsets that retention deleted before they were copied", "topic")
-        self._delay = Gauge(
-            "delay_seconds",
-            "The age of the last message of a topic when its copy was committed",
-            ("topic",),
-            namespace=_PREFIX,
-            registry=self.registry,
+        self._messages = self.counter("messages", "Messages that were copied", "topic")
+        self._bytes = self.counter("bytes", "Bytes of keys, values and headers that were copied", "topic")
+        self._transactions = self.counter(
+            "transactions", "Transactions in the target", "outcome", known=("committed", "failed")
+        )
+        self._skipped = self.counter("skipped", "Offsets that retention deleted before they were copied", "topic")
+        self._delay = self.gauge(
+            "delay_seconds", "The age of the last message of a topic when its copy was committed", "topic"
         )
         self._copied = 0
-        for outcome in ("committed", "failed"):
-            self._transactions.labels(outcome)
-        self.registry.register(self)
-
-    def _counter(self, name: str, text: str, label: str) -> Counter:
-        return Counter(name, text, (label,), namespace=_PREFIX, registry=self.registry)
+        self.computed(self._families)
 
     def begins(self, topics: Iterable[str]) -> None:
         """Copies of these topics. Their counters are served from 0: Prometheus sees no increase in a new series."""
@@ -80,23 +72,21 @@ class MirrorStatus(Collector):
         self.turn.turned()
         self._moved_at = self._clock.monotonic()
 
+    def failed(self, error: Exception) -> None:
+        """It begins again after a while."""
+        self.trouble = str(error) or type(error).__name__
+
     def ended(self, outcome: str) -> None:
         self._transactions.labels(outcome).inc()
 
     def skipped(self, topic: str, offsets: int) -> None:
         self._skipped.labels(topic).inc(offsets)
 
-    def describe(self) -> list[Metric]:
-        return [_lag_family(), _up_family()]
-
-    def collect(self) -> Iterator[Metric]:
-        lag = _lag_family()
-        for topic, messages in self.lag().items():
-            lag.add_metric([topic], messages)
-        yield lag
-        up = _up_family()
-        up.add_metric([], 0 if self.trouble else 1)
-        yield up
+    def _families(self) -> Iterator[Metric]:
+        lags = (((topic,), messages) for topic, messages in self.lag().items())
+        yield gauge_family(f"{_PREFIX}_lag", "Messages that are to be copied", ("topic",), lags)
+        text = "1 while it copies, 0 while something hinders it"
+        yield gauge_family(f"{_PREFIX}_copying", text, (), [((), not self.trouble)])
 
     def probed(self) -> ServiceHealth:
         """Return what probes are told."""
@@ -119,11 +109,3 @@ class MirrorStatus(Collector):
         """Whether every topic is copied, and what hinders it."""
         healthy = not self.trouble and not self.refused
         return healthy, {"healthy": healthy, "reason": self.trouble, "refused": dict(self.refused)}
-
-
-def _lag_family() -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{_PREFIX}_lag", "Messages that are to be copied", labels=["topic"])
-
-
-def _up_family() -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{_PREFIX}_copying", "1 while it copies, 0 while something hinders it")

@@ -17,7 +17,7 @@ from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.audit.counter_status import CounterStatus
-from monasca_common.audit.metrics import AuditMetrics, CounterCollector, TierTotal
+from monasca_common.audit.metrics import AuditMetrics, CounterMetrics, TierTotal
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
@@ -36,7 +36,8 @@ from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.jobs.metrics import _Board
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.runtime.health import ServiceHealth
-from monasca_common.runtime.status_server import HealthCollector
+from monasca_common.runtime.metrics import ComputedMetrics
+from monasca_common.runtime.status_server import health_families
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Kind
 
@@ -45,7 +46,7 @@ _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - 
 _INTERNAL = {"le"}
 PACKAGE = Path(monasca_common.__file__).parent
 _PREFIX = re.compile(r'(?m)^_?PREFIX = "monasca_(\w+)"$')
-_SERVICE = re.compile(r'ServiceHealth\(\s*f?"([a-z_]+)')
+_SERVICE = re.compile(r'(?:Service|Loop)Health\(\s*f?"([a-z_]+)')
 
 
 class Collected:
@@ -124,7 +125,7 @@ class MetricsTableTest(base.BaseTestCase):
             made.count(what, "WEBHOOK")
         made.took("WEBHOOK", 0.1)
         database = mock.Mock(rows=lambda _: [(1,)])
-        made.registry.register(WaitingNotifications(database, SystemClock()))
+        made.computed(WaitingNotifications(database, SystemClock()).families)
         self.assert_told("monasca_notification_", generate_latest(made.registry).decode())
 
     def test_mirror(self):
@@ -146,12 +147,14 @@ class MetricsTableTest(base.BaseTestCase):
         made = AuditMetrics()
         made.reconciled([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
         made.failed()
-        made.registry.register(CounterCollector(CounterStatus(SystemClock())))
-        self.assert_told("monasca_audit_", generate_latest(made.registry).decode())
+        counted = CounterMetrics(CounterStatus(SystemClock()))
+        text = generate_latest(made.registry) + generate_latest(counted.registry)
+        self.assert_told("monasca_audit_", text.decode())
 
     def test_every_service(self):
         registry = CollectorRegistry()
-        registry.register(HealthCollector(ServiceHealth("s", *[lambda: (True, {})] * 3)))
+        health = ServiceHealth("s", *[lambda: (True, {})] * 3)
+        registry.register(ComputedMetrics(lambda: health_families(health)))
         self.assert_told("monasca_service_", generate_latest(registry).decode())
 
     def test_each_service_is_named_beside_whether_it_is_ready(self):

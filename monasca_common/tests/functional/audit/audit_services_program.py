@@ -43,7 +43,7 @@ def forgets_the_ids():
 
 
 def balances_while_it_reads():
-    serve, add = AuditService._serve, AuditTotals.add
+    serve, add = AuditService.serve, AuditTotals.add
 
     def serve_early(self):
         with service.open_producer(self._producer_settings) as producer:
@@ -55,7 +55,7 @@ def balances_while_it_reads():
             with mock.patch.object(AuditTotals, "add", add_and_balance):
                 serve(self)
 
-    mock.patch.object(AuditService, "_serve", serve_early).start()
+    mock.patch.object(AuditService, "serve", serve_early).start()
 
 
 def begins_at_the_end():

@@ -22,6 +22,7 @@ from monasca_common.kafka import RebalanceListener, failpoints, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.persister import handler, member, service
 from monasca_common.persister.start_offsets import StartOffsets
+from monasca_common.runtime import member as runtime_member
 from monasca_common.storage import fence, row_keys
 
 CRASH_POINTS = (
@@ -97,7 +98,7 @@ def dies_at_once():
 def owns_everything(topic, partitions):
     """Believes that every partition is its own, whatever the group says."""
     everything = [TopicPartition(topic, number) for number in range(partitions)]
-    patch(member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
+    patch(runtime_member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
 
 
 def arms_the_first_workers_only(text):

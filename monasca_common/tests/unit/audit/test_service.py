@@ -125,13 +125,13 @@ class AuditServiceTest(AuditCase):
     def test_it_goes_on_while_the_brokers_are_away(self):
         thread = threading.Thread(target=self.service.run)
         thread.start()
-        while not self.service._trouble.startswith("the brokers"):
+        while not self.service._state.trouble.startswith("the brokers"):
             pass
         self.service.stop()
         thread.join(60)
 
         self.assertFalse(thread.is_alive())
-        self.assertIn("read again: the brokers are away", self.log.output)
+        self.assertIn("the audit failed and tries again in 0.5 s: the brokers are away", self.log.output)
 
     def test_the_metric_that_it_sends_is_audited_itself(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.service._BALANCE_SECONDS", 0.0))

@@ -76,20 +76,21 @@ class ReadinessTest(base.BaseTestCase):
         self.seconds_since_poll = 0.0
         consumer = mock.Mock(lag=lambda _: self.lag)
         consumer.health = lambda: SimpleNamespace(seconds_since_poll=self.seconds_since_poll)
-        stream = mock.Mock(audit=None, consumer=SimpleNamespace(topics=("alarm-state-transitions",)))
+        self.consumer = consumer
+        stream = mock.Mock(audit=None, consumer=SimpleNamespace(topics=("alarm-state-transitions",), group_id="g"))
         self.member = NotificationMember(stream, lambda _: (), 1, self.clock)
         self.health = service_health([self.member])
         for name, stand_in in (("open_producer", mock.Mock()), ("open_consumer", lambda _: consumer)):
-            self.useFixture(fixtures.MonkeyPatch(f"{member.__name__}.{name}", stand_in))
+            self.useFixture(fixtures.MonkeyPatch(f"monasca_common.runtime.member.{name}", stand_in))
 
     def while_it_runs(self, look):
         """``look`` gets the hook that the processor tells of commits."""
 
         def processor(*_, hooks, **__):
-            return mock.Mock(run=lambda: look(*hooks))
+            return mock.Mock(run=lambda: look(*hooks), consumer=self.consumer)
 
         self.useFixture(fixtures.MonkeyPatch(f"{member.__name__}.Processor", processor))
-        self.member._serve()
+        self.member.serve()
 
     def reasons(self):
         is_ready, body = self.health.ready()

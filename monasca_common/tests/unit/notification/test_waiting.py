@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from monasca_common.kafka import TransportError
 from monasca_common.kafka.message import Record
-from monasca_common.notification import waiting
 from monasca_common.notification.notice import notice_of
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.waiting import WaitingRetries
+from monasca_common.runtime import restarts
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.notification_case import ids
 from monasca_common.tests.unit.notification.receivers import change
@@ -107,13 +107,13 @@ class RetryTimerTest(ServiceCase):
         method = self.method(receiver.url())
         parked = Retry(notice_of(self.alarm(), method), method, 2, self.now_ms, "why")
         WaitingRetries(self.alarms_database).park(parked, parked.record().value)
-        opened, failures = waiting.open_producer, iter([True])
+        opened, failures = restarts.open_producer, iter([True])
 
         def fails_once(settings):
             if next(failures, False):
                 raise TransportError("no broker yet")
             return opened(settings)
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.waiting.open_producer", fails_once))
+        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}.open_producer", fails_once))
         self.start()
         self.until(lambda: self.ledger("state") == [("sent",)], "the end")

@@ -53,14 +53,14 @@ class HandlerTest(base.BaseTestCase):
         self.storage = MemoryStorage()
         self.writers = WriterPool(self.storage)
         self.account = MemberStatus(Status("metrics-0", Kind.METRICS), SystemClock())
-        self.ends = []
-        self.account.begin(lambda: self.ends.append(True))
-        self.starts = StartOffsets(self.writers, self.account)
+        self.failures = []
+        self.account.begin()
+        self.starts = StartOffsets(self.writers, self.account, self.failures.append)
         self.starts.topic_ids = {"metrics": "id-1"}
         self.handler = self.handler_of(Kind.METRICS, MetricDecoder().decode_all)
 
     def handler_of(self, kind, decode):
-        return RowsHandler(kind, "g", decode, self.writers, self.starts, self.account)
+        return RowsHandler(kind, "g", decode, self.writers, self.starts, self.account, self.failures.append)
 
     def test_a_batch_becomes_rows_and_its_whole_range_is_claimed(self):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2), first=7, start=5))
@@ -123,8 +123,7 @@ class HandlerTest(base.BaseTestCase):
         mismatch = TopicMismatch("metrics", "id-0", "id-1")
         self.storage.faults.append(mismatch)
         self.assertRaises(RetryLater, self.handler, batch(envelopes.metric(1)))
-        self.assertIs(mismatch, self.account.failure)
-        self.assertEqual([True], self.ends)
+        self.assertEqual([mismatch], self.failures)
 
     def test_what_is_below_the_stored_offset_is_skipped(self):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2)))

@@ -14,7 +14,7 @@ from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.persister.member import Member
+from monasca_common.persister.member import PersisterMember
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
@@ -44,7 +44,7 @@ class MemberTest(base.BaseTestCase):
         group = GroupSettings("kafka_metrics", Kind.METRICS, 1, 2, 1000, consumer, self.kafka.producer_settings())
         group = replace(group, **changes)
         status = Status(NAME, Kind.METRICS)
-        self.member = Member(group, self.storage, dead_letters or DeadLetters(), self.board, status)
+        self.member = PersisterMember(group, self.storage, dead_letters or DeadLetters(), self.board, status)
         self.thread = threading.Thread(target=self.member.run, daemon=True)
         self.thread.start()
         self.addCleanup(self.stop)

@@ -8,8 +8,8 @@ import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.persister.service import (
+    PersisterPlan,
     PersisterWorker,
-    Plan,
     Respawns,
     check_storage,
     start_line,
@@ -82,7 +82,7 @@ class HangingMember:
 class StopTest(ServiceCase):
     def test_a_member_that_does_not_end_ends_with_the_process_at_the_time_to_stop(self):
         self.addCleanup(HangingMember.ended.set)
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.Member", HangingMember))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.PersisterMember", HangingMember))
         settings = self.settings(kafka_alarm_history="enabled = false", kafka_metrics="stop_timeout_seconds = 0.1")
         specs = worker_specs(settings, MemoryStorage())
         plan = SimpleNamespace(
@@ -90,7 +90,7 @@ class StopTest(ServiceCase):
         )
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
         worker = PersisterWorker(0, plan, 0, Respawns(VirtualClock()))
-        worker._threads[0].start()
+        worker._threads.start()
         stopper = threading.Thread(target=worker.terminate, daemon=True)
         stopper.start()
         stopper.join(10.0)
@@ -147,7 +147,7 @@ class ReloadTest(ServiceCase):
         open_storage(StorageSettings("sqlite", database)).upgrade()
         self.text = f"[database]\nconnection = {database}\n[kafka]\nbootstrap_servers = b:9092\n"
         self.path = self.path_of(self.text)
-        self.plan = Plan(self.read(self.path))
+        self.plan = PersisterPlan(self.read(self.path))
 
     def reload(self, more):
         pathlib.Path(self.path).write_text(self.text + more)

@@ -23,10 +23,11 @@ class StoredStartsTest(base.BaseTestCase):
         self.kafka.broker.create_topic("metrics", 2)
         self.storage = MemoryStorage()
         self.account = MemberStatus(Status("metrics-0", Kind.METRICS), SystemClock())
-        self.account.begin(lambda: None)
+        self.account.begin()
+        self.failures = []
 
     def starts(self, **changes):
-        starts = StartOffsets(WriterPool(self.storage), self.account)
+        starts = StartOffsets(WriterPool(self.storage), self.account, self.failures.append)
         self.consumer = self.kafka.consumer("metrics", "g", **changes)
         starts.attach(self.consumer)
         return starts
@@ -77,4 +78,4 @@ class StoredStartsTest(base.BaseTestCase):
         self.storage.next = {("g", *ONE): StoredNext(4, "the former one's")}
         starts = self.starts()
         self.assertRaises(MessagingError, starts.assigned, [ONE])
-        self.assertIsInstance(self.account.failure, TopicMismatch)
+        self.assertEqual([TopicMismatch], [type(error) for error in self.failures])

@@ -16,8 +16,7 @@ class MemberStatusTest(base.BaseTestCase):
         super().setUp()
         self.clock = VirtualClock()
         self.account = MemberStatus(Status("metrics-0", Kind.METRICS), self.clock)
-        self.ends = []
-        self.account.begin(lambda: self.ends.append("end"))
+        self.account.begin()
 
     def status(self):
         return self.account.report({})
@@ -80,10 +79,3 @@ class MemberStatusTest(base.BaseTestCase):
             self.account.wrote(Written(stored=1), seconds)
         self.assertEqual([2, 1, *[0] * 9, 1], self.status().write_classes)
         self.assertEqual([0] * 12, before.write_classes)
-
-    def test_the_first_failure_is_the_reason_and_it_ends_once(self):
-        first = ValueError("first")
-        self.account.fail(first)
-        self.account.fail(ValueError("second"))
-        self.assertIs(first, self.account.failure)
-        self.assertEqual(["end"], self.ends)

@@ -19,6 +19,7 @@ from monasca_common.operations.lag.positions import DatabasePositions, no_databa
 from monasca_common.operations.lag.service import LagService, start_line
 from monasca_common.operations.lag.verdict import Commit, LagStatus, PartitionState
 from monasca_common.operations.settings import LagSettings, lag_settings
+from monasca_common.runtime import restarts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 TP = TopicPartition("metrics", 0)
@@ -131,8 +132,14 @@ class LagServiceTest(base.BaseTestCase):
         self.assertTrue(service.health.ready()[0])
 
     def run_once(self, service):
-        service._open_kept = lambda _: self.producer
-        service._stopping = mock.Mock(is_set=mock.Mock(side_effect=[False, True]))
+        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}.open_producer", lambda _: self.producer))
+        failed = service.failed
+
+        def fail_and_stop(error):
+            failed(error)
+            service.stop()
+
+        service.failed = fail_and_stop
         service.run()
 
     def test_it_lives_while_it_turns_and_is_ready_while_its_surveys_are_fresh(self):

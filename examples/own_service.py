@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole service on one page: it counts readings until SIGTERM, with probes, metrics, dead letters and the audit.
+
+Its options are those of ``[tally]``, of ``[kafka_readings]`` for its consumer, and of ``[kafka]`` and ``[audit]``.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from oslo_config import cfg
+
+from monasca_common.audit.reader_audit import audit_tap
+from monasca_common.audit.settings import AuditSettings, audit_settings
+from monasca_common.cli.command import stop_on_signals
+from monasca_common.kafka import DeadLetters, Output, Poison, Processor
+from monasca_common.kafka.config import (
+    GroupReader,
+    OptionGroup,
+    consumer_settings,
+    made_of,
+    option,
+    options_of,
+    producer_settings,
+)
+from monasca_common.kafka.message import Message
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.runtime import joined, started, stopped
+from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.member import Member
+from monasca_common.runtime.metrics import ServiceMetrics
+from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.status_server import status_served
+
+LOG = logging.getLogger(__name__)
+
+
+# 1. The settings: options, declared next to their reader, which become a frozen value.
+
+
+@dataclass(frozen=True, slots=True)
+class TallySettings:
+    consumer: ConsumerSettings
+    producer: ProducerSettings
+    audit: AuditSettings
+    highest: float = option(1000.0, minimum=0.0, maximum=1e9, help="A reading above it is a dead letter.")
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+
+
+_TALLY = OptionGroup("tally", options_of(TallySettings))
+
+
+def tally_settings(conf: cfg.ConfigOpts) -> TallySettings:
+    """Raises `ConfigurationError`, which names the option."""
+    read = GroupReader(conf, _TALLY)
+    return read.settings(
+        TallySettings,
+        consumer=consumer_settings(conf, "kafka_readings"),
+        producer=producer_settings(conf, "kafka_readings"),
+        audit=audit_settings(conf),
+        status=read.settings(StatusSettings),
+    )
+
+
+# 2. The metrics.
+
+
+class TallyMetrics(ServiceMetrics):
+    def __init__(self) -> None:
+        super().__init__("tally")
+        self.readings = self.counter("readings", "Readings by outcome", "outcome", known=("counted", "refused"))
+
+
+# 3. The handler, and the member of the consumer group that calls it.
+
+
+class TallyMember(Member):
+    def __init__(self, settings: TallySettings, metrics: TallyMetrics) -> None:
+        audit = settings.audit if settings.audit.enabled else None
+        tap = audit_tap(audit, "tally", settings.consumer.group_id)
+        super().__init__("readings", settings.consumer, settings.producer, tap=tap)
+        self._highest = settings.highest
+        self._readings = metrics.readings
+        self.health = LoopHealth("tally", self.clock, turn_seconds=lambda: self.turn_seconds)
+
+    def open(self, stack: ExitStack) -> Processor:
+        consumer, producer, hooks = self.open_clients(stack)
+        self.health.works()
+        return Processor(
+            consumer, self.handle, per_message=True, producer=producer, dead_letters=DeadLetters(), hooks=hooks
+        )
+
+    def handle(self, message: Message) -> Iterable[Output]:
+        try:
+            value = float(message.value or b"")
+        except ValueError as error:
+            raise self._refused(str(error)) from error
+        if value > self._highest:
+            raise self._refused(f"{value:g} is above highest in group [tally], which is {self._highest:g}")
+        self._readings.labels("counted").inc()
+        return ()
+
+    def _refused(self, reason: str) -> Poison:
+        self._readings.labels("refused").inc()
+        return Poison(reason)
+
+    def failed(self, error: Exception) -> None:
+        self.health.failed(error)
+
+
+def run(conf: cfg.ConfigOpts, until: Callable[[TallyMember], object]) -> None:
+    """``until``: is given the member before it begins, to stop it when it is time. Raises `ConfigurationError`."""
+    settings, metrics = tally_settings(conf), TallyMetrics()
+    member = TallyMember(settings, metrics)
+    with status_served("tally", settings.status, member.health.probes, metrics.registry):
+        until(member)
+        LOG.info("%s", started("tally", reads=joined(settings.consumer.topics), status_at=settings.status.address))
+        member.run()
+    LOG.info("%s", stopped("tally"))
+
+
+def main() -> int:
+    conf = cfg.ConfigOpts()
+    conf(project="tally", default_config_files=[])
+    run(conf, lambda member: stop_on_signals(member.stop))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

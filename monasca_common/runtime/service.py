@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A service of several processes: what the next worker does, its threads, and the parent that forks and replaces it."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Protocol
+
+import cotyledon
+from oslo_config import cfg
+
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.runtime.shutdown import grace_seconds
+
+LOG = logging.getLogger(__name__)
+
+
+class Plan(ABC):
+    """What the next worker process does. Only the parent changes it; a child has the state at its fork."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Raises what `read` raises."""
+        self._conf = conf
+        self.read(conf)
+
+    @abstractmethod
+    def read(self, conf: cfg.ConfigOpts) -> None:
+        """Take over what ``conf`` says, all of it or, if it raises, nothing."""
+
+    def reload(self) -> None:
+        """Read the configuration again. One that is refused changes nothing."""
+        try:
+            if self._conf.reload_config_files():
+                self.read(self._conf)
+        except Exception as error:
+            LOG.error("reload failed; keeping the current configuration: %s", error)
+
+
+class Runnable(Protocol):
+    """`run` returns after `stop`, which another thread calls."""
+
+    def run(self) -> object: ...
+
+    def stop(self) -> object: ...
+
+
+class ServiceThreads:
+    """Runs each part in a thread of its own."""
+
+    def __init__(self, parts: Iterable[Runnable]) -> None:
+        self._parts = tuple(parts)
+        self._threads = [threading.Thread(target=part.run, daemon=True) for part in self._parts]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, seconds: float | None = None) -> None:
+        """Stop all parts concurrently, and wait until they have ended; ``seconds`` at most."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        stoppers = [threading.Thread(target=part.stop, daemon=True) for part in self._parts]
+        for thread in stoppers:
+            thread.start()
+        for thread in (*stoppers, *self._threads):
+            if thread.ident is not None:
+                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+
+def service_manager(plan: Plan, consumers: Iterable[ConsumerSettings]) -> cotyledon.ServiceManager:
+    """The parent of the workers: it forks them and replaces one that dies; on SIGHUP it reloads ``plan`` and replaces
+    all. ``consumers``: those of the workers."""
+    manager = cotyledon.ServiceManager(
+        graceful_shutdown_timeout=grace_seconds(consumers), mp_context=multiprocessing.get_context("fork")
+    )
+    manager.register_hooks(on_reload=plan.reload)
+    return manager

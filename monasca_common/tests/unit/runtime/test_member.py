@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member over a broker in memory: what its handler gets, and what ends and restarts it."""
+
+import contextlib
+import threading
+import time
+
+import fixtures
+from oslotest import base
+
+from monasca_common.kafka import Hook, Processor, RetryLater, RetryPolicy
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.runtime import restarts
+from monasca_common.runtime.member import Member, Tapped
+
+_PATIENCE_SECONDS = 50  # for a machine under load
+ORDERS = TopicPartition("orders", 0)
+
+
+class Polls(Hook):
+    def __init__(self):
+        self.offsets = []
+
+    def after_poll(self, batch):
+        self.offsets += [offset for part in batch.partitions for offset in part.offsets]
+
+
+class OrdersMember(Member):
+    """Keeps the values that it handles; raises ``refusals`` first, one a call."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.values = []
+        self.refusals = []
+        self.failures = []
+
+    def open(self, stack):
+        consumer, producer, hooks = self.open_clients(stack)
+        return Processor(consumer, self.handle, producer=producer, hooks=hooks, per_message=True)
+
+    def handle(self, message):
+        if self.refusals:
+            error = self.refusals.pop(0)
+            self.fail(error)
+            self.fail(ValueError("which came later"))
+            raise RetryLater from error
+        self.values.append(message.value)
+
+    def failed(self, error):
+        self.failures.append(error)
+
+
+class MemberTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic("orders", 1)
+        quickly = RetryPolicy(backoff_seconds=0.01, max_backoff_seconds=0.01)
+        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}._RESTARTS", quickly))
+        self.taps = []
+        self.polls = Polls()
+
+    @contextlib.contextmanager
+    def tap(self, producer, positions):
+        self.taps.append("opened")
+        yield Tapped(producer, (self.polls,))
+        self.taps.append("closed")
+
+    def start(self, *refusals, **options):
+        consumer = self.kafka.consumer_settings("orders", "g", max_wait_time_seconds=0.01, stop_timeout_seconds=1.0)
+        self.member = OrdersMember("orders", consumer, self.kafka.producer_settings(), **options)
+        self.member.refusals += refusals
+        self.thread = threading.Thread(target=self.member.run, daemon=True)
+        self.thread.start()
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        self.member.stop()
+        self.thread.join(_PATIENCE_SECONDS)
+
+    def publish(self, *values):
+        records = [Record(value, partition=0) for value in values]
+        self.kafka.producer().publish("orders", records).raise_for_undelivered()
+
+    def until(self, condition):
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            threading.Event().wait(0.005)
+
+    def test_it_handles_what_is_in_its_topics_and_commits_when_it_stops(self):
+        self.publish(b"1", b"2")
+        self.start()
+        self.until(lambda: len(self.member.values) == 2)
+        self.assertLess(self.member.turn_seconds, _PATIENCE_SECONDS)
+        self.stop()
+
+        self.assertEqual([b"1", b"2"], self.member.values)
+        self.assertEqual(2, self.kafka.broker.committed("g")[ORDERS])
+        self.assertIsNone(self.member.turn_seconds)
+
+    def test_the_first_failure_ends_the_attempt_and_the_next_one_handles_the_message_again(self):
+        self.publish(b"1")
+        first = ValueError("of the handler")
+        self.start(first)
+        self.until(lambda: self.member.values)
+
+        self.assertEqual([b"1"], self.member.values)
+        self.assertEqual([first], self.member.failures)
+
+    def test_each_attempt_has_a_tap_of_its_own_that_outlives_its_clients(self):
+        self.publish(b"1")
+        self.start(ValueError("of the handler"), tap=self.tap)
+        self.until(lambda: self.member.values)
+        self.stop()
+
+        self.assertEqual(["opened", "closed"] * 2, self.taps)
+        self.assertEqual([0, 0], self.polls.offsets)

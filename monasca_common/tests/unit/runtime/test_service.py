@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a service's workers, and the threads of one."""
+
+import pathlib
+import threading
+
+import fixtures
+from oslo_config import cfg
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.runtime.service import Plan, ServiceThreads
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+
+class SizePlan(Plan):
+    def read(self, conf):
+        if conf.size > 100:
+            raise ConfigurationError("size is at most 100")
+        self.size = conf.size
+
+
+class PlanTest(ConfigurationTestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = self.path_of("[DEFAULT]\nsize = 1\n")
+        conf = cfg.ConfigOpts()
+        conf.register_opt(cfg.IntOpt("size"))
+        conf(["--config-file", self.path])
+        self.plan = SizePlan(conf)
+        self.log = self.useFixture(fixtures.FakeLogger("monasca_common.runtime.service"))
+
+    def reload(self, text):
+        pathlib.Path(self.path).write_text(f"[DEFAULT]\n{text}\n")
+        self.plan.reload()
+
+    def test_what_changes_counts_for_the_next_worker(self):
+        self.reload("size = 2")
+        self.assertEqual((2, ""), (self.plan.size, self.log.output))
+
+    def test_what_is_refused_changes_nothing_and_is_logged(self):
+        self.reload("size = 101")
+        self.assertEqual(1, self.plan.size)
+        self.assertEqual("reload failed; keeping the current configuration: size is at most 100\n", self.log.output)
+
+
+class Part:
+    def __init__(self):
+        self.stopping = threading.Event()
+
+    def run(self):
+        self.stopping.wait()
+
+    def stop(self):
+        self.stopping.set()
+
+
+class HangingPart(Part):
+    def stop(self):
+        threading.Event().wait()
+
+
+class ServiceThreadsTest(ConfigurationTestCase):
+    def test_a_stop_returns_when_all_parts_have_ended(self):
+        threads = ServiceThreads([Part(), Part()])
+        threads.start()
+        threads.stop()
+        self.assertEqual([False, False], [thread.is_alive() for thread in threads._threads])
+
+    def test_a_part_that_hangs_is_not_waited_for_longer_than_the_stop_may_take(self):
+        prompt, hanging = Part(), HangingPart()
+        threads = ServiceThreads([hanging, prompt])
+        threads.start()
+        threads.stop(0.1)
+        self.assertTrue(prompt.stopping.is_set())
+        hanging.stopping.set()
+
+    def test_a_stop_before_the_start_waits_for_nothing(self):
+        ServiceThreads([Part()]).stop()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of the contributor guide: it is run, asked and stopped as any other."""
+
+import importlib.util
+import json
+import socket
+import threading
+import time
+import urllib.request
+
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.tests.example_case import EXAMPLES
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+_PATIENCE_SECONDS = 50  # for a machine under load
+
+
+def example():
+    spec = importlib.util.spec_from_file_location("own_service", EXAMPLES / "own_service.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class OwnServiceTest(ConfigurationTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in ("readings", "readings.dlq"):
+            self.kafka.broker.create_topic(topic, 1)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        text = (
+            f"[kafka]\ndriver = memory\nbootstrap_servers = {self.kafka.bootstrap_servers}\n"
+            "[kafka_readings]\ntopic = readings\ngroup_id = tally\n"
+            f"[tally]\nhighest = 100\nstatus_port = {self.port}\n"
+        )
+        conf = self.read(self.path_of(text))
+        began = threading.Event()
+
+        def until(member):
+            self.member = member
+            began.set()
+
+        self.thread = threading.Thread(target=example().run, args=(conf, until), daemon=True)
+        self.thread.start()
+        self.assertTrue(began.wait(_PATIENCE_SECONDS))
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        self.member.stop()
+        self.thread.join(_PATIENCE_SECONDS)
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=_PATIENCE_SECONDS) as answer:
+            return answer.read().decode()
+
+    def until(self, condition):
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            threading.Event().wait(0.01)
+
+    def test_it_counts_reports_and_commits_what_it_handled(self):
+        records = [Record(value, partition=0) for value in (b"1.5", b"101", b"x", b"2")]
+        self.kafka.producer().publish("readings", records).raise_for_undelivered()
+        self.until(lambda: 'tally_readings_total{outcome="counted"} 2.0' in self.get("/metrics"))
+        self.assertIn('tally_readings_total{outcome="refused"} 2.0', self.get("/metrics"))
+        self.assertEqual({"ready": True, "reasons": []}, json.loads(self.get("/readyz")))
+        self.stop()
+
+        self.assertEqual([b"101", b"x"], [each.value for each in self.kafka.broker.records("readings.dlq")])
+        self.assertEqual(4, self.kafka.broker.committed("tally")[TopicPartition("readings", 0)])
