@@ -570,8 +570,8 @@ class Table:
 
     def _settle_undelivered(self, message: UndeliveredMessage) -> None:
         bulk = self._find(message.sequence)
-        if bulk is None or bulk.is_delivered(message.sequence):
-            return  # the latter if the call that sent it was interrupted
+        if bulk is None or (message.taken is None and bulk.is_delivered(message.sequence)):
+            return
         attempt = bulk.attempt(message.sequence)
         if attempt.outcome is not None:
             return  # it was given up before
@@ -580,7 +580,7 @@ class Table:
             attempt.size = size_of(attempt.record, message.key)
         cause = message.error
         self.on_undelivered(cause)
-        if not message.taken:
+        if message.taken is False:
             self._settle(attempt, _FAILED, DeliveryRefused(cause, permanent=False))
             return
         if self.finished is not None and is_purged(cause):

@@ -43,7 +43,7 @@ class UndeliveredMessage:
     error: TransportError
     value: bytes | None
     key: bytes | None
-    taken: bool = True  # by the client, or perhaps, if the call was interrupted
+    taken: bool | None = True  # by the client; None: perhaps, because the call was interrupted
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ class ReportColumns:
         except BaseException:
             if sequence >= 0:
                 cause = TransportError("the call that sent it was interrupted")
-                self._undelivered.append(UndeliveredMessage(sequence, cause, value, key))
+                self._undelivered.append(UndeliveredMessage(sequence, cause, value, key, taken=None))
             raise
         return given_id
 

@@ -536,11 +536,27 @@ class AbandonTest(TableCase):
         self.assertEqual((Outcome.FAILED, b"a"), (attempt.outcome, attempt.record.value))
         self.assertEqual((0, 0), self.room())
 
+    def test_one_that_came_back_is_settled_without_a_search_among_the_delivered(self):
+        class Unsearched(list):
+            def __getitem__(self, at):
+                found = super().__getitem__(at)
+                return Unsearched(found) if isinstance(at, slice) else found
+
+            def __contains__(self, sequence):
+                raise AssertionError("a search for each message takes minutes where many came back")
+
+        sequences = [self.send(b"a") for _ in range(4)]
+        outcomes = self.outcomes([(each, b"a") for each in sequences[::2]], [(each, b"a") for each in sequences[1::2]])
+        outcomes.sequences = Unsearched(outcomes.sequences)
+        self.table.settle(outcomes)
+        count, undelivered = self.flush()
+        self.assertEqual((2, 2), (count, len(undelivered)))
+
     # Rule 9
     def test_a_send_that_was_interrupted_is_unknown_unless_it_was_delivered(self):
         first, second = self.send(b"a"), self.send(b"b")
         interrupted = [
-            UndeliveredMessage(sequence, TransportError("interrupted"), value, None)
+            UndeliveredMessage(sequence, TransportError("interrupted"), value, None, taken=None)
             for sequence, value in ((first, b"a"), (second, b"b"))
         ]
         outcomes = self.outcomes([(first, b"a")])
