@@ -122,9 +122,11 @@ class Serving:
         for transport in transports:
             seconds = _FLUSH_SLICE_SECONDS / len(transports)
             outcomes = self._outcomes(transport, seconds if waiting else 0, flush=flush)
-            if outcomes.counts and self._limits.tap is not None:
-                self._limits.tap.add(outcomes.counts)  # before a caller is woken that may end its transaction
-            self._table.settle(outcomes)
+            try:
+                if outcomes.counts and self._limits.tap is not None:
+                    self._limits.tap.add(outcomes.counts)  # before a caller is woken that may end its transaction
+            finally:
+                self._table.settle(outcomes)  # whatever the tap raises, which `_run` logs
         if waiting and not any(transport.queued() for transport in transports):
             self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room
 

@@ -55,6 +55,12 @@ class DeliveryTapTest(ProducerCase):
         self.tapped.publish("t", [b"b"])
         self.assertEqual([2], list(self.assert_counted_as_logged().values()))
 
+    def test_a_tap_that_raises_costs_no_outcome(self):
+        self.tap.add = self.fail
+        self.assertTrue(self.tapped.publish("t", [b"a", b"b"]).ok)
+        self.tapped.send("t", b"c")
+        self.assertEqual(1, self.tapped.flush().delivered_count)
+
     def test_each_producer_has_a_tap_of_its_own(self):
         other = Tap()
         self.producer(tap=lambda: other).publish("t", [b"a", b"b"])
