@@ -33,7 +33,7 @@ Environment:
   XDG_CACHE_HOME    the cache (default ~/.cache); monasca-common/stestr holds the times that distribute the tests
 
 Needs Python 3.11 or newer with its headers, a C compiler, bash and git; the functional tests need Java 17 or newer,
-influxd, Chromium, and prometheus with promtool. As root on Debian, it installs the missing ones.
+influxd, Chromium, nginx, and prometheus with promtool. As root on Debian, it installs the missing ones.
 EOF
 }
 
@@ -87,7 +87,9 @@ install_programs() {
     command -v influxd >/dev/null || packages+=(influxdb)
     command -v chromium >/dev/null || packages+=(chromium)
     command -v promtool >/dev/null || packages+=(prometheus)
+    command -v nginx >/dev/null || packages+=(nginx-light)
     install_packages "${packages[@]}"
+    [[ " ${packages[*]} " != *" nginx-light "* ]] || service nginx stop >/dev/null 2>&1 || true  # its package starts one
 }
 
 # Half of the time that a JVM takes to start; without Java, or if it fails, they start as they are.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts over open connections with one request in flight on each.
+"""Posts over open connections with one request in flight on each. A connection that the server closes is opened again.
 
 Standard library only, and little work per request, because it shares the machine with the server that it measures.
 """
@@ -31,13 +31,17 @@ def _seconds(load: Load) -> float:
     head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n"
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     waiting, clock = selectors.EpollSelector(), time.perf_counter
-    clients = [socket.create_connection(("127.0.0.1", load.port)) for _ in range(load.connections)]
-    answered = 0
-    began = clock()
-    for client in clients:
+
+    def connected() -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", load.port))
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         waiting.register(client, selectors.EVENT_READ)
-        client.sendall(request)
+        return client
+
+    answered = 0
+    began = clock()
+    for _ in range(load.connections):
+        connected().sendall(request)
     left = load.requests - load.connections
     while answered < load.requests:
         events = waiting.select(_PATIENCE_SECONDS)
@@ -50,12 +54,16 @@ def _seconds(load: Load) -> float:
             if not answer.startswith(b"HTTP/1.1 204") or not answer.endswith(b"\r\n\r\n"):
                 raise RuntimeError(f"answered {answer[:200]!r}")
             answered += 1
+            if b"\r\nConnection: close\r\n" in answer:
+                waiting.unregister(client)
+                client.close()
+                client = connected()
             if left > 0:
                 left -= 1
                 client.sendall(request)
     seconds = clock() - began
-    for client in clients:
-        client.close()
+    for key in list(waiting.get_map().values()):
+        key.fileobj.close()
     return seconds
 
 

@@ -39,10 +39,10 @@ def measure(job: Job, command: Sequence[str], port: int, environment: dict[str, 
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
-            _wait_until_listening(server, port)
-            _serve(Load(port, PATH, body, job.threads, _WARM_REQUESTS))
+            wait_until_listening(server, port)
+            serve(Load(port, PATH, body, job.threads, _WARM_REQUESTS))
             before = cpu_seconds(server.pid)
-            seconds = _serve(Load(port, PATH, body, job.threads, requests))
+            seconds = serve(Load(port, PATH, body, job.threads, requests))
             used = cpu_seconds(server.pid) - before
         finally:
             server.terminate()
@@ -66,7 +66,7 @@ def _metric(number: int) -> dict[str, Any]:
     }
 
 
-def _serve(load: Load) -> float:
+def serve(load: Load) -> float:
     command = [sys.executable, "-m", "benchmarks.api.http_load", json.dumps(asdict(load))]
     done = subprocess.run(
         command, cwd=Path(__file__).parent.parent.parent, capture_output=True, text=True, check=False, timeout=600
@@ -76,7 +76,7 @@ def _serve(load: Load) -> float:
     return float(done.stdout)
 
 
-def _wait_until_listening(server: subprocess.Popen[bytes], port: int) -> None:
+def wait_until_listening(server: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + _SECONDS
     while True:
         if server.poll() is not None or time.monotonic() > deadline:

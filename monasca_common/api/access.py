@@ -25,17 +25,10 @@ import msgspec
 from oslo_context.context import RequestContext, get_current
 
 from monasca_common.api import problems
+from monasca_common.api.body import discard
 from monasca_common.api.limits import Environ, StartResponse, WsgiApp
-from monasca_common.api.notes import (
-    ANSWER_IS_KNOWN,
-    COUNTS,
-    HEADER_ALONE,
-    NO_MESSAGES,
-    TENANT,
-    MessageCounts,
-    reason_of,
-)
-from monasca_common.api.routes import OTHER, Routes, method_of
+from monasca_common.api.notes import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
+from monasca_common.api.routes import Routes, method_of
 from monasca_common.kafka.errors import ConfigurationError
 
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
@@ -136,10 +129,6 @@ class Access:
         finally:
             del self._in_flight[request_id]
             context.request_id = context.global_request_id = context.project_id = None
-        if HEADER_ALONE in environ:
-            if not 400 <= status < 500:
-                return body  # which is not sent: another is made when the body is there
-            environ[ANSWER_IS_KNOWN] = True
         self._served.append(
             Served(
                 self._now(),
@@ -156,17 +145,7 @@ class Access:
                 reason_of(environ, status),
             )
         )
-        return body
-
-    def refused(self, client: str, status: int, reason: str) -> str:
-        """Note what its server refused before it was a request; returns the id for the answer."""
-        request_id = new_request_id()
-        if not self._due:
-            self._flush_soon()
-        self._served.append(
-            Served(self._now(), request_id, "", client, "", OTHER, OTHER, status, 0, 0.0, NO_MESSAGES, reason)
-        )
-        return request_id
+        return _RefusedAnswer(body, environ) if status >= 400 else body
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> list[bytes]:
         """The whole body, also where the application fails."""
@@ -226,6 +205,18 @@ class Access:
         self.flush()
         if self._handler is not None:
             self._handler.close()
+
+
+class _RefusedAnswer(list[bytes]):
+    """An answer whose server calls `close` after it is sent. The rest of the request's body is read then: a connection
+    that is closed before is reset, and its client, or the proxy, may lose the answer."""
+
+    def __init__(self, body: list[bytes], environ: Environ) -> None:
+        super().__init__(body)
+        self._environ = environ
+
+    def close(self) -> None:
+        discard(self._environ)
 
 
 def log_handler(where: str) -> logging.Handler | None:

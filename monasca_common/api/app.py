@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import falcon
@@ -18,7 +18,7 @@ from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.documents import AlarmsContext, of_alarms
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
-from monasca_common.api.notes import HEADER_ALONE, Reason
+from monasca_common.api.notes import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.posting import PostContext
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
@@ -76,7 +76,7 @@ def make_app(
     else:
         assert conf is not None, "authentication needs its configuration"
         middleware = auth.Authorization(conf)
-    app: Any = _DescribedApp(middleware=[middleware, _Paths(), _HeaderAlone()])
+    app: Any = _DescribedApp(middleware=[middleware, _Paths()])
     app.req_options.strip_url_path_trailing_slash = True
     app.set_error_serializer(serialize_error)
     app.add_error_handler(Exception, _failed)
@@ -158,16 +158,6 @@ class _Paths:
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if "\0" in request.path:
             raise not_found("nothing here has a NUL character (%00) in its path: correct it")
-
-
-class _HeaderAlone:
-    """Falcon middleware: a request whose body has not come is refused if it can be, and nothing else is done."""
-
-    def process_resource(
-        self, request: falcon.Request, response: falcon.Response, _resource: object, _parameters: Mapping[str, str]
-    ) -> None:
-        if HEADER_ALONE in request.env:
-            response.complete = True
 
 
 class _NoReader:

@@ -16,7 +16,6 @@ import falcon
 from oslo_config import cfg
 from oslo_policy import policy
 
-from monasca_common.api.limits import Environ
 from monasca_common.api.notes import note_tenant
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.api.resources.logs import PATH as LOGS
@@ -63,11 +62,6 @@ def check(conf: cfg.ConfigOpts) -> None:
 def list_rules() -> list[policy.RuleDefault]:
     """The rules, read by oslo.policy's generator of sample files."""
     return list(_RULES)
-
-
-def has_token(environ: Environ) -> bool:
-    """Whether there is one at all; without one, the answer is 401 whatever else is sent."""
-    return "HTTP_X_AUTH_TOKEN" in environ or "HTTP_X_STORAGE_TOKEN" in environ
 
 
 class NoAuthentication:

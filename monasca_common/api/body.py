@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import zlib
@@ -23,7 +24,7 @@ _ANY_RATIO_BYTES = 64 * 1024
 _MOST_GZIP_MEMBERS = 1000
 # How many times larger a body may become: measurements shrink 5 to 50 times.
 _MOST_GZIP_RATIO = 100
-BODY_SECONDS = 10.0  # of a client, from the end of the header on
+_BODY_SECONDS = 10.0  # of a client, from the end of the header on
 _SLICE_BYTES = 16 * 1024
 _ZEROS = re.compile(rb"\0*")
 
@@ -44,6 +45,16 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
         )
     body = _read(request.env, settings)
     return decompressed(body, settings) if encoding.endswith("gzip") else body
+
+
+def discard(environ: dict[str, Any]) -> None:
+    """Read the rest of a body that nobody needs, to its end or for some seconds, if its server marks the end."""
+    if not environ.get("wsgi.input_terminated"):
+        return
+    deadline = time.monotonic() + _BODY_SECONDS
+    with contextlib.suppress(Exception):  # servers have error types of their own; each of them ends the connection
+        while environ["wsgi.input"].read(_PIECE_BYTES) and time.monotonic() < deadline:
+            pass
 
 
 def _check_type(request: falcon.Request, *, required: bool) -> None:
@@ -89,7 +100,7 @@ def _content_length(environ: dict[str, Any]) -> int | None:
 
 def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> bytes:
     """Raises `Problem` as soon as too much has come or too much time has passed."""
-    deadline = time.monotonic() + BODY_SECONDS
+    deadline = time.monotonic() + _BODY_SECONDS
     limit = settings.max_body_bytes if length is None else length
     pieces: list[bytes] = []
     size = 0
@@ -165,5 +176,5 @@ def _too_slow() -> Problem:
     return Problem(
         408,
         "Request Timeout",
-        f"the body did not come within {BODY_SECONDS:g} s: send it again; nothing of it was taken",
+        f"the body did not come within {_BODY_SECONDS:g} s: send it again; nothing of it was taken",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much at once: requests in flight, and nothing queued behind them.
 
-The server has more threads than requests may be in flight (`threads_of`), so that one too many finds a thread that
-says no, and some for health alone.
+The server has more threads than requests may be in flight (`threads_of`). One request too many finds a thread that
+refuses it, and health a thread that answers it, while all others wait for Kafka or a database.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-# Threads beyond those that wait: they answer 503 meanwhile.
-_SPARE_THREADS = 8
-#: Threads for what is in `ALWAYS_SERVED` and nothing else.
-HEALTH_THREADS = 4
+# Threads in addition to those that wait: they answer health, and 503, within some milliseconds.
+_SPARE_THREADS = 12
 
 #: Paths that are served whatever else is in flight.
 ALWAYS_SERVED = frozenset({"/healthcheck", "/healthz", "/readyz", "/metrics", "/v2.0", "/v2.0/", "/", ""})

@@ -12,9 +12,6 @@ from oslo_context.context import get_current
 TENANT = "monasca.tenant"
 COUNTS = "monasca.counts"
 REASON = "monasca.reason"
-# Of a request whose body has not come: it is refused if no body can change that (401, 403, 404), and nothing is done.
-HEADER_ALONE = "monasca.header_alone"
-ANSWER_IS_KNOWN = "monasca.answer_is_known"
 
 
 class MessageCounts(NamedTuple):
@@ -36,7 +33,6 @@ class Reason(StrEnum):
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not_found"
-    HEADER_TOO_SLOW = "header_too_slow"
     BODY_TOO_SLOW = "body_too_slow"
     CONFLICT = "conflict"
     TOO_LARGE = "too_large"

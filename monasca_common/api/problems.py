@@ -120,11 +120,9 @@ def error_body(code: int, title: str, message: str, **details: Any) -> dict[str,
     return {"error": {"code": code, "title": title, "message": message, **details}}
 
 
-def failed(environ: Mapping[str, Any], error: Exception, request_id: str = "") -> bytes:
-    """Log an exception that nobody foresaw; returns the body of the 500 that answers it. ``request_id``: where the
-    context, from which the log has it, is over."""
-    of_request = f" ({request_id})" if request_id else ""
-    LOG.error("%s %s failed%s", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""), of_request, exc_info=error)
+def failed(environ: Mapping[str, Any], error: Exception) -> bytes:
+    """Log an exception that nobody foresaw; returns the body of the 500 that answers it."""
+    LOG.error("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""), exc_info=error)
     message = "the request failed; the log of the API says why"
     return msgspec.json.encode(error_body(500, HTTPStatus(500).phrase, message))
 

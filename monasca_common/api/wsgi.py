@@ -4,7 +4,7 @@
 It is made at the first request, by the process that serves it, so that a server may import it and fork afterwards.
 Configuration files come from the environment variable ``MONASCA_API_CONFIG_FILES`` (separated by colons), or from
 where oslo.config looks for ``monasca-api.conf`` (/etc/monasca and others). The server's own threads bound how many
-requests are under way: give it three and a quarter times as many as ``[api] max_in_flight``, and 8 more.
+requests are under way: give it three and a quarter times as many as ``[api] max_in_flight``, and 12 more.
 """
 
 from __future__ import annotations

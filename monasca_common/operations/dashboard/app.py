@@ -367,7 +367,10 @@ def _form_of(request: falcon.Request) -> dict[str, str]:
         raise falcon.HTTPUnsupportedMediaType(title="This is not a form")
     if request.content_length is None or request.content_length > _MAX_FORM_BYTES:
         raise falcon.HTTPContentTooLarge(title="This form is too long")
-    text = request.bounded_stream.read(_MAX_FORM_BYTES).decode(errors="replace")
+    try:
+        text = request.bounded_stream.read(_MAX_FORM_BYTES).decode(errors="replace")
+    except OSError:
+        raise falcon.HTTPError(falcon.HTTP_408, title="This form did not come in time") from None
     fields = falcon.uri.parse_query_string(text, keep_blank=True)
     return {name: value[:_MAX_FIELD] for name, value in fields.items() if isinstance(value, str)}
 

@@ -335,6 +335,7 @@ class ScriptTest(base.BaseTestCase):
         "java",
         "influxd",
         "chromium",
+        "nginx",
         "promtool",
     )
 

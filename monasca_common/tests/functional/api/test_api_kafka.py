@@ -369,3 +369,21 @@ class TestFrozen(ApiProcessCase):
         self.assertLess(grown, 50_000_000)
         self.cluster.nodes[0].thaw()
         self.wait_until(lambda: api.post(metric("after"))[0] == 204)
+
+    # Rule 50
+    def test_health_is_answered_while_every_place_waits_for_kafka(self):
+        api = self.api(api=["max_in_flight = 4", "publish_timeout_seconds = 4"])
+        self.wait_until(lambda: api.post(metric("warm"))[0] == 204)
+        self.cluster.nodes[0].freeze()
+        answers, taken = [], []
+        body = json.dumps([metric()]).encode()
+        posts = threading.Thread(target=lambda: answers.extend(self.flood(api, body, 40, seconds=2.0)))
+        posts.start()
+        while posts.is_alive():
+            began = time.monotonic()
+            self.assertEqual(200, api.request("GET", "/healthz")[0])
+            taken.append(time.monotonic() - began)
+            time.sleep(0.02)
+        self.assertGreater(sum(unknown > 0 for _, _, unknown in answers), 0)  # some waited for Kafka
+        self.assertGreaterEqual(len(answers), 40)
+        self.assertLess(max(taken), 1.0)

@@ -1,159 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that send slowly, or nothing, or too much: they cost the others nothing, and end when their time is over."""
+"""Clients that send slowly, or nothing, or too much, to an API behind nginx: the others are served as before."""
 
-import contextlib
-import resource
-import selectors
+import json
 import socket
+import ssl
 import sys
 import time
+import urllib.request
 
-from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
+from monasca_common.tests.functional.api import slow_clients
+from monasca_common.tests.functional.api.api_case import METRICS, metric
+from monasca_common.tests.functional.api.proxied_case import ProxiedCase
+from monasca_common.tests.functional.api.slow_clients import SlowClients
+from monasca_common.tests.functional.api.test_api_keystone import KeystoneCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
-from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.periodic import periodic
 
 SLOW = 1000
-ROUNDS = 10
-# A request takes some ms beside them, and a second on a machine that is busy. With threads that read from
-# connections it took as long as the slow clients had, ten minutes here.
-MOST_SECONDS = 60.0
+WITHOUT_TOKEN = 100
+ATTACK_SECONDS = 15.0  # longer than nginx waits for a header, and for a piece of a body
+MOST_SECONDS = 1.0
+KINDS = (slow_clients.SILENT, slow_clients.HEADER, slow_clients.BODY, slow_clients.CHUNKED)
 
 
-def api_with_time(seconds):
-    """The command whose clients have this time for a header, and for a body."""
-    times = ("monasca_common.api.server._HEADER_SECONDS", "monasca_common.api.body.BODY_SECONDS")
-    return [*command_with(dict.fromkeys(times, seconds)), "api"]
-
-
-LONG = api_with_time(600.0)
-
-HEADER = b"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\nX-Auth-Token: a\r\nContent-Type: application/json\r\n"
-BODY = HEADER + b"Content-Length: 100000\r\n\r\n["
-CHUNKED = HEADER + b"Transfer-Encoding: chunked\r\n\r\nffff\r\n["
-
-
-class SlowClientsCase(ApiProcessCase):
-    def setUp(self):
-        super().setUp()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.assertGreater(hard, 2 * SLOW, "these tests need more open files: raise the hard limit (ulimit -Hn)")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * SLOW), hard))
-        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-
-    def slow_client(self, api, begin):
-        client = socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_SECONDS)
-        self.addCleanup(client.close)
-        client.sendall(begin)
-        return client
-
-    def ended(self, clients):
-        """What each was told, once all are ended; until then each sends a byte now and then."""
-        told = dict.fromkeys(clients, b"")
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        with selectors.DefaultSelector() as open_ones:
-            for client in clients:
-                open_ones.register(client, selectors.EVENT_READ)
-            while open_ones.get_map():
-                self.assertLess(time.monotonic(), deadline, f"{len(open_ones.get_map())} clients are not ended")
-                for key, _ in open_ones.select(0.2):
-                    part = b""
-                    with contextlib.suppress(ConnectionResetError):
-                        part = key.fileobj.recv(65_536)
-                    told[key.fileobj] += part
-                    if not part:
-                        open_ones.unregister(key.fileobj)
-                for key in list(open_ones.get_map().values()):
-                    with contextlib.suppress(OSError):
-                        key.fileobj.send(b"a")
-        return told.values()
-
-
-class TestSlowClients(SlowClientsCase):
-    # Rule 50
-    def test_a_thousand_of_every_kind_leave_health_and_posts_as_they_are(self):
-        api = self.api(api=["max_in_flight = 8"], command=LONG)
-        self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # everything is open by now
+class AttackedCase(ProxiedCase):
+    def assert_served_beside(self, api, counts, headers):
+        """Health, and posts with these headers, are answered within a second while slow clients come and go."""
+        port = self.proxy(api).port
+        self.wait_until(lambda: self.ask(port, "POST", METRICS, metric("warm"), headers)[0] == 204)
         (worker,) = api.workers()
-        sending = [self.slow_client(api, kind) for kind in (HEADER, BODY, CHUNKED) for _ in range(SLOW // 5)]
-        silent = [self.slow_client(api, b"") for _ in range(SLOW // 5)]
-        idle = [self.slow_client(api, b"GET /v2.0 HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(SLOW // 5)]
-        self.wait_until(lambda: worker.num_fds() > SLOW)
-        taken = []
-        for _ in range(ROUNDS):
-            for client in sending:
-                client.send(b"a")
-            for ask in (lambda: api.request("GET", "/healthcheck"), lambda: api.post(metric())):
-                began = time.monotonic()
-                self.assertIn(ask()[0], (200, 204))
-                taken.append(time.monotonic() - began)
-        sys.stderr.write(f"beside {SLOW} slow clients the slowest of {len(taken)} requests took {max(taken):.3f} s\n")
+        slow = self.useFixture(SlowClients(port, counts))
+        self.assertTrue(slow.all_connected.wait(PATIENCE_SECONDS))
+        taken, end = [], time.monotonic() + ATTACK_SECONDS
+        while time.monotonic() < end:
+            for status, method, path, body in ((200, "GET", "/healthcheck", None), (204, "POST", METRICS, metric())):
+                answered, text, seconds = self.ask(port, method, path, body, headers)
+                self.assertEqual(status, answered, text)
+                taken.append(seconds)
+            time.sleep(0.05)
+        sys.stderr.write(
+            f"beside {sum(counts.values())} slow clients, which came back {slow.reconnections} times, the slowest of "
+            f"{len(taken)} requests took {max(taken):.3f} s\n"
+        )
         self.assertLess(max(taken), MOST_SECONDS)
         self.assertEqual([worker.pid], [each.pid for each in api.workers()])
-        self.assertEqual([], [client for client in sending + silent if not self.is_open(client)])  # they were there
-        self.assertEqual({b"HTTP/1.1 200 OK"}, {client.recv(4096).split(b"\r\n")[0] for client in idle})
 
-    def is_open(self, client):
-        client.setblocking(False)
-        try:
-            return client.recv(1) != b""
-        except BlockingIOError:
-            return True
+
+class TestSlowClients(AttackedCase):
+    # Rule 50
+    def test_a_thousand_leave_health_and_posts_as_they_are(self):
+        api = self.api(api=["max_in_flight = 8"])
+        self.assert_served_beside(api, dict.fromkeys(KINDS, SLOW // len(KINDS)), {})
+
+
+@periodic("a real Keystone; TestSlowClients has all other clients")
+class TestSlowClientsWithoutToken(AttackedCase, KeystoneCase):
+    # Rule 50
+    def test_they_leave_posts_with_a_token_as_they_are(self):
+        token = self.keystone.token("writer", "observed")
+        counts = {**dict.fromkeys(KINDS, SLOW // len(KINDS)), slow_clients.WITHOUT_TOKEN: WITHOUT_TOKEN}
+        self.assert_served_beside(self.served, counts, {"X-Auth-Token": token})
+
+
+class TestProxy(ProxiedCase):
+    """What nginx refuses itself, and how the API's own answers come through it."""
 
     # Rule 51
-    def test_their_time_is_over_whatever_they_send(self):
-        api = self.api(command=api_with_time(1.0))
-        clients = [self.slow_client(api, kind) for kind in (HEADER, BODY, CHUNKED) for _ in range(20)]
-        silent = self.slow_client(api, b"")
-        answers = {answer.split(b"\r\n")[0] for answer in self.ended(clients)}
-        # On a very slow machine, one may have sent nothing of its request in time, and is told nothing.
-        self.assertEqual({b"HTTP/1.1 408 Request Timeout"}, answers - {b""})
-        self.assertEqual(b"", silent.recv(1))
-        # A second is all that this one has, too, and on a busy machine it may be late itself.
-        self.wait_until(lambda: api.post(metric())[0] == 204, "a post in time")
-        self.assertEqual(0, api.stop())
-        self.assertRegex(api.text(), "connections ended early .*: .*a body took too long")
+    def test_a_slow_header_and_a_slow_body_end(self):
+        proxy = self.proxy(self.api(), client_header_timeout="1s", client_body_timeout="1s")
+        clients = []
+        for beginning in KINDS:
+            client = socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)
+            self.addCleanup(client.close)
+            client.sendall(beginning)
+            clients.append(client)
+        answers = [client.recv(4096)[:12] for client in clients]
+        self.assertEqual([b"", b""], answers[:2])
+        self.assertLessEqual(set(answers[2:]), {b"HTTP/1.1 408", b""})
 
-
-@periodic("the unit tests of the connections answer early")
-class TestEarlyAnswers(SlowClientsCase):
-    # Rule 52
-    def test_a_body_that_is_too_large_is_answered_to_who_still_sends_it(self):
-        api = self.api(api=["max_body_bytes = 1000000"])
-        for length in (b"Content-Length: 20000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1312d00\r\n"):
-            client = self.slow_client(api, HEADER + length + b" " * 20_000_000)
-            answer = client.recv(65_536)
-            self.assertEqual((b"413", True), (answer.split()[1], b'"code":413' in answer))
-            self.assertEqual(b"", client.recv(1))
-
-    def test_what_reaches_no_resource_is_answered_in_json_whatever_it_is(self):
+    def test_an_address_has_a_bounded_number_of_requests_in_progress(self):
         api = self.api()
-        for bad in (b"FROB / HTTP/1.1\r\n\r\n", HEADER + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n"):
-            client = self.slow_client(api, bad)
-            answer = client.recv(65_536)
-            self.assertEqual((b"400", True), (answer.split()[1], b'{"error":{"code":400' in answer))
-            self.assertEqual(b"", client.recv(1))
-        self.assertEqual(404, api.post(b" " * 1_000_000, path="/nowhere")[0])
-        status, _, body = api.request("GET", "/v2.0", headers={"SCRIPT_NAME": "/elsewhere", "Script-Name": "/x"})
-        self.assertEqual((200, f"http://127.0.0.1:{api.port}/v2.0"), (status, body["links"][0]["href"]))
+        proxy = self.proxy(api, limit_conn="monasca_clients 5")
+        slow = self.useFixture(SlowClients(proxy.port, {slow_clients.BODY: 5 * 50}))
+        self.assertTrue(slow.all_connected.wait(PATIENCE_SECONDS))
 
+        def status(source):
+            with socket.create_connection(("127.0.0.1", proxy.port), PATIENCE_SECONDS, (source, 0)) as client:
+                client.sendall(b"GET /v2.0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return client.makefile("rb").read()
 
-class TestOpenFiles(SlowClientsCase):
-    FILES = 300
+        self.wait_until(lambda: status("127.0.1.1").startswith(b"HTTP/1.1 429"))
+        self.assertIn(b'{"error":{"code":429', status("127.0.1.1"))
+        self.assertTrue(status("127.0.0.9").startswith(b"HTTP/1.1 200"))
 
-    def test_where_files_are_few_so_are_connections_and_it_says_so(self):
-        api = self.api(command=["bash", "-c", f'ulimit -n {self.FILES} && exec "$@"', "-", *LONG])
-        self.assertIn(f"{self.FILES} open files, which allows 44 connections", api.text())
-        clients = [self.slow_client(api, HEADER) for _ in range(self.FILES)]
-        self.assertEqual(204, api.post(metric())[0])
-        self.wait_until(lambda: sum(self.is_over(client) for client in clients) >= self.FILES - 44)
-        self.assertNotIn("no more connections can be accepted", api.text())
+    # Rule 52
+    def test_a_refused_body_of_any_size_has_its_answer_in_json(self):
+        proxy = self.proxy(self.api())
+        for body, path, expected in (
+            (b" " * 6_000_000, METRICS, 413),
+            (b" " * 4_000_000, "/nowhere", 404),
+            (b" " * 4_000_000, METRICS, 400),
+        ):
+            for _ in range(10):
+                status, text, _ = self.ask(proxy.port, "POST", path, body)
+                self.assertEqual((expected, expected), (status, json.loads(text)["error"]["code"]))
 
-    def is_over(self, client):
-        client.setblocking(False)
-        try:
-            return client.recv(1) == b""
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            return True
+    def test_links_have_the_scheme_of_the_client(self):
+        proxy = self.proxy(self.api())
+        trusting = ssl.create_default_context(cafile=str(proxy.ca_file))
+        for url, context in (
+            (f"http://127.0.0.1:{proxy.port}/v2.0", None),
+            (f"https://127.0.0.1:{proxy.tls_port}/v2.0", trusting),
+        ):
+            for headers in ({}, {"X-Forwarded-Proto": "gopher", "X-Forwarded-Ssl": "on"}):
+                request = urllib.request.Request(url, headers=headers)
+                with urllib.request.urlopen(request, context=context, timeout=PATIENCE_SECONDS) as answer:
+                    self.assertEqual(url, json.load(answer)["links"][0]["href"])
+
+    def test_an_api_that_is_away_is_503_in_json(self):
+        api = self.api()
+        proxy = self.proxy(api)
+        self.assertEqual(0, api.stop())
+        status, text, _ = self.ask(proxy.port, "POST", METRICS, metric())
+        self.assertEqual((503, 503), (status, json.loads(text)["error"]["code"]))

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard as it is started, without a Kafka that answers: TLS, logins, slow clients, its end."""
+"""The dashboard as it is started, without a Kafka that answers: TLS, logins, its end."""
 
-import contextlib
 import http.client
 import json
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlencode
@@ -200,41 +196,6 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         status, _, text = self.page_of(headers)
         self.assertEqual((200, True), (status, "ada" in text))
         self.assertNotIn("token-of-ada", text)
-
-    def test_clients_that_send_half_a_request_or_reconnect_hold_up_nobody(self):
-        self.start(login="none")
-        over = threading.Event()
-
-        def reconnect(text):
-            with contextlib.ExitStack() as stack:
-                slow = deque(maxlen=60)
-                while not over.wait(0.01):
-                    slow.append(stack.enter_context(socket.create_connection(("127.0.0.1", self.port))))
-                    with contextlib.suppress(OSError):  # others of this address end it
-                        slow[-1].sendall(text)
-
-        threads = [threading.Thread(target=reconnect, args=(text,)) for text in (b"GET / HTTP/1.1\r\nHost: 127", b"")]
-        for thread in threads:
-            thread.start()
-            self.addCleanup(thread.join)
-        self.addCleanup(over.set)
-        time.sleep(1)  # more connections than there are threads
-        for _ in range(5):
-            began = time.monotonic()
-            self.assertEqual(200, self.ask("GET", "/")[0])
-            self.assertLess(time.monotonic() - began, 5)
-
-    def test_many_slow_addresses_do_not_delay_another(self):
-        self.start(login="none")
-        for last in range(2, 26):
-            for _ in range(8):
-                source = (f"127.0.0.{last}", 0)
-                slow = socket.create_connection(("127.0.0.1", self.port), source_address=source)
-                self.addCleanup(slow.close)
-                slow.sendall(b"GET / HTTP/1.1\r\nHost: 127")
-        began = time.monotonic()
-        self.assertEqual(200, self.ask("GET", "/")[0])
-        self.assertLess(time.monotonic() - began, 5)
 
     @periodic("it starts a server for each setting")
     def test_what_is_not_safe_does_not_start(self):

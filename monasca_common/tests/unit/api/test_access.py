@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import io
 import json
 import logging
 import os
@@ -35,6 +36,14 @@ class Written(logging.Handler):
     @property
     def lines(self):
         return [json.loads(line) for record in self.records for line in record.splitlines()]
+
+
+def answering(status):
+    def app(_environ, start_response):
+        start_response(status, [("Content-Type", "text/plain")])
+        return [b"x"]
+
+    return app
 
 
 class AccessCase(base.BaseTestCase):
@@ -123,15 +132,17 @@ class TestLine(AccessCase):
         self.serve = lambda environ: note_reason(environ, Reason.KAFKA)
         self.assertNotIn("reason", self.get()[1])
 
-    def test_what_its_server_refuses_has_a_line_and_an_id(self):
-        request_id = self.access.refused("10.0.0.7", 408, Reason.HEADER_TOO_SLOW)
-        self.access.flush()
-        (line,) = self.written.lines
-        self.assertRegex(request_id, REQUEST_ID)
-        self.assertEqual(
-            [request_id, "10.0.0.7", "other", "other", 408, "header_too_slow"],
-            [line[name] for name in ("request_id", "client", "method", "route", "status", "reason")],
-        )
+    def test_the_rest_of_a_refused_body_is_read_after_the_answer_is_sent(self):
+        self.serve = lambda _environ: None
+        for status, left in (("404 Not Found", b""), ("204 No Content", b"body")):
+            stream = io.BytesIO(b"body")
+            environ = testing.create_environ(method="POST") | {"wsgi.input": stream, "wsgi.input_terminated": True}
+            access = Access(answering(status), Routes([]), lambda *_: False)
+            self.addCleanup(access.close)
+            answer = access(environ, lambda *_: None)
+            self.assertEqual(0, stream.tell())
+            getattr(answer, "close", lambda: None)()
+            self.assertEqual(left, stream.read())
 
     def test_a_body_that_is_no_list_is_measured_and_closed(self):
         class Body:

@@ -4,9 +4,13 @@ import io
 import json
 import zlib
 
+import falcon
+from falcon import testing
 from gunicorn.http.errors import InvalidChunkSize
 
 from monasca_common.api import body
+from monasca_common.api.problems import Problem
+from monasca_common.api.settings import ApiSettings
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
 METRICS = "/v2.0/metrics"
@@ -53,8 +57,9 @@ class TestSizes(ApiCase):
 
     def test_a_body_without_length_is_counted_while_it_is_read(self):
         stream = Sparing(b" " * 100 * LIMIT)
-        self.assertEqual(413, self.chunked(stream).status_code)
-        self.assertEqual(LIMIT + 1, stream.taken)
+        request = falcon.Request({**testing.create_environ(), "wsgi.input": stream, "wsgi.input_terminated": True})
+        refused = self.assertRaises(Problem, body.read_json_body, request, ApiSettings(max_body_bytes=LIMIT))
+        self.assertEqual((413, LIMIT + 1), (refused.status_code, stream.taken))
 
     def test_a_body_without_length_is_taken_to_its_end(self):
         self.assertEqual(204, self.chunked(io.BytesIO(json.dumps(metric()).encode())).status_code)

@@ -118,8 +118,8 @@ class TestPlaces(base.BaseTestCase):
         self.assertEqual(Places(posts=4, others=1, of_topic=2, own_of_topic=1), places_of(ApiSettings(max_in_flight=2)))
 
     def test_who_waits_for_keystone_takes_no_thread_of_a_request(self):
-        self.assertEqual(8 + 96 + 32 + 64, threads_of(ApiSettings(max_in_flight=64)))
-        self.assertEqual(8 + 96 + 32, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
+        self.assertEqual(12 + 96 + 32 + 64, threads_of(ApiSettings(max_in_flight=64)))
+        self.assertEqual(12 + 96 + 32, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
 
 
 class TestOrder(ApiCase):

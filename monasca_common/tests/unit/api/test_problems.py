@@ -2,7 +2,6 @@
 import json
 
 from monasca_common.api.access import Access
-from monasca_common.api.http_messages import HttpRequest, answer_of
 from monasca_common.api.routes import Routes
 from monasca_common.storage.errors import (
     NotSupported,
@@ -38,7 +37,7 @@ class TestOfStorage(ApiCase, SqliteTestCase):
             self.assertEqual(retry, "retry-after" in result.headers)
             self.assertNotIn("db.internal", result.text)
 
-    def test_what_nobody_foresaw_is_logged_and_answered_alike_by_every_layer(self):
+    def test_an_unforeseen_error_is_logged_and_answered_without_its_text(self):
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/x", "SERVER_PROTOCOL": "HTTP/1.1"}
 
         def failing(*_):
@@ -48,9 +47,7 @@ class TestOfStorage(ApiCase, SqliteTestCase):
         self.addCleanup(access.close)
         with self.assertLogs("monasca_common.api.problems", "ERROR") as logs:
             (within,) = access(dict(environ), lambda *_: None)
-            outside = answer_of(failing, HttpRequest(dict(environ), keep_alive=True), closes=False)
-        self.assertEqual(["GET /x failed"] * 2, [record.getMessage() for record in logs.records])
-        self.assertEqual(within, outside.data.partition(b"\r\n\r\n")[2])
+        self.assertEqual(["GET /x failed"], [record.getMessage() for record in logs.records])
         self.assertEqual("the request failed; the log of the API says why", json.loads(within)["error"]["message"])
         self.assertNotIn(b"told to nobody", within)
 

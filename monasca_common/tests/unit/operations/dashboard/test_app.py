@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages as a browser asks for them, without one: who may see what, forms, headers, errors."""
 
+import io
 import re
 import urllib.parse
 
@@ -249,3 +250,14 @@ class LoginTest(AppCase):
     def test_a_form_that_is_too_long_or_no_form_is_refused(self):
         self.assertEqual(413, self.post("/login", {"user": "x" * 9000}).status_code)
         self.assertEqual(415, self.browser.simulate_post("/login", body="{}").status_code)
+
+    def test_a_form_whose_client_falls_silent_is_408(self):
+        class Silent(io.BytesIO):
+            def read(self, size=-1):
+                raise BlockingIOError
+
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        extras = {"wsgi.input": Silent()}
+        self.assertEqual(
+            408, self.browser.simulate_post("/login", body="a", headers=headers, extras=extras).status_code
+        )

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nginx with the published configuration, before an API."""
+
+import contextlib
+import getpass
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import fixtures
+
+from monasca_common.devbroker import certificates
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+
+PUBLISHED = Path(__file__).parents[3] / "deploy" / "nginx" / "monasca-api.conf"
+MISSING = "no nginx is installed (Debian's package nginx-light)"
+
+_MAIN = """\
+user {user};
+worker_processes 1;
+daemon off;
+pid {folder}/pid;
+error_log {folder}/error.log;
+worker_rlimit_nofile 20000;
+events {{ worker_connections 10000; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/bodies;
+    proxy_temp_path {folder}/answers;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {folder}/monasca-api.conf;
+}}
+"""
+
+
+def program():
+    """The path of nginx; None if there is none."""
+    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+
+
+class Nginx(fixtures.Fixture):
+    """Serves ``port`` and, with TLS, ``tls_port`` before the API at ``api_port``. ``changes``: of directives by name,
+    for example times."""
+
+    def __init__(self, api_port, **changes):
+        self._api_port = api_port
+        self._changes = changes
+
+    def _setUp(self):
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.port, self.tls_port = free_ports(2)
+        certificates.issue(self.folder, [])
+        self.ca_file = self.folder / "ca.pem"
+        (self.folder / "monasca-api.conf").write_text(self._configuration())
+        main = self.folder / "nginx.conf"
+        main.write_text(_MAIN.format(folder=self.folder, user=getpass.getuser()))
+        with (self.folder / "stderr").open("wb") as log:
+            self._process = subprocess.Popen([program(), "-p", self.folder, "-c", main], stdout=log, stderr=log)
+        self.addCleanup(self._stop)
+        self._wait_until_listening()
+
+    def _configuration(self):
+        text = PUBLISHED.read_text()
+        changes = {
+            r"listen \[::\]:443 ssl;": "",
+            r"listen 443 ssl;": f"listen 127.0.0.1:{self.port}; listen 127.0.0.1:{self.tls_port} ssl;",
+            r"server 10\.0\.0\.11:8070": f"server 127.0.0.1:{self._api_port}",
+            r"server 10\.0\.0\.12:8070[^;]*;": "",
+            r"/etc/nginx/tls/monasca\.(pem|key)": f"{self.folder}/broker.pem",
+            **{rf"\b{name} [^;]+;": f"{name} {value};" for name, value in self._changes.items()},
+        }
+        for pattern, replacement in changes.items():
+            text, count = re.subn(pattern, replacement, text)
+            if not count:
+                raise AssertionError(f"{PUBLISHED} has no {pattern}")
+        return text
+
+    def _wait_until_listening(self):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"nginx does not start:\n{(self.folder / 'stderr').read_text()}")
+            time.sleep(0.05)
+
+    def _stop(self):
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(PATIENCE_SECONDS)
+
+    def errors(self):
+        return (self.folder / "error.log").read_text()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+import resource
+import socket
+from unittest import mock
+
+import fixtures
+from gunicorn.config import Config
+from gunicorn.http.message import Request
+from gunicorn.http.unreader import IterUnreader
+from oslotest import base
+
+from monasca_common.runtime import web_server
+from monasca_common.runtime.web_server import WebServer, WebServerLog, allowed_idle_connections
+
+_FILES = 100 + 1024 + 256
+
+
+class TestOptions(base.BaseTestCase):
+    def request(self, *headers):
+        cfg = WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20.4).cfg
+        head = "\r\n".join(["GET / HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+        return Request(cfg, IterUnreader([head]), ("127.0.0.1", 1))
+
+    def test_an_address_of_ipv6_is_in_brackets_and_times_follow_from_that_of_a_stop(self):
+        cfg = WebServer("test", "::1", 8070, threads=4, stop_seconds=40.4).cfg
+        self.assertEqual((["[::1]:8070"], 4, 40, 80), (cfg.bind, cfg.threads, cfg.graceful_timeout, cfg.timeout))
+
+    def test_a_proxy_on_this_host_names_the_scheme_by_one_header(self):
+        self.assertEqual("https", self.request("X-Forwarded-Proto: https").scheme)
+        self.assertEqual("http", self.request("X-Forwarded-Ssl: on", "X-Forwarded-Protocol: ssl").scheme)
+
+    def test_a_header_does_not_change_the_path(self):
+        names = [name for name, _ in self.request("SCRIPT_NAME: /elsewhere", "PATH_INFO: /x").headers]
+        self.assertEqual(["HOST"], names)
+
+    def test_a_long_token_is_taken(self):
+        token = "t" * 16_000
+        self.assertIn(("X-AUTH-TOKEN", token), self.request(f"X-Auth-Token: {token}").headers)
+
+
+class TestSilence(base.BaseTestCase):
+    def test_reading_from_a_silent_client_ends(self):
+        self.useFixture(fixtures.MockPatchObject(web_server, "_SILENT_SECONDS", 1))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            web_server._bound_silence(listener)
+            with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+                accepted.settimeout(None)
+                self.assertRaises(BlockingIOError, accepted.recv, 1)
+
+    def test_a_silent_client_is_not_logged_and_a_fault_is(self):
+        log = WebServerLog(Config())
+        with self.assertLogs("gunicorn.error", "ERROR") as logs:
+            for error in (BlockingIOError(), ValueError()):
+                try:
+                    raise error
+                except Exception:
+                    log.exception("%s", type(error).__name__)
+        self.assertEqual(["ValueError"], [record.getMessage() for record in logs.records])
+
+
+class TestOpenFiles(base.BaseTestCase):
+    """``limits``: soft and hard, of a system in which the soft one can be raised to the hard one."""
+
+    def allowed(self, *limits):
+        self.set = limits
+        with (
+            mock.patch.object(resource, "getrlimit", return_value=limits),
+            mock.patch.object(resource, "setrlimit", side_effect=lambda _which, given: setattr(self, "set", given)),
+        ):
+            return allowed_idle_connections(100)
+
+    def test_the_limit_is_raised_as_far_as_it_is_needed(self):
+        self.assertEqual((1024, (_FILES, 20_000)), (self.allowed(1024, 20_000), self.set))
+        self.assertEqual((1024, (_FILES, -1)), (self.allowed(1024, resource.RLIM_INFINITY), self.set))
+        self.assertEqual((1024, (9000, 9000)), (self.allowed(9000, 9000), self.set))
+        self.assertEqual((1024, (-1, -1)), (self.allowed(-1, -1), self.set))
+
+    def test_where_it_cannot_be_raised_there_are_fewer_connections_and_a_warning(self):
+        with self.assertLogs("monasca_common.runtime.web_server", "WARNING") as logs:
+            self.assertEqual((644, (1000, 1000)), (self.allowed(500, 1000), self.set))
+        for part in ("1000 open files", "644 idle connections", "LimitNOFILE", str(_FILES)):
+            self.assertIn(part, logs.output[0])
