@@ -182,7 +182,7 @@ REQUIRED = (
     Required("send-audited", 0.97, "send-uncounted"),
     Required("publish-audited", 0.98, "publish-uncounted"),
     Required("http-100", 0.7, "http-bare-100"),
-    Required("http-1", 0.8, "http-bare-1"),
+    Required("http-1", 0.65, "http-bare-1"),
     Required("consume", 1.1, "consume-bare"),
     Required("consume-confluent", 0.7, "consume-bare"),
     Required("processor", 0.9, "consume-bare"),
