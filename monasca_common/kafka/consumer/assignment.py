@@ -92,7 +92,8 @@ class Assignment:
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
         """The ends reached since the last call, of partitions that are still owned and were not sought elsewhere."""
         taken, self._new_ends = self._new_ends, set()
-        return {tp: OffsetAndEpoch(self._epochs[tp], self.ends[tp]) for tp in taken if tp in self.ends}
+        found = [(tp, self._epochs.get(tp), self.ends.get(tp)) for tp in taken]  # another thread may close it
+        return {tp: OffsetAndEpoch(epoch, end) for tp, epoch, end in found if epoch is not None and end is not None}
 
 
 class Positions:

@@ -426,6 +426,10 @@ class KafkaConsumer(RefusesOldArguments):
 
 def _as_partition(given: object) -> TopicPartition:
     """The partition that any pair of a topic and a number names."""
-    if not isinstance(given, tuple) or len(given) != 2 or not (isinstance(given[0], str) and isinstance(given[1], int)):
+    if (
+        not isinstance(given, tuple | list)
+        or len(given) != 2
+        or not (isinstance(given[0], str) and isinstance(given[1], int))
+    ):
         raise WrongType(f"a partition is a TopicPartition of a topic and a number, not {given!r}")
     return TopicPartition(*given)

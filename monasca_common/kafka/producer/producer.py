@@ -133,7 +133,7 @@ class KafkaProducer(RefusesOldArguments):
         self._reopening = threading.RLock()  # a close does not wait for it
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
-        self._transaction: Transaction | None = None  # the last one
+        self.open_transaction: Transaction | None = None
         self._table = Table(max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
         self._limits = TopicLimits(settings, self._table, open_transport, self._produce)
         self._clock = self._table.clock = self._limits.main.clock
@@ -181,7 +181,7 @@ class KafkaProducer(RefusesOldArguments):
         bulks: list[Bulk] = []  # of one message each, so that one that waits for room leaves the rest to others
         try:
             with _RETRYING:
-                for old in report.latest().values():
+                for old in dict.fromkeys(report.latest().values()):  # an id may be in a bulk twice
                     if old.is_worth_sending:
                         bulk = Bulk(self._table, old.bulk.topic, None)
                         bulks.append(bulk)
@@ -269,8 +269,7 @@ class KafkaProducer(RefusesOldArguments):
         and `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed meanwhile.
         """
         self._check("reopen")
-        if self._transaction is not None and self._transaction.is_open:
-            raise MisuseError("reopen while a transaction is open: leave its block first")
+        self._check_no_transaction()
         with self._reopening:
             main = self._limits.open_client()
             try:
@@ -281,7 +280,7 @@ class KafkaProducer(RefusesOldArguments):
                 raise
             LOG.warning("the producer goes on with another client; the last error: %s", self._table.last_error)
             with self._closing:
-                if self._closed:
+                if self._closed or self.open_transaction is not None:
                     self._limits.release((main,))
                 else:
                     self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
@@ -294,6 +293,7 @@ class KafkaProducer(RefusesOldArguments):
                         self._serving.start()
                     self._limits.release(before)
             self._check_open("reopen")
+            self._check_no_transaction()
 
     def transaction(self) -> Transaction:
         """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
@@ -301,8 +301,7 @@ class KafkaProducer(RefusesOldArguments):
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        self._transaction = Transaction(self, self._limits.main, self._limits.tap)
-        return self._transaction
+        return Transaction(self, self._limits.main, self._limits.tap)
 
     @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -517,6 +516,10 @@ class KafkaProducer(RefusesOldArguments):
     def _check_open(self, call: str) -> None:
         if self._closed:
             raise ClosedError(f"{call} on a producer that was closed")
+
+    def _check_no_transaction(self) -> None:
+        if self.open_transaction is not None:
+            raise MisuseError("reopen while a transaction is open: leave its block first")
 
 
 @atexit.register

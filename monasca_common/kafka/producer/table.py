@@ -598,11 +598,12 @@ class Table:
         bulk, for_flush = attempt.bulk, attempt.for_flush
         name = (bulk.topic, attempt.message_id or b"")
         to_call = [(listener, attempt) for listener in attempt.listeners]
+        is_known = self._by_id.get(name) is attempt
         attempt.error = error  # no call from here: no signal handler interrupts it; and a report may be made now
         attempt.outcome = outcome
         bulk.settled += 1
         bulk.size -= attempt.size
-        if self._by_id.get(name) is attempt:
+        if is_known:
             del self._by_id[name]
         self.due += to_call
         if outcome is _DELIVERED:

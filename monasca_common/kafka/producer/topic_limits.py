@@ -94,7 +94,7 @@ class TopicLimits:
         self._settings = settings
         self._open_transport = open_transport
         self._hand_over = hand_over
-        self._lock = threading.RLock()  # a signal handler that sends may interrupt its owner
+        self._lock = table.lock  # one for both: a signal handler that sends may interrupt its owner and needs both
         self._questions: dict[str, _Question] = {}
         self._requests = 0  # that are out
         self._paused = False

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from monasca_common.kafka.errors import (
+    ClosedError,
     FatalError,
     FencedError,
     RetriableError,
@@ -47,6 +48,7 @@ class TransactionalProducer(Protocol):
     """The part of a producer that a transaction uses; `KafkaProducer` has it."""
 
     settings: ProducerSettings
+    open_transaction: Transaction | None
 
     def send(
         self, topic: str, record: bytes | Record, *, key: bytes | None, on_delivery: DeliveryListener | None
@@ -70,7 +72,6 @@ class Transaction:
         self, producer: TransactionalProducer, transport: ProducerTransport, tap: DeliveryTap | None = None
     ) -> None:
         self._producer = producer
-        self.is_open = False
         self._tap = tap
         self._transport = transport
         self._seconds = producer.settings.transaction_timeout_seconds
@@ -108,7 +109,7 @@ class Transaction:
         self._transport.begin_transaction()
         if self._tap is not None:
             self._tap.begin()
-        self.is_open = True
+        self._producer.open_transaction = self
         return self
 
     def __exit__(
@@ -122,7 +123,7 @@ class Transaction:
                 self._commit_or_abort()
                 committed = True
         finally:
-            self.is_open = False
+            self._producer.open_transaction = None
             if self._tap is not None:
                 self._tap.end(committed=committed)
 
@@ -157,15 +158,24 @@ class Transaction:
         """A commit whose answer is late must be asked for again: it may already have happened."""
         clock = self._transport.clock
         deadline = clock.monotonic() + self._seconds
+        asked_before = False
         while True:
             try:
                 return self._transport.commit_transaction(max(0.1, deadline - clock.monotonic()))
             except RetriableError as late:
+                asked_before = True
                 if clock.monotonic() >= deadline:
                     raise FatalError(
                         f"no answer to the commit of a transaction within {self._seconds} s: whether it happened is "
                         "unknown; close the producer and open it again, which ends the transaction either way"
                     ) from late
+            except (ClosedError, FencedError) as end:
+                if asked_before:
+                    raise FatalError(
+                        f"the commit of a transaction had no answer before this error: {end}; whether it happened is "
+                        "unknown: read on from what is committed"
+                    ) from end
+                raise
 
     def _abort(self) -> None:
         try:

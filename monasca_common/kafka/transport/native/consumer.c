@@ -477,6 +477,8 @@ static PyObject *consumer_close(PyObject *object, PyObject *unused) {
         usleep(1000);
         Py_END_ALLOW_THREADS
     }
+    if (self->closed) /* another thread has abandoned it */
+        Py_RETURN_NONE;
     begin_use(self);
     Py_BEGIN_ALLOW_THREADS
     rd.consumer_close(self->rk);

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 
+import fixtures
 from oslotest import base
 
 from monasca_common.kafka import producer as producer_package
@@ -287,6 +288,24 @@ class InterruptedFlushTest(InterruptedCallTest):
 
     def assert_flushed(self, report):
         self.assertEqual((2, [b"b"]), (report.delivered_count, values_of(report)))
+
+
+class InterruptedCloseTest(InterruptedCallTest):
+    def test_the_next_close_reports_what_it_gave_up_itself(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.producer.producer._GRACE_SECONDS", 0))
+
+        def sent(producer):
+            producer._limits.main.purge = lambda: None  # a client that gives nothing back
+            self.broker.disconnect()
+            for value in PLAIN:
+                producer.send("t", Record(value, message_id=value))
+
+        def closed(producer, _prepared, returned=None):
+            report = returned or producer.close(0)
+            self.assertEqual(sorted(PLAIN), sorted(values_of(report)))
+            self.broker.reconnect()
+
+        self.at_every_place(lambda producer, _: producer.close(0), closed, prepare=sent)
 
 
 class SendingHandlerTest(InterruptedCallTest):

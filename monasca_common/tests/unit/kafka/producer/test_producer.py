@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
 import threading
+from unittest import mock
 
 import fixtures
 
@@ -229,6 +230,22 @@ class RetryTest(ProducerCase):
         self.assertEqual([report.failed[0].message_id], [d.message_id for d in again.delivered if d.index == 0])
         self.assertEqual({b"a", b"b"}, set(self.values()))
         self.assertEqual(2, len(self.values()))
+
+    # Rule 4
+    def test_an_id_that_is_in_a_report_twice_is_sent_again_once(self):
+        producer = self.producer()
+        same = Record(b"a", message_id=b"own")
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=2)
+        report = producer.publish("t", [same, b"b", same])
+        deliver = producer._deliver
+
+        def deliver_and_wait(bulk, deadline):
+            deliver(bulk, deadline)
+            producer._serving.wait(bulk.all_over(), deadline)
+
+        with mock.patch.object(producer, "_deliver", deliver_and_wait):
+            self.assertTrue(producer.retry(report).ok)
+        self.assertEqual([b"a", b"b"], sorted(self.values()))
 
     def test_what_a_retry_tells_no_flush_tells_again(self):
         producer = self.producer()

@@ -196,8 +196,24 @@ class OpenTransactionTest(ProducerCase):
     def test_a_producer_is_not_reopened_while_a_transaction_is_open(self):
         with self.opened.transaction() as transaction:
             transaction.send("t", b"a")
+            self.opened.transaction()  # another one that is not entered
             self.assertIn("leave its block", str(self.assertRaises(MisuseError, self.opened.reopen)))
         self.assertEqual((1, [b"a"]), (len(self.clients), self.values()))
+
+    def test_a_transaction_that_is_entered_while_it_is_reopened_keeps_its_client(self):
+        entered = self.opened.transaction()
+
+        def open_client():
+            entered.__enter__()
+            return mock.DEFAULT
+
+        with mock.patch.object(self.opened._limits, "open_client", wraps=self.opened._limits.open_client) as opened:
+            opened.side_effect = open_client
+            self.assertRaises(MisuseError, self.opened.reopen)
+        entered.send("t", b"a")
+        entered.__exit__(None, None, None)
+        self.assertEqual([b"a"], self.values())
+        self.assertEqual("commit", self.clients[0].asked[-1])
 
     def test_it_is_reopened_once_a_transaction_was_left_however_that_ended(self):
         self.clients[0].commit_transaction = mock.Mock(side_effect=FencedError("another", name="_FENCED"))

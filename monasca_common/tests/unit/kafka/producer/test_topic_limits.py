@@ -121,6 +121,33 @@ class TestByTopic(TopicLimitsCase):
         self.assertEqual(([b"1", b"3"], []), (self.values("early"), self.values("late")))
 
 
+class TestHandler(TopicLimitsCase):
+    def test_a_send_of_a_signal_handler_is_not_in_the_way_of_a_limit_that_comes(self):
+        self.broker.create_topic("u", 1)
+        producer = self.warm_producer()
+        limits, table = producer._limits, producer._table
+        handing_over, in_handler = threading.Event(), threading.Event()
+        hand_over = limits._hand_over
+
+        def paused(limit, bulk):
+            handing_over.set()
+            in_handler.wait(0.2)
+            hand_over(limit, bulk)
+
+        def call_with_handler():
+            with table.lock:  # as a call has it that the handler interrupts
+                in_handler.set()
+                producer.send("v", b"of the handler")
+
+        limits._hand_over = paused
+        producer.send("u", b"a")
+        self.assertTrue(handing_over.wait(_SECONDS))
+        thread = threading.Thread(target=call_with_handler, daemon=True)
+        thread.start()
+        thread.join(_SECONDS / 10)
+        self.assertFalse(thread.is_alive())
+
+
 class TestRecreated(TopicLimitsCase):
     def setUp(self):
         super().setUp()

@@ -4,6 +4,7 @@
 from oslotest import base
 
 from monasca_common.kafka.errors import (
+    ClosedError,
     FatalError,
     FencedError,
     RetriableError,
@@ -116,6 +117,16 @@ class TransactionTest(base.BaseTestCase):
         self.assertIn("whether it happened is unknown", str(error))
         self.assertEqual({"commit"}, set(self.client.asked[3:]))
         self.assertTrue(SECONDS <= self.client.clock.monotonic() < 2 * SECONDS)
+
+    # Rule 20
+    def test_a_commit_that_was_asked_for_is_unknown_if_its_client_is_closed_or_fenced_before_the_answer(self):
+        for end in (ClosedError("closed"), FencedError("another", name="_FENCED")):
+            self.client.asked.clear()
+            self.client.commits = [LATE, end]
+            error = self.assertRaises(FatalError, self.transact)
+            self.assertIn("whether it happened is unknown", str(error))
+            self.assertEqual(["commit", "commit"], self.client.asked[-2:])
+            self.client.abort_is_due = False
 
     def test_inputs_of_an_assignment_that_is_over_abort_and_are_read_again(self):
         self.client.stale = StaleCommit("revoked")

@@ -56,6 +56,26 @@ class NativeConsumerCase(base.BaseTestCase):
 
 
 class TestWithoutBroker(NativeConsumerCase):
+    def test_a_close_that_waits_for_a_call_ends_if_the_client_is_abandoned_in_the_meantime(self):
+        program = """
+import threading, time
+from monasca_common.kafka.transport.native import _librdkafka
+consumer = _librdkafka.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": "0"}, print)
+def ask():
+    try:
+        consumer.committed([("t", 0, -1001)], 500)
+    except _librdkafka.Error:
+        pass
+threads = [threading.Thread(target=call) for call in (ask, consumer.close)]
+for thread in threads:
+    thread.start()
+    time.sleep(0.1)
+consumer.abandon()
+for thread in threads:
+    thread.join()
+"""  # in a process of its own, because it crashed
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
+
     def test_a_wrong_option_is_a_configuration_error_without_its_value(self):
         error = self.assertRaises(ConfigurationError, self.open, options={"fetch.min.bytes": "s3cret"})
         self.assertIn("fetch.min.bytes", str(error))
