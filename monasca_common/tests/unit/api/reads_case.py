@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of reads share: an application over a real SQLite file."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from urllib.parse import parse_qsl, urlsplit
 
 from falcon import testing
@@ -25,6 +27,7 @@ class Reads:
     """Mixed into a case with ``self.database``: an application over it, and requests to it."""
 
     page_limit = PAGE_LIMIT
+    settings: Mapping[str, object] = MappingProxyType({})
 
     def setUp(self):
         super().setUp()
@@ -32,7 +35,7 @@ class Reads:
         self._next = 0
         reader = self.database.storage().open_reader()
         self.addCleanup(reader.close)
-        self.client = self.application(reader)
+        self.client = self.application(reader, **self.settings)
 
     def application(self, reader, **changes):
         settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", **changes})
