@@ -28,6 +28,10 @@ _MOST_HEADER_BYTES = 16 * 1024  # of one header: a token of Keystone may have so
 _IDLE_CONNECTIONS = 1024  # of proxies that keep them open, in addition to those that have a thread
 _OTHER_FILES = 256  # a worker's open files besides its connections: logs, Kafka, databases
 _LEAST_IDLE_CONNECTIONS = 16
+_UNLOGGED = (
+    "Invalid request from ip=",  # each client could fill the log
+    "No keepalived connections",  # gunicorn compares with its own default, before the open files are counted
+)
 
 
 class WebServerLog(glogging.Logger):  # type: ignore[misc]  # it has no annotations
@@ -36,6 +40,10 @@ class WebServerLog(glogging.Logger):  # type: ignore[misc]  # it has no annotati
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)
         self.error_log.propagate = True
+
+    def warning(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        if not str(msg).startswith(_UNLOGGED):
+            super().warning(msg, *args, **kwargs)
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Log no client that is silent or gone."""
@@ -67,7 +75,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "control_socket_disable": True,
             "logger_class": WebServerLog,
             "errorlog": None,
-            "loglevel": "error",  # starts and stops have lines of the service's own; malformed requests have none
+            "loglevel": "warning",  # starts and stops have lines of the service's own
             "when_ready": self._when_ready,
             "on_exit": self._on_exit,
             "worker_exit": self._worker_exit,

@@ -57,6 +57,14 @@ class TestSilence(base.BaseTestCase):
                     log.exception("%s", type(error).__name__)
         self.assertEqual(["ValueError"], [record.getMessage() for record in logs.records])
 
+    def test_what_a_client_sends_is_not_logged_and_the_death_of_a_worker_is(self):
+        with self.assertLogs("gunicorn.error", "WARNING") as logs:
+            log = WebServerLog(WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20).cfg)
+            log.warning("Invalid request from ip=127.0.0.1: Invalid Method 'x'")
+            log.warning("No keepalived connections can be handled. Check the number of threads.")
+            log.warning("Worker (pid:%s) was sent %s!", 7, "SIGSEGV")
+        self.assertEqual(["Worker (pid:7) was sent SIGSEGV!"], [record.getMessage() for record in logs.records])
+
 
 class TestOpenFiles(base.BaseTestCase):
     """``limits``: soft and hard, of a system in which the soft one can be raised to the hard one."""
