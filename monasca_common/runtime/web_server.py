@@ -28,6 +28,7 @@ _MOST_HEADER_BYTES = 16 * 1024  # of one header: a token of Keystone may have so
 _IDLE_CONNECTIONS = 1024  # of proxies that keep them open, in addition to those that have a thread
 _OTHER_FILES = 256  # a worker's open files besides its connections: logs, Kafka, databases
 _LEAST_IDLE_CONNECTIONS = 16
+_CLIENTS_ERRORS = (BlockingIOError, ConnectionError, TimeoutError)  # it is silent or gone
 _UNLOGGED = (
     "Invalid request from ip=",  # each client could fill the log
     "No keepalived connections",  # gunicorn compares with its own default, before the open files are counted
@@ -47,7 +48,7 @@ class WebServerLog(glogging.Logger):  # type: ignore[misc]  # it has no annotati
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Log no client that is silent or gone."""
-        if not isinstance(sys.exception(), OSError):
+        if not isinstance(sys.exception(), _CLIENTS_ERRORS):
             super().exception(msg, *args, **kwargs)
 
 

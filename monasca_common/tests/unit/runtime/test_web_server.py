@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import resource
 import socket
 from unittest import mock
@@ -49,13 +50,14 @@ class TestSilence(base.BaseTestCase):
 
     def test_a_silent_client_is_not_logged_and_a_fault_is(self):
         log = WebServerLog(Config())
+        faults = ValueError(), PermissionError(), OSError(errno.EMFILE, "Too many open files")
         with self.assertLogs("gunicorn.error", "ERROR") as logs:
-            for error in (BlockingIOError(), ValueError()):
+            for error in (BlockingIOError(), BrokenPipeError(), TimeoutError(), *faults):
                 try:
                     raise error
                 except Exception:
                     log.exception("%s", type(error).__name__)
-        self.assertEqual(["ValueError"], [record.getMessage() for record in logs.records])
+        self.assertEqual(["ValueError", "PermissionError", "OSError"], [record.getMessage() for record in logs.records])
 
     def test_what_a_client_sends_is_not_logged_and_the_death_of_a_worker_is(self):
         with self.assertLogs("gunicorn.error", "WARNING") as logs:
