@@ -24,6 +24,7 @@ from monasca_common.runtime.health import WORKER_SILENT_SECONDS
 LOG = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 10  # a client that sends nothing, or takes nothing, for this time is disconnected
+_MOST_REQUEST_LINE_BYTES = 8190  # gunicorn allows no larger limit
 _MOST_HEADER_BYTES = 16 * 1024  # of one header: a token of Keystone may have some KiB
 _IDLE_CONNECTIONS = 1024  # of proxies that keep them open, in addition to those that have a thread
 _OTHER_FILES = 256  # a worker's open files besides its connections: logs, Kafka, databases
@@ -69,6 +70,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "threads": threads,
             "graceful_timeout": round(stop_seconds),
             "timeout": max(WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
+            "limit_request_line": _MOST_REQUEST_LINE_BYTES,
             "limit_request_field_size": _MOST_HEADER_BYTES,
             # A client's header must not change the path, nor any but the proxy's own one the scheme.
             "forwarder_headers": "",

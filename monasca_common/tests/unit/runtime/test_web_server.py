@@ -17,9 +17,9 @@ _FILES = 100 + 1024 + 256
 
 
 class TestOptions(base.BaseTestCase):
-    def request(self, *headers):
+    def request(self, *headers, target="/"):
         cfg = WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20.4).cfg
-        head = "\r\n".join(["GET / HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+        head = "\r\n".join([f"GET {target} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
         return Request(cfg, IterUnreader([head]), ("127.0.0.1", 1))
 
     def test_an_address_of_ipv6_is_in_brackets_and_times_follow_from_that_of_a_stop(self):
@@ -37,6 +37,10 @@ class TestOptions(base.BaseTestCase):
     def test_a_long_token_is_taken(self):
         token = "t" * 16_000
         self.assertIn(("X-AUTH-TOKEN", token), self.request(f"X-Auth-Token: {token}").headers)
+
+    def test_a_long_url_is_taken(self):
+        target = f"/?{'n' * 8_000}"
+        self.assertEqual(target, self.request(target=target).uri)
 
 
 class TestSilence(base.BaseTestCase):
