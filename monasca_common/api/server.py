@@ -25,7 +25,8 @@ from monasca_common.storage.settings import has_database, storage_settings
 
 LOG = logging.getLogger(__name__)
 
-_FINISH_SECONDS = 5.0  # beyond what a request in flight may take by itself
+_REQUEST_SECONDS = 3.0  # of a request in flight, in addition to publish_timeout_seconds
+_CLOSE_SECONDS = 2.0  # in addition to stop_timeout_seconds
 _KEEP_ALIVE_SECONDS = 75
 # A request of 100 metrics makes a thousand objects that are part of no cycle: with Python's own thresholds the
 # collector comes by several times a request, which is a tenth of its time.
@@ -62,6 +63,7 @@ class Server(WebServer):
         self._settings = settings
         self._service: Service | None = None
         self._status = contextlib.ExitStack()  # of the parent
+        close_seconds = settings.stop_timeout_seconds + _CLOSE_SECONDS
         super().__init__(
             "api",
             settings.host,
@@ -69,7 +71,8 @@ class Server(WebServer):
             workers=settings.workers,
             threads=threads_of(settings),
             keepalive=_KEEP_ALIVE_SECONDS,
-            stop_seconds=settings.publish_timeout_seconds + settings.stop_timeout_seconds + _FINISH_SECONDS,
+            stop_seconds=settings.publish_timeout_seconds + _REQUEST_SECONDS + close_seconds,
+            close_seconds=close_seconds,
         )
 
     def load(self) -> WsgiApp:

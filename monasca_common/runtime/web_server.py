@@ -57,11 +57,23 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
     """Runs until a signal. ``run()`` ends by `SystemExit`: 0 after a stop, 1 if the port is taken, 3 if a worker cannot
     start. A subclass has `load`, which each worker calls after its fork and which returns the WSGI application.
 
-    ``stop_seconds``: how long a stop waits for requests in flight. ``options``: of gunicorn.
+    ``stop_seconds``: how long a stop may take; then the parent kills its workers. Of this time, requests in flight get
+    what ``close_seconds`` leaves, and `worker_ended` gets ``close_seconds``. ``options``: of gunicorn.
     """
 
-    def __init__(self, name: str, host: str, port: int, *, threads: int, stop_seconds: float, **options: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        threads: int,
+        stop_seconds: float,
+        close_seconds: float = 2.0,
+        **options: Any,
+    ) -> None:
         self._name = name
+        self._request_seconds = round(stop_seconds - close_seconds)
         self._is_ready = False
         self._options = {
             "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
@@ -80,6 +92,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "errorlog": None,
             "loglevel": "warning",  # starts and stops have lines of the service's own
             "when_ready": self._when_ready,
+            "post_fork": self._post_fork,
             "on_exit": self._on_exit,
             "worker_exit": self._worker_exit,
             **options,
@@ -105,6 +118,10 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
         self.cfg.set("worker_connections", self.cfg.threads + allowed_idle_connections(self.cfg.threads))
         self.ready(arbiter)
         self._is_ready = True
+
+    def _post_fork(self, _arbiter: Any, worker: Any) -> None:
+        """Let a worker end before the parent kills it, also if a connection stays open."""
+        worker.cfg.set("graceful_timeout", self._request_seconds)
 
     def _on_exit(self, _arbiter: Any) -> None:
         self.ended()

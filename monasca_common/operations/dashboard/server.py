@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 _THREADS = 16
 _KEEP_ALIVE_SECONDS = 10
-_STOP_SECONDS = 3
+_STOP_SECONDS = 4
 
 
 class DashboardServer(WebServer):

@@ -2,6 +2,7 @@
 import errno
 import resource
 import socket
+from types import SimpleNamespace
 from unittest import mock
 
 import fixtures
@@ -25,6 +26,12 @@ class TestOptions(base.BaseTestCase):
     def test_an_address_of_ipv6_is_in_brackets_and_times_follow_from_that_of_a_stop(self):
         cfg = WebServer("test", "::1", 8070, threads=4, stop_seconds=40.4).cfg
         self.assertEqual((["[::1]:8070"], 4, 40, 80), (cfg.bind, cfg.threads, cfg.graceful_timeout, cfg.timeout))
+
+    def test_a_worker_has_time_to_close_before_the_parent_kills_it(self):
+        cfg = WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20, close_seconds=7).cfg
+        parent_seconds = cfg.graceful_timeout
+        cfg.post_fork(None, SimpleNamespace(cfg=cfg))
+        self.assertEqual((20, 13), (parent_seconds, cfg.graceful_timeout))
 
     def test_a_proxy_on_this_host_names_the_scheme_by_one_header(self):
         self.assertEqual("https", self.request("X-Forwarded-Proto: https").scheme)
