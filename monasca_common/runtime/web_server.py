@@ -115,7 +115,9 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
     def _when_ready(self, arbiter: Any) -> None:
         for listener in arbiter.LISTENERS:
             _bound_silence(listener.sock)
-        self.cfg.set("worker_connections", self.cfg.threads + allowed_idle_connections(self.cfg.threads))
+        threads = self.cfg.threads
+        self._options["worker_connections"] = threads + allowed_idle_connections(threads)
+        self.load_config()  # as a reload does
         self.ready(arbiter)
         self._is_ready = True
 

@@ -96,6 +96,14 @@ class TestOpenFiles(base.BaseTestCase):
         self.assertEqual((1024, (9000, 9000)), (self.allowed(9000, 9000), self.set))
         self.assertEqual((1024, (-1, -1)), (self.allowed(-1, -1), self.set))
 
+    def test_a_reload_keeps_the_number_of_connections(self):
+        server = WebServer("test", "127.0.0.1", 0, threads=100, stop_seconds=20)
+        with mock.patch.object(resource, "getrlimit", return_value=(9000, 9000)):
+            server.cfg.when_ready(SimpleNamespace(LISTENERS=[]))
+        before = server.cfg.worker_connections
+        server.reload()
+        self.assertEqual((1124, 1124), (before, server.cfg.worker_connections))
+
     def test_where_it_cannot_be_raised_there_are_fewer_connections_and_a_warning(self):
         with self.assertLogs("monasca_common.runtime.web_server", "WARNING") as logs:
             self.assertEqual((644, (1000, 1000)), (self.allowed(500, 1000), self.set))
