@@ -301,8 +301,14 @@ class ContainersTest(base.BaseTestCase):
             probes = [probe for key, probe in container.items() if key.endswith("Probe")]
             self.assertGreaterEqual(len(probes), 2)
             for probe in probes:
-                self.assertEqual("http", probe["httpGet"]["port"])
-                self.assertIn(probe["httpGet"]["path"], PATHS[name])
+                port, path = probe["httpGet"]["port"], probe["httpGet"]["path"]
+                self.assertIn(path, PATHS[name] if port == "http" else STATUS_PATHS)
+                self.assertIn(port, [each["name"] for each in container["ports"]])
+
+    def test_clients_that_hold_the_threads_of_the_api_restart_no_pod(self):
+        container = pods()["api"]["containers"][0]
+        for name in ("startupProbe", "livenessProbe"):
+            self.assertEqual("status", container[name]["httpGet"]["port"])
 
     def test_what_a_dependency_lets_fail_restarts_no_pod(self):
         for name in SERVICES:
