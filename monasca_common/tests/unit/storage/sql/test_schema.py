@@ -67,7 +67,7 @@ class SchemaTest(base.BaseTestCase):
     def test_a_schema_of_an_unreleased_build_is_refused_with_the_remedy(self):
         self.upgrade()
         with self.engine.begin() as connection:
-            connection.execute(sa.text("UPDATE alembic_version SET version_num = '0020'"))
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '0021'"))
         self.assertIn("use a new database", str(self.assertRaises(SchemaMismatch, self.upgrade)))
 
     def test_what_is_missing_or_old_names_the_command(self):
