@@ -7,6 +7,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters, Hook, MessagingError, Output, Processor, RetryLater
@@ -124,7 +125,7 @@ class NotificationMember(Member):
         consumer, producer, hooks = self.open_clients(stack)
         processor = Processor(
             consumer,
-            self._handle,
+            partial(self._handle, stack),
             per_message=True,
             producer=producer,
             retry=DATABASE_RETRY,
@@ -137,10 +138,10 @@ class NotificationMember(Member):
         self._trouble = ""
         return processor
 
-    def _handle(self, message: Message) -> Iterable[Output]:
+    def _handle(self, attempt: contextlib.ExitStack, message: Message) -> Iterable[Output]:
         """An error of the database that does not pass ends the loop, so that the operator sees it; nothing is lost."""
         try:
             return self._paused(message)
         except StorageError as error:
-            self.fail(error)
+            self.fail(attempt, error)
             raise RetryLater from error

@@ -83,15 +83,14 @@ class PersisterMember(Member):
     def open(self, stack: contextlib.ExitStack) -> Processor:
         writers = WriterPool(self._storage)
         stack.callback(writers.close)
-        starts = StartOffsets(writers, self._status, self.fail)
+        fail = partial(self.fail, stack)
+        starts = StartOffsets(writers, self._status, fail)
         consumer, producer, hooks = self.open_clients(stack, starts.positions)
         # Without offsets in the database, Kafka's count: rows are stored at least once, and overwrite by key.
         if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
         group_id = consumer.settings.group_id
-        handler = RowsHandler(
-            self._group.kind, group_id, decoder(self._group), writers, starts, self._status, self.fail
-        )
+        handler = RowsHandler(self._group.kind, group_id, decoder(self._group), writers, starts, self._status, fail)
         processor = Processor(
             consumer,
             handler,

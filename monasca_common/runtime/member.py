@@ -71,7 +71,8 @@ class Member(Loop):
         self._settings = consumer, producer
         self._tap = tap
         self._failing = threading.Lock()
-        self._failure: Exception | None = None
+        self._attempt: ExitStack | None = None  # the latest
+        self._failure: Exception | None = None  # of this attempt
 
     @abstractmethod
     def open(self, stack: ExitStack) -> Processor:
@@ -95,13 +96,18 @@ class Member(Loop):
         if self._processor is not None:
             self._processor.stop()
 
-    def fail(self, error: Exception) -> None:
-        """End this attempt by ``error``, which neither a retry nor waiting cures. The first of several counts. Raise
-        `RetryLater` after it, so that the message stays unhandled."""
+    def fail(self, attempt: ExitStack, error: Exception) -> None:
+        """End the attempt by ``error``, which neither a retry nor waiting cures. The first of several counts. Raise
+        `RetryLater` after it, so that the message stays unhandled.
+
+        ``attempt``: the stack that `open` got. A handler that an earlier attempt has abandoned does not end this one.
+        """
         with self._failing:
-            first, self._failure = self._failure is None, self._failure or error
-        if first and self._processor is not None:
-            self._processor.stop()
+            if attempt is not self._attempt or self._failure is not None:
+                return
+            self._failure, processor = error, self._processor
+        if processor is not None:
+            processor.stop()
 
     @property
     def turn_seconds(self) -> float | None:
@@ -111,8 +117,9 @@ class Member(Loop):
 
     def serve(self) -> None:
         """One attempt, from the opening of its clients to their close."""
-        self._failure = None
         with ExitStack() as stack:
+            with self._failing:
+                self._attempt, self._failure = stack, None
             processor = self.open(stack)
             self._processor, self.consumer = processor, processor.consumer
             stack.callback(self._forget)

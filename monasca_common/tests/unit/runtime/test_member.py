@@ -4,6 +4,7 @@
 import contextlib
 import threading
 import time
+from functools import partial
 
 import fixtures
 from oslotest import base
@@ -34,16 +35,18 @@ class OrdersMember(Member):
         self.values = []
         self.refusals = []
         self.failures = []
+        self.attempts = []
 
     def open(self, stack):
+        self.attempts.append(stack)
         consumer, producer, hooks = self.open_clients(stack)
-        return Processor(consumer, self.handle, producer=producer, hooks=hooks, per_message=True)
+        return Processor(consumer, partial(self.handle, stack), producer=producer, hooks=hooks, per_message=True)
 
-    def handle(self, message):
+    def handle(self, attempt, message):
         if self.refusals:
             error = self.refusals.pop(0)
-            self.fail(error)
-            self.fail(ValueError("which came later"))
+            self.fail(attempt, error)
+            self.fail(attempt, ValueError("which came later"))
             raise RetryLater from error
         self.values.append(message.value)
 
@@ -108,6 +111,18 @@ class MemberTest(base.BaseTestCase):
 
         self.assertEqual([b"1"], self.member.values)
         self.assertEqual([first], self.member.failures)
+
+    def test_a_handler_of_an_earlier_attempt_does_not_end_the_present_one(self):
+        self.publish(b"1")
+        self.start(ValueError("of the handler"))
+        self.until(lambda: self.member.values)
+        self.member.fail(self.member.attempts[0], ValueError("of an abandoned handler"))
+        self.publish(b"2")
+        self.until(lambda: len(self.member.values) == 2)
+        self.stop()
+
+        self.assertEqual(["of the handler"], [str(error) for error in self.member.failures])
+        self.assertEqual(2, len(self.member.attempts))
 
     def test_each_attempt_has_a_tap_of_its_own_that_outlives_its_clients(self):
         self.publish(b"1")
