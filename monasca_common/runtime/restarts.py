@@ -111,20 +111,33 @@ class Loop(ABC):
 
 
 class PublishingLoop(Loop):
-    """Publishes what is due, with a producer of its own that a failure replaces."""
+    """Publishes what is due, with a producer of its own that a `MessagingError` replaces."""
 
     def __init__(self, subject: str, producer: ProducerSettings, clock: Clock | None = None) -> None:
         super().__init__(subject, clock)
         self._producer_settings = producer
+        self._producer: KafkaProducer | None = None
 
     @abstractmethod
     def publish_due(self, producer: KafkaProducer) -> float:
         """Publish what is due now, and return the seconds to rest before the next look."""
 
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._close_producer()
+
     def serve(self) -> None:
-        producer = open_producer(self._producer_settings)
+        producer = self._producer = self._producer or open_producer(self._producer_settings)
         try:
             while not self.stopping.is_set():
                 self.stopping.wait(self.publish_due(producer))
-        finally:
+        except MessagingError:
+            self._close_producer()
+            raise
+
+    def _close_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
             producer.close(CLOSE_SECONDS)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How what failed starts again: how long it waits, and what ends that."""
 
+import fixtures
 from oslotest import base
 
-from monasca_common.kafka import DeadLetterLimit, TransportError
+from monasca_common.kafka import DeadLetterLimit, MisuseError, RetryPolicy, TransportError
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.runtime.restarts import HEALTHY_SECONDS, restart_delay_seconds, run_with_restarts
+from monasca_common.runtime import restarts
+from monasca_common.runtime.restarts import HEALTHY_SECONDS, PublishingLoop, restart_delay_seconds, run_with_restarts
+from monasca_common.storage.errors import StorageUnavailable
 
 
 class Stopping:
@@ -63,3 +68,34 @@ class RestartsTest(base.BaseTestCase):
 
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
+
+
+class Publisher(PublishingLoop):
+    """Fails by ``failures``, one a look, and then stops; ``producers``: what it got at each look."""
+
+    def __init__(self, settings, *failures):
+        super().__init__("a publisher", settings)
+        self.producers = []
+        self._failures = list(failures)
+
+    def publish_due(self, producer):
+        self.producers.append(producer)
+        if self._failures:
+            raise self._failures.pop(0)
+        self.stop()
+        return 0.0
+
+
+class PublishingLoopTest(base.BaseTestCase):
+    def test_only_an_error_of_kafka_replaces_the_producer(self):
+        quickly = RetryPolicy(backoff_seconds=0.01, max_backoff_seconds=0.01)
+        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}._RESTARTS", quickly))
+        settings = self.useFixture(MemoryKafka()).producer_settings()
+        loop = Publisher(settings, StorageUnavailable("no database"), TransportError("no broker"))
+        loop.run()
+
+        first, second, third = loop.producers
+        self.assertIs(first, second)
+        self.assertIsNot(second, third)
+        for producer in (second, third):
+            self.assertRaises(MisuseError, producer.publish, "orders", [Record(b"1")])
