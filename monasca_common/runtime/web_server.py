@@ -8,6 +8,7 @@ requests: ``deploy/nginx``. gunicorn starts, watches, stops and replaces the wor
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import signal
 import socket
@@ -130,7 +131,9 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
         if self._is_ready:
             LOG.info("%s", stopped(self._name))
 
-    def _worker_exit(self, _arbiter: Any, _worker: Any) -> None:
+    def _worker_exit(self, _arbiter: Any, worker: Any) -> None:
+        if worker.pid != os.getpid():
+            return  # the parent, which gunicorn lets call it for a worker that is gone
         for signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)  # Ctrl-C reaches a worker twice: from the terminal and the parent
         self.worker_ended()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
 import resource
+import signal
 import socket
 from types import SimpleNamespace
 from unittest import mock
@@ -32,6 +33,12 @@ class TestOptions(base.BaseTestCase):
         parent_seconds = cfg.graceful_timeout
         cfg.post_fork(None, SimpleNamespace(cfg=cfg))
         self.assertEqual((20, 13), (parent_seconds, cfg.graceful_timeout))
+
+    def test_the_parent_keeps_its_signals_if_gunicorn_lets_it_end_a_worker_that_is_gone(self):
+        cfg = WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20).cfg
+        before = signal.getsignal(signal.SIGTERM)
+        cfg.worker_exit(None, SimpleNamespace(pid=0))
+        self.assertEqual(before, signal.getsignal(signal.SIGTERM))
 
     def test_a_proxy_on_this_host_names_the_scheme_by_one_header(self):
         self.assertEqual("https", self.request("X-Forwarded-Proto: https").scheme)
