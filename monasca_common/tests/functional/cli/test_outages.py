@@ -15,6 +15,7 @@ from oslotest import base
 from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import KafkaClusterFixture
 from monasca_common.kafka import TopicPartition, open_producer
+from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.functional.cli.cluster_case import SECONDS
 from monasca_common.tests.functional.waiting import Waiting
@@ -110,6 +111,13 @@ class TestOutages(Waiting, base.BaseTestCase):
             self.addCleanup(child.end)
         return children
 
+    def committed(self, admin):
+        try:
+            admin.alter_group_offsets("late", {TopicPartition("metrics", 0): 0})
+        except RetriableError:
+            return False
+        return True
+
     def assert_each_reports_the_outage(self, servers):
         for child in self.start(_COMMANDS, servers):
             status, text = child.ended()
@@ -141,7 +149,7 @@ class TestOutages(Waiting, base.BaseTestCase):
         self.assertEqual([None] * len(watchmen), [child.process.exitcode for child in watchmen])
         cluster.node(1).thaw()
         seen = len(serving["lag watch --interval 1"].text())
-        cluster.admin.alter_group_offsets("late", {TopicPartition("metrics", 0): 0})
+        self.wait_until(lambda: self.committed(cluster.admin), "a commit by the coordinator, which comes back later")
         watched = serving["lag watch --interval 1"]
         self.wait_until(lambda: " late: OK" in watched.text()[seen:], "a group that is found after the outage")
         for child in watchmen:
