@@ -48,7 +48,7 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
 
 
 def discard(environ: dict[str, Any]) -> None:
-    """Read the rest of a body that nobody needs, to its end or for some seconds, if its server marks the end."""
+    """Read the rest of an unneeded body, to its end or for some seconds, if the server marks the end."""
     if not environ.get("wsgi.input_terminated"):
         return
     deadline = time.monotonic() + _BODY_SECONDS

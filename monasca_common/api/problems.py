@@ -121,7 +121,7 @@ def error_body(code: int, title: str, message: str, **details: Any) -> dict[str,
 
 
 def failed(environ: Mapping[str, Any], error: Exception) -> bytes:
-    """Log an exception that nobody foresaw; returns the body of the 500 that answers it."""
+    """Log an unexpected exception; return the body of the 500 that answers it."""
     LOG.error("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""), exc_info=error)
     message = "the request failed; the log of the API says why"
     return msgspec.json.encode(error_body(500, HTTPStatus(500).phrase, message))

@@ -103,7 +103,7 @@ class WaitingNotifications:
 
 
 def service_health(members: Sequence[NotificationMember]) -> ServiceHealth:
-    """Return what probes are told."""
+    """Return the answers to probes."""
     return ServiceHealth(
         "notification",
         health(members),

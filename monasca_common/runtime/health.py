@@ -103,7 +103,7 @@ class LoopHealth:
         self.trouble = ""
 
     def failed(self, error: Exception) -> None:
-        """Note that the loop begins again after a while."""
+        """Note that the loop restarts after a back-off."""
         self.turned()
         self.trouble = str(error) or type(error).__name__
 

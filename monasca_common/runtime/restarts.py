@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a loop of a service starts again after a failure: with a back-off, for as long as it is not stopped."""
+"""Restarts of a service's loop after a failure: with a back-off, until it is stopped."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-# The back-off begins anew after HEALTHY_SECONDS without a failure.
+# The back-off starts over after HEALTHY_SECONDS without a failure.
 _RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.2)
 HEALTHY_SECONDS = 60.0
 
 
 def failures_in_a_row(before: int, lived_seconds: float) -> int:
-    """With the failure that ended a life of so long; ``before`` it there were so many."""
+    """Return the number of consecutive failures, this one included. It came after ``lived_seconds`` of work, and
+    ``before`` is the number until then."""
     return 1 if lived_seconds > HEALTHY_SECONDS else before + 1
 
 
 def restart_delay_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row, at least 1."""
+    """Return how long to wait after this number of consecutive failures, at least 1."""
     return _RESTARTS.delay(failures, 0.0)
 
 
@@ -68,7 +69,7 @@ def run_with_restarts(
 
 
 class Loop(ABC):
-    """Serves until `stop`; after a failure it begins again, with a back-off. Create it after the fork.
+    """Serves until `stop`; restarts with a back-off after a failure. Create it after the fork.
 
     `run` is for one thread, `stop` for any. ``subject``: what failed, in the log. The attributes of the class: see
     `run_with_restarts`.
@@ -87,7 +88,7 @@ class Loop(ABC):
         """Work until `stopping`, or until an error: open what that takes, and close it."""
 
     def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
-        """Note that ``error`` ended `serve`, which is called again after a while."""
+        """Note that ``error`` ended `serve`, which is called again after the back-off."""
 
     def restarted(self) -> None:  # noqa: B027
         """Note that `serve` is called again."""
@@ -106,7 +107,7 @@ class Loop(ABC):
         )
 
     def stop(self) -> None:
-        """Return at once; `run` ends after what it is at."""
+        """Return immediately; `run` ends after its current step."""
         self.stopping.set()
 
 
@@ -120,7 +121,7 @@ class PublishingLoop(Loop):
 
     @abstractmethod
     def publish_due(self, producer: KafkaProducer) -> float:
-        """Publish what is due now, and return the seconds to rest before the next look."""
+        """Publish what is due now, and return the seconds to wait before the next call."""
 
     def run(self) -> None:
         try:

@@ -89,7 +89,7 @@ class MirrorStatus(ServiceMetrics):
         yield gauge_family(f"{_PREFIX}_copying", text, (), [((), not self.trouble)])
 
     def probed(self) -> ServiceHealth:
-        """Return what probes are told."""
+        """Return the answers to probes."""
         return ServiceHealth(
             "mirror",
             self.health,

@@ -144,7 +144,7 @@ def _sub_row(alarm_id: str, sub: StoredSubExpression, sub_alarm: SubAlarm, summa
 def _unchanged_by_hand(
     connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm]
 ) -> list[tuple[EvaluatedAlarm, Row]]:
-    """Return the alarms whose state nobody has set since they were read, each with its current row, which is locked."""
+    """Return the alarms whose state was not set by hand since they were read, each with its current row, locked."""
     if not outcomes:
         return []
     ids = [each.alarm.row.id for each in outcomes]
