@@ -92,7 +92,6 @@ class PipelineRun(PipelineCommand):
     def act(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.cli.progress import Shown
         from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher, load_job
-        from monasca_common.pipeline.spark import session
 
         from_ms, to_ms = _ms(parsed_args.from_time), _ms(parsed_args.to_time)
         request = JobRequest(parsed_args.once, from_ms, to_ms, execute=parsed_args.execute)
@@ -106,7 +105,6 @@ class PipelineRun(PipelineCommand):
         stop = threading.Event()
         with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:
             stop_on_signals(stop.set)
-            session.tell_submit()
             progress = job.run(request, JobWatcher(stop, lambda now: shown.tell(now.done, now.left)))
         LOG.info("%s", stopped(f"pipeline {parsed_args.job}", done=progress.done, left=progress.left))
         if parsed_args.json:
@@ -118,40 +116,12 @@ class PipelineRun(PipelineCommand):
         return 0
 
 
-class PipelineSubmit(PipelineCommand):
-    """Run a job by spark-submit, on the master that [spark] names.
+class PipelineSubmit(PipelineRun):
+    """Run a job on the master that [spark] names: another name of `pipeline run`, which starts spark-submit, too.
 
-    The driver runs on this machine. What `pipeline run` does beside that, and its exit status, are the same.
     For example:
     monasca-common pipeline submit aggregate --config-file /etc/monasca/pipeline.conf
     """
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("job", metavar="JOB", help="one that `monasca-common pipeline list` names")
-        _add_range(parser)
-        return parser
-
-    def act(self, parsed_args: argparse.Namespace) -> int:
-        from monasca_common.cli import main
-        from monasca_common.pipeline.jobs.job import job_class
-        from monasca_common.pipeline.settings import spark_settings
-        from monasca_common.pipeline.spark import session
-
-        job_class(parsed_args.job)
-        conf = cfg.ConfigOpts()
-        register_logging(conf)
-        configuration.read(parsed_args, conf)
-        start_logging(conf)
-        settings = spark_settings(conf)
-        arguments = ["pipeline", "run", parsed_args.job]
-        arguments += [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
-        arguments += ["--once"] if parsed_args.once else []
-        arguments += ["--execute"] if parsed_args.execute else []
-        arguments += ["--json"] if parsed_args.json else []
-        for option, given in (("--from", parsed_args.from_time), ("--to", parsed_args.to_time)):
-            arguments += [option, given] if given else []
-        return session.submit(settings, main.__file__, arguments)
 
 
 class PipelineStatus(PipelineCommand):

@@ -4,14 +4,13 @@
 from monasca_common.runtime.announcement import joined, shown_url, started, stopped
 from monasca_common.runtime.listener import check_listener, listen
 from monasca_common.runtime.logs import PROJECT, register_logging, start_logging
-from monasca_common.runtime.temporary_folder import lock_for_child, temporary_folder
+from monasca_common.runtime.temporary_folder import temporary_folder
 
 __all__ = [
     "PROJECT",
     "check_listener",
     "joined",
     "listen",
-    "lock_for_child",
     "register_logging",
     "shown_url",
     "start_logging",

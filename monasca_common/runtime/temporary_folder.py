@@ -31,17 +31,6 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         os.close(lock)
 
 
-@contextlib.contextmanager
-def lock_for_child(folder: Path) -> Iterator[int]:
-    """Another lock of a `temporary_folder`, for ``pass_fds``: a child that outlives this process keeps the folder."""
-    lock = os.open(folder / _LOCK, os.O_RDWR)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        yield lock
-    finally:
-        os.close(lock)
-
-
 def _locked_folder(prefix: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))

@@ -11,19 +11,17 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.errors import SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark.jars import check_jars, connector_jars, packages, resolved_jars
-from monasca_common.runtime import lock_for_child, temporary_folder
+from monasca_common.runtime import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,8 +54,6 @@ _DAEMON = "monasca_common.pipeline.worker_daemon"
 # What py4j writes before the text of Java's error.
 _PY4J = re.compile(r"An error occurred while calling .*\n: ")
 
-# In the environment of the program that `submit` runs.
-_DRIVER = "MONASCA_PIPELINE_DRIVER"
 # spark-submit adds the jars of the packages to this option: if it is set again, executors do not have them.
 _JARS = "spark.jars"
 _PACKAGES = "spark.jars.packages"
@@ -286,57 +282,6 @@ def reason(error: BaseException) -> str:
     else:
         lines = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)][-1:] or lines
     return next(filter(None, lines), type(error).__name__)
-
-
-def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> int:
-    """Run a Python program by spark-submit, with the driver on this machine; returns its exit status. For the main
-    thread.
-
-    SIGTERM and Ctrl-C reach the program, if it calls `tell_submit`.
-    """
-    check_installed()
-    import pyspark
-
-    spark_submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
-    with temporary_folder(_FOLDER) as folder, _in_a_file(configuration(settings, connector_jars()), folder) as options:
-        driver = folder / "pid"
-        environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, _DRIVER: str(driver)}
-        environment[_JAVA_OPTIONS] = _java_options(folder)
-        with lock_for_child(folder) as lock:  # spark-submit continues if this process is killed
-            return _run([spark_submit, *options, program, *arguments], environment, driver, lock)
-
-
-def tell_submit() -> None:
-    """Report this process to `submit`, if that started it, as the one that handles SIGTERM."""
-    if path := os.environ.get(_DRIVER):
-        written = Path(f"{path}.written")
-        written.write_text(str(os.getpid()))
-        written.replace(path)
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path, *inherited: int) -> int:
-    """Run the command and return its exit status. ``driver``: the file that `tell_submit` writes. ``inherited``: the
-    descriptors that the command keeps."""
-    # A child inherits an ignored signal. Without this, Ctrl-C would end Java under the driver, within a batch.
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    try:
-        process = subprocess.Popen(command, env=environment, pass_fds=inherited)
-
-        def on_signal(_signum: int, _frame: FrameType | None) -> None:
-            try:
-                driver_pid = int(driver.read_text())
-            except FileNotFoundError:  # the program has begun nothing that it must finish
-                process.terminate()
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(driver_pid, signal.SIGTERM)
-
-        for each in (signal.SIGTERM, signal.SIGINT):
-            before.setdefault(each, signal.signal(each, on_signal))
-        return process.wait()
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from monasca_common.tests.periodic import periodic
 SECRET = "plantedspark"
 
 
-@periodic("test_session runs submit with a stand-in, and EndToEndTest runs the same jobs")
+@periodic("test_session verifies how Java is started, and EndToEndTest runs the same jobs")
 class SubmitTest(PipelineProcessCase):
     database = "sqlite"
 

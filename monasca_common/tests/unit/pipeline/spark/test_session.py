@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from testtools.matchers import Contains, MatchesRegex
 from monasca_common.pipeline.errors import RecordsLost, SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark import session
-from monasca_common.runtime import temporary_folder
 
 
 class InstalledTest(base.BaseTestCase):
@@ -216,74 +214,6 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertIn("spark.master", built)
         self.assertNotIn("spark.jars.packages", built)
 
-    def test_submit_gives_spark_its_options_in_a_file_that_is_gone_afterwards(self):
-        seen = {}
-
-        def popen(command, *, env, pass_fds):
-            path = Path(command[command.index("--properties-file") + 1])
-            seen.update(command=command, text=path.read_text(), path=path, python=env["PYSPARK_PYTHON"])
-            seen["java"] = env["SPARK_SUBMIT_OPTS"]
-            self.assertEqual(signal.SIG_IGN, signal.getsignal(signal.SIGINT))  # for who is started inherits that
-            return mock.Mock(wait=lambda: 7)
-
-        self.useFixture(fixtures.MonkeyPatch("subprocess.Popen", popen))
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.session.check_installed", lambda: None))
-        settings = SparkSettings("spark://h:7077", options={"spark.secret": "a\\b\nc"})
-        self.assertEqual(7, session.submit(settings, "program.py", ["pipeline", "run"]))
-        self.assertIn("spark.master=spark://h:7077\n", seen["text"])
-        self.assertIn("spark.secret=a\\\\b\\nc\n", seen["text"])
-        self.assertNotIn("secret", " ".join(seen["command"]))
-        self.assertEqual(["program.py", "pipeline", "run"], seen["command"][-3:])
-        self.assertFalse(seen["path"].exists())
-        self.assertThat(seen["java"], Contains("-Duser.dir="))
-        self.assertEqual(os.environ.get("PYSPARK_PYTHON", sys.executable), seen["python"])
-
-    def test_the_folder_of_java_stays_while_java_lives_though_submit_is_killed(self):
-        home = Path(self.useFixture(fixtures.TempDir()).path)
-        (home / "bin").mkdir()
-        spark_submit = home / "bin" / "spark-submit"
-        spark_submit.write_text("#!/bin/sh\nkill -KILL $PPID\nexec cat\n")
-        spark_submit.chmod(0o755)
-        program = (
-            "import pyspark\n"
-            "from monasca_common.pipeline.settings import SparkSettings\n"
-            "from monasca_common.pipeline.spark import session\n"
-            f"pyspark.__file__, session.check_installed = {str(home / '__init__.py')!r}, lambda: None\n"
-            "session.connector_jars = list\n"
-            "session.submit(SparkSettings('local'), 'program.py', ())\n"
-        )
-        environment = {**os.environ, "TMPDIR": str(home)}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # cat lives until its input ends
-        with subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes) as submit:
-            self.assertEqual(-signal.SIGKILL, submit.wait())
-            self.useFixture(fixtures.MonkeyPatch("tempfile.tempdir", str(home)))
-            with temporary_folder("monasca-spark-") as own:
-                self.assertEqual(2, len(list(home.glob("monasca-spark-*"))))
-            submit.stdin.close()
-            self.assertEqual(b"", submit.stdout.read())
-        self.assertFalse(own.exists())
-
-    def test_submit_passes_a_signal_on_to_the_driver_once_that_handles_it(self):
-        killed = []
-        process = mock.Mock(terminate=lambda: killed.append("spark-submit"))
-        driver = Path(self.useFixture(fixtures.TempDir()).path) / "pid"
-
-        def wait():
-            signal.raise_signal(signal.SIGTERM)
-            self.useFixture(fixtures.EnvironmentVariable("MONASCA_PIPELINE_DRIVER", str(driver)))
-            session.tell_submit()
-            for each in (signal.SIGTERM, signal.SIGINT):
-                signal.raise_signal(each)
-            return 0
-
-        process.wait = wait
-        self.useFixture(fixtures.MonkeyPatch("os.kill", lambda *of: killed.append(of)))
-        self.useFixture(fixtures.MonkeyPatch("subprocess.Popen", lambda *_, **__: process))
-        before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-        self.assertEqual(0, session._run(["spark-submit"], {}, driver))
-        self.assertEqual(["spark-submit", *[(os.getpid(), signal.SIGTERM)] * 2], killed)
-        self.assertEqual(before, [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)])
-
     def test_a_session_is_started_without_an_option_on_a_command_line_or_in_a_log(self):
         seen = {}
 
@@ -307,13 +237,14 @@ class ConfigurationTest(base.BaseTestCase):
             self.addCleanup(logging.getLogger(name).setLevel, logging.getLogger(name).level)
             logging.getLogger(name).setLevel(level)
 
-        settings = SparkSettings(options={"spark.hadoop.fs.s3a.secret.key": "hush"})
+        settings = SparkSettings(options={"spark.hadoop.fs.s3a.secret.key": "hush", "spark.other": "a\\b\nc"})
         error = self.assertRaises(SparkUnavailable, session.open_session, settings, "a")
 
         self.assertIn("no more processes", str(error))
         self.assertNotIn("hush", " ".join(seen["command"]))
         self.assertIn("spark.hadoop.fs.s3a.secret.key=hush\n", seen["text"])
         self.assertIn("spark.driver.memory=1g\n", seen["text"])
+        self.assertIn("spark.other=a\\\\b\\nc\n", seen["text"])
         self.assertEqual(["--name", "given", "pyspark-shell"], seen["command"][-3:])
         self.assertEqual((0o600, False), (seen["mode"] & 0o777, seen["path"].exists()))
         self.assertEqual(logging.WARNING, seen["level"])
