@@ -41,10 +41,11 @@ class TooMuchAtOnce(StorageUnavailable):
 class RowsRefused(StorageError):
     """Rows that can never be stored, by their positions in the call; nothing of the call was stored."""
 
-    def __init__(self, reasons: Mapping[int, str]) -> None:
-        first = next(iter(reasons.values()), "")
-        super().__init__(f"{len(reasons)} rows can never be stored, the first because: {first}")
-        self.reasons = dict(reasons)
+    def __init__(self, reasons: Mapping[int, str], *, first: int = 0) -> None:
+        """``reasons``: by the positions of the rows, counted from ``first``."""
+        self.reasons = {first + position: reason for position, reason in reasons.items()}
+        example = next(iter(reasons.values()), "")
+        super().__init__(f"{len(reasons)} rows can never be stored, the first because: {example}")
 
 
 class DuplicateKey(StorageError):

@@ -71,7 +71,7 @@ def write(
         try:
             written = writer.write(part, part_of(rows, first, last))
         except RowsRefused as error:
-            raise RowsRefused({first + position: reason for position, reason in error.reasons.items()}) from error
+            raise RowsRefused(error.reasons, first=first) from error
         except TooMuchAtOnce as error:
             if size.too_much(last - first, monotonic() - began):
                 raise

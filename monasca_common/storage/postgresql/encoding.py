@@ -9,7 +9,7 @@ sequence takes a third less time, and two writers of the same keys wait for each
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, LiteralString
@@ -111,11 +111,6 @@ def _in_order(value: Any) -> Any:
         keys = sorted(value, key=lambda key: (len(key.encode()), key.encode()))
         return {key: _in_order(value[key]) for key in keys}
     return [_in_order(each) for each in value] if isinstance(value, list) else value
-
-
-def keyed_rows(values: Sequence[Any], message_ids: Sequence[bytes]) -> list[tuple[Any, ...]]:
-    """Rows of ``(time_ms, message_id, …)``."""
-    return [(value[0], message_id, *value[1:]) for value, message_id in zip(values, message_ids, strict=True)]
 
 
 def first_of_each_key(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

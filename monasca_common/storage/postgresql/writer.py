@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -15,11 +14,10 @@ from psycopg import errors
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import TopicPartition
 from monasca_common.models.series import Series
 from monasca_common.storage import fence, retention
-from monasca_common.storage.base import Claim, Kind, Rows, Writer, Written
-from monasca_common.storage.errors import RowsRefused, StorageUnavailable
+from monasca_common.storage.base import Claim, Kind, Rows, Written
+from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.parts import part_of
 from monasca_common.storage.positions import POSTGRESQL, StoredPositions
 from monasca_common.storage.postgresql import encoding, partitions, staging
@@ -31,15 +29,19 @@ from monasca_common.storage.postgresql.connection import (
     reason,
     translated,
 )
-from monasca_common.storage.postgresql.staging import Counts
-from monasca_common.storage.reduction import MeasurementRow
-from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import BoundedConnection
+from monasca_common.storage.sql.writer import (
+    SqlWriter,
+    WriteCounts,
+    keyed_rows,
+    measurement_rows,
+    refusal,
+    times_of,
+)
 
 LOG = logging.getLogger(__name__)
 
-_MAX_KNOWN_SERIES = 1_000_000  # 16 bytes each and an entry in a set: 90 MB
 _ATTEMPTS = 4  # a key that exists, a day without a partition, and each of them again after the other
 
 # Sorted, so that two writers that insert the same series wait for each other instead of deadlocking.
@@ -61,17 +63,13 @@ class _PartitionMissing(Exception):
         self.days = days
 
 
-class PostgresqlWriter(Writer):
+class PostgresqlWriter(SqlWriter):
     """A writer that connects in its constructor, and again at the first call after an error."""
 
     def __init__(self, arguments: dict[str, Any], settings: StorageSettings, clock: Clock) -> None:
         """Raises `StorageUnavailable`, `SchemaMismatch`."""
+        super().__init__(settings, clock)
         self._arguments = arguments
-        self._settings = settings
-        self._clock = clock
-        self._closed = False
-        self._known: set[bytes] = set()  # the series of the generation in the next line
-        self._generation = 0
         self._days: dict[Kind, set[int]] = {}  # with a partition
         self._today: dict[Kind, int] = {}  # when partitions were last made ahead
         # Kinds whose last batch had keys that exist. Repeated batches come in sequence, and a copy into the table
@@ -80,30 +78,6 @@ class PostgresqlWriter(Writer):
         self._repeating = False  # all the measurements merged last existed already
         self._can_merge = False  # this connection has its temporary tables
         self._connection: BoundedConnection | None = self._connect()
-
-    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        with self._session() as connection, connection.transaction():
-            return StoredPositions(connection.execute, POSTGRESQL).next_offsets(group, partitions)
-
-    def begin(
-        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
-    ) -> dict[TopicPartition, int]:
-        with self._session() as connection, connection.transaction():
-            return StoredPositions(connection.execute, POSTGRESQL).begin(group, starts, topic_ids)
-
-    def accounted(self, claim: Claim) -> None:
-        fence.check_order(claim)
-        with self._session() as connection, connection.transaction():
-            StoredPositions(connection.execute, POSTGRESQL).accounted(claim)
-
-    def reset_offsets(
-        self,
-        group: str,
-        starts: Mapping[TopicPartition, int | None],
-        topic_ids: Mapping[TopicPartition, str | None],
-    ) -> dict[TopicPartition, int]:
-        with self._session() as connection, connection.transaction():
-            return StoredPositions(connection.execute, POSTGRESQL).reset(group, starts, topic_ids)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
         fence.check_call(claim, rows)
@@ -133,8 +107,7 @@ class PostgresqlWriter(Writer):
                 stored = positions.hold(claim)
                 first = fence.first_to_store(claim, rows, stored)
                 rest = part_of(rows, first)
-                times = self._check_times(rest, first)
-                self._check_partitions(rest.kind, times)
+                self._check_partitions(rest.kind, self._check_times(rest, first))
                 counts, series = self._store(connection, rest, merge=merge)
                 fail_point("storage.in_transaction")
                 positions.advance({claim: stored})
@@ -159,15 +132,14 @@ class PostgresqlWriter(Writer):
             # The only one without a name is "no partition found for row": another process dropped a partition that this
             # one knew.
             self._days.pop(rows.kind, None)
-            return _PartitionMissing({partitions.day_of(time) for time in _times(rows)})
+            return _PartitionMissing({partitions.day_of(time) for time in times_of(rows)})
         if not is_of_a_row(error):
             return None
-        reasons = find_refused(
-            len(rows.values), lambda start, stop: self._trial(connection, part_of(rows, start, stop))
-        )
-        if not reasons:
-            return StorageUnavailable(f"PostgreSQL: rows were refused together, and none alone: {reason(error)}")
-        return RowsRefused({first + position: text for position, text in reasons.items()})
+
+        def trial(start: int, stop: int) -> str | None:
+            return self._trial(connection, part_of(rows, start, stop))
+
+        return refusal(rows, first, trial, cause=reason(error), database="PostgreSQL")
 
     def _trial(self, connection: BoundedConnection, rows: Rows) -> str | None:
         """The reason why these rows are refused, or ``None``; the rows are rolled back."""
@@ -181,14 +153,6 @@ class PostgresqlWriter(Writer):
                 return reason(error)
             raise
         return None
-
-    def _check_times(self, rows: Rows, first: int) -> Sequence[int]:
-        times = _times(rows)
-        allowed = retention.window(self._settings, rows.kind, self._clock.time_ms())
-        reasons = retention.refused(times, allowed)
-        if reasons:
-            raise RowsRefused({first + position: text for position, text in reasons.items()})
-        return times
 
     def _check_partitions(self, kind: Kind, times: Sequence[int]) -> None:
         if not times:
@@ -222,61 +186,46 @@ class PostgresqlWriter(Writer):
         self._days[kind] = partitions.make(connection, partitions.TABLES[kind], days, timeout_seconds=timeout_seconds)
         connection.give(timeout_seconds)
 
-    def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[Counts, list[Series]]:
+    def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[WriteCounts, list[Series]]:
         """Insert rows and their series that are new to this writer. Returns these, to be remembered after the
         commit."""
         if not rows.values:
-            return Counts(), []
+            return WriteCounts(), []
         if rows.kind is not Kind.METRICS:
             return self._store_keyed(connection, rows, merge=merge), []
-        measured: list[MeasurementRow] = [
-            (series.id, time, value, meta, version) for series, time, value, meta, version in rows.values
-        ]
-        series = self._new_series(connection, rows, {row[0] for row in measured})
+        measured = measurement_rows(rows.values)
+        series = self._new_series(stored_series.hold(connection), rows, {row[0] for row in measured})
         _insert_series(connection, series)
         if merge:
             return staging.merge_measurements(connection, measured, repeated=self._repeating), series
         staging.copy(connection, "measurements", encoding.measurements(measured))
-        return Counts(len(measured)), series
+        return WriteCounts(len(measured)), series
 
-    def _store_keyed(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> Counts:
+    def _store_keyed(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> WriteCounts:
         table = encoding.KEYED_TABLES[rows.kind]
         count = len(rows.values)
-        given = encoding.keyed_rows(rows.values, rows.message_ids)
-        kept = encoding.first_of_each_key(staging.new_by_id(connection, table, given, rows.by_id))
+        kept = encoding.first_of_each_key(staging.new_by_id(connection, table, keyed_rows(rows), rows.by_id))
         if merge:
             stored = staging.merge_keyed(connection, table, kept)
-            return Counts(stored, count - stored)
+            return WriteCounts(stored, count - stored)
         staging.copy(connection, table.name, encoding.keyed(table, kept), columns=table.columns)
-        return Counts(len(kept), count - len(kept))
+        return WriteCounts(len(kept), count - len(kept))
 
     def _prepare_merge(self, connection: BoundedConnection) -> None:
         if not self._can_merge:
             staging.make(connection)
             self._can_merge = True
 
-    def _new_series(self, connection: BoundedConnection, rows: Rows, ids: set[bytes]) -> list[Series]:
-        generation = stored_series.hold(connection)
-        if generation != self._generation:
-            self._generation = generation
-            self._known.clear()
-        new = ids - self._known
-        if not new:
-            return []
-        found = {value.series.id: value.series for value in rows.values if value.series.id in new}
-        return [found[each] for each in sorted(found)]
-
-    def _learn(self, kind: Kind, counts: Counts) -> None:
+    def _learn(self, kind: Kind, counts: WriteCounts) -> None:
         if kind is Kind.METRICS:
             self._repeating = not counts.stored
         if not (counts.repeated or counts.conflicting):
             self._merging.discard(kind)
 
-    def _remember(self, series: list[Series]) -> None:
-        # Only after the commit: a series that is remembered but rolled back would leave measurements without a series.
-        if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
-            self._known.clear()
-        self._known.update(each.id for each in series)
+    @contextlib.contextmanager
+    def _positions(self) -> Iterator[StoredPositions]:
+        with self._session() as connection, connection.transaction():
+            yield StoredPositions(connection.execute, POSTGRESQL)
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[BoundedConnection]:
@@ -322,8 +271,3 @@ def _insert_series(connection: BoundedConnection, series: list[Series]) -> None:
         [orjson.dumps(dict(each.dimensions)).decode() for each in series],
     ]
     connection.execute(_INSERT_SERIES, columns)
-
-
-def _times(rows: Rows) -> list[int]:
-    place = 1 if rows.kind is Kind.METRICS else 0
-    return list(map(itemgetter(place), rows.values))

@@ -41,9 +41,10 @@ def prune(path: Path, settings: StorageSettings, now_ms: int) -> Iterator[Pruned
                 yield from _steps(path, connection, _measurements(connection, earliest_ms), "measurements")
                 yield from _steps(path, connection, _series(connection), "series")
             else:
-                yield from _steps(path, connection, _keyed(connection, kind, earliest_ms), str(kind))
-            if kind in KINDS_BY_ID:
-                yield from _steps(path, connection, _by_id(connection, kind, earliest_ms), f"{kind}_by_id")
+                yield from _steps(path, connection, _keyed(connection, str(kind), earliest_ms), str(kind))
+            if kind in KINDS_BY_ID:  # the ids of the rows that were removed
+                ids = f"{kind}_by_id"
+                yield from _steps(path, connection, _keyed(connection, ids, earliest_ms, key="message_id"), ids)
 
 
 # A step deletes within the transaction around it, and returns how many rows, and whether there is more to do.
@@ -71,20 +72,10 @@ def _steps(path: Path, connection: sqlite3.Connection, step: _Step, table: str) 
             time.sleep(took_seconds)
 
 
-def _keyed(connection: sqlite3.Connection, kind: Kind, earliest_ms: int) -> _Step:
-    delete = f"DELETE FROM {kind} WHERE rowid IN (SELECT rowid FROM {kind} WHERE time < ? ORDER BY time LIMIT ?)"  # nosec B608
-
-    def step() -> tuple[int, bool]:
-        removed = connection.execute(delete, (earliest_ms, ROWS_A_STEP)).rowcount
-        return removed, removed == ROWS_A_STEP
-
-    return step
-
-
-def _by_id(connection: sqlite3.Connection, kind: Kind, earliest_ms: int) -> _Step:
-    """The step that removes the ids of rows that were removed."""
-    old = f"SELECT message_id FROM {kind}_by_id WHERE time < ? ORDER BY time LIMIT ?"  # nosec B608
-    delete = f"DELETE FROM {kind}_by_id WHERE message_id IN ({old})"  # nosec B608
+def _keyed(connection: sqlite3.Connection, table: str, earliest_ms: int, *, key: str = "rowid") -> _Step:
+    """The step that removes the rows of a table with a column ``time``."""
+    old = f"SELECT {key} FROM {table} WHERE time < ? ORDER BY time LIMIT ?"  # nosec B608
+    delete = f"DELETE FROM {table} WHERE {key} IN ({old})"  # nosec B608
 
     def step() -> tuple[int, bool]:
         removed = connection.execute(delete, (earliest_ms, ROWS_A_STEP)).rowcount

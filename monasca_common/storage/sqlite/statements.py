@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import orjson
 
-from monasca_common.models.rows import AlarmTransition, Event, LogEntry, Measurement
+from monasca_common.models.rows import AlarmTransition, Event, LogEntry
 from monasca_common.models.series import Series
 from monasca_common.storage.base import KINDS_BY_ID, Kind
 
@@ -83,11 +83,3 @@ def insert_measurements(connection: sqlite3.Connection, statement: str, rows: Se
     for start in range(0, whole, at_once):
         connection.execute(several, list(chain.from_iterable(rows[start : start + at_once])))
     connection.executemany(statement, rows[whole:])
-
-
-def measurement_rows(values: Iterable[Measurement]) -> list[tuple[Any, ...]]:
-    return [(series.id, time, value, meta, version) for series, time, value, meta, version in values]
-
-
-def keyed_rows(values: Sequence[Any], message_ids: Sequence[bytes]) -> list[tuple[Any, ...]]:
-    return [(value[0], message_id, *value[1:]) for value, message_id in zip(values, message_ids, strict=True)]

@@ -6,85 +6,46 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ForkedError
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import TopicPartition
 from monasca_common.models.series import Series
-from monasca_common.storage import fence, retention
-from monasca_common.storage.base import Claim, Kind, Rows, Writer, Written
-from monasca_common.storage.errors import RowsRefused, StorageUnavailable
+from monasca_common.storage import fence
+from monasca_common.storage.base import Claim, Kind, Rows, Written
+from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.parts import part_of
 from monasca_common.storage.positions import SQLITE, StoredPositions
-from monasca_common.storage.reduction import reduced
-from monasca_common.storage.refusal import find_refused
+from monasca_common.storage.reduction import MeasurementRow, reduced
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql.writer import SqlWriter, WriteCounts, keyed_rows, measurement_rows, refusal
 from monasca_common.storage.sqlite import lock as writer_lock
 from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import ROW_ERRORS, connect, translated
-
-_MAX_KNOWN_SERIES = 1_000_000  # 16 bytes each and an entry in a set: 90 MB
-
-
-@dataclass(frozen=True, slots=True)
-class _WriteCounts:
-    stored: int = 0
-    repeated: int = 0
-    conflicting: int = 0
 
 
 class _RowExists(Exception):
     """Rows were inserted as if all were new, and one is not: repeat the call, and check first."""
 
 
-class SqliteWriter(Writer):
+class SqliteWriter(SqlWriter):
     """A writer that connects at its first call, and again after an error."""
 
     def __init__(self, path: Path, settings: StorageSettings, clock: Clock) -> None:
         """Raises `WriterAlreadyRuns`, `StorageUnavailable`, `SchemaMismatch`."""
+        super().__init__(settings, clock)
         self._path = path
-        self._settings = settings
-        self._clock = clock
         self._connection: sqlite3.Connection | None = connect(path, timeout_seconds=settings.write_timeout_seconds)
-        self._known: set[bytes] = set()
-        self._generation = 0
         self._keys_existed = False
-        self._closed = False
         self._pid = os.getpid()
         try:
             self._lock = writer_lock.acquire(path)
         except BaseException:
             self._connection.close()
             raise
-
-    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        with self._transaction() as connection:
-            return StoredPositions(connection.execute, SQLITE).next_offsets(group, partitions)
-
-    def begin(
-        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
-    ) -> dict[TopicPartition, int]:
-        with self._transaction() as connection:
-            return StoredPositions(connection.execute, SQLITE).begin(group, starts, topic_ids)
-
-    def accounted(self, claim: Claim) -> None:
-        fence.check_order(claim)
-        with self._transaction() as connection:
-            StoredPositions(connection.execute, SQLITE).accounted(claim)
-
-    def reset_offsets(
-        self,
-        group: str,
-        starts: Mapping[TopicPartition, int | None],
-        topic_ids: Mapping[TopicPartition, str | None],
-    ) -> dict[TopicPartition, int]:
-        with self._transaction() as connection:
-            return StoredPositions(connection.execute, SQLITE).reset(group, starts, topic_ids)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
         fence.check_call(claim, rows)
@@ -107,7 +68,7 @@ class SqliteWriter(Writer):
             stored = positions.hold(claim)
             first = fence.first_to_store(claim, rows, stored)
             rest = part_of(rows, first)
-            self._refuse_by_time(rest, first)
+            self._check_times(rest, first)
             try:
                 counts, series = self._store(connection, rest, expect_new=expect_new)
             except ROW_ERRORS as error:
@@ -124,23 +85,17 @@ class SqliteWriter(Writer):
         self._keys_existed = rows.kind is Kind.METRICS and counts.stored < len(rest.values)
         return Written(counts.stored, counts.repeated, counts.conflicting, skipped=first)
 
-    def _refuse_by_time(self, rows: Rows, first: int) -> None:
-        allowed = retention.window(self._settings, rows.kind, self._clock.time_ms())
-        place = 1 if rows.kind is Kind.METRICS else 0
-        reasons = retention.refused(list(map(itemgetter(place), rows.values)), allowed)
-        if reasons:
-            raise RowsRefused({first + position: reason for position, reason in reasons.items()})
-
     def _store(
         self, connection: sqlite3.Connection, rows: Rows, *, expect_new: bool
-    ) -> tuple[_WriteCounts, list[Series]]:
+    ) -> tuple[WriteCounts, list[Series]]:
         """Insert rows and their series that are new to this writer. Returns these, to be remembered after the
         commit."""
         if rows.kind is not Kind.METRICS:
             inserted = _insert_keyed(connection, rows)
-            return _WriteCounts(inserted, len(rows.values) - inserted), []
-        measured = statements.measurement_rows(rows.values)
-        series = self._new_series(connection, rows, {row[0] for row in measured})
+            return WriteCounts(inserted, len(rows.values) - inserted), []
+        measured = measurement_rows(rows.values)
+        generation = connection.execute(statements.SELECT_GENERATION).fetchone()[0]
+        series = self._new_series(generation, rows, {row[0] for row in measured})
         connection.executemany(statements.INSERT_SERIES, map(statements.series_row, series))
         # Sorted by key, which halves the time once the table outgrows the cache.
         measured.sort(key=itemgetter(0))
@@ -152,24 +107,7 @@ class SqliteWriter(Writer):
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise _RowExists from None
             raise
-        return _WriteCounts(len(measured)), series
-
-    def _new_series(self, connection: sqlite3.Connection, rows: Rows, ids: set[bytes]) -> list[Series]:
-        generation = connection.execute(statements.SELECT_GENERATION).fetchone()[0]
-        if generation != self._generation:
-            self._generation = generation
-            self._known.clear()
-        new = ids - self._known
-        if not new:
-            return []
-        found = {value.series.id: value.series for value in rows.values if value.series.id in new}
-        return [found[each] for each in sorted(found)]
-
-    def _remember(self, series: list[Series]) -> None:
-        # Only after the commit: a series that is remembered but rolled back would leave measurements without a series.
-        if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
-            self._known.clear()
-        self._known.update(each.id for each in series)
+        return WriteCounts(len(measured)), series
 
     def _refusal(self, rows: Rows, first: int, cause: BaseException) -> Exception:
         """Find the rows that the database refuses, by trials that are rolled back."""
@@ -185,10 +123,12 @@ class SqliteWriter(Writer):
                     connection.execute("ROLLBACK")
             return None
 
-        reasons = find_refused(len(rows.values), trial)
-        if not reasons:
-            return StorageUnavailable(f"{self._path}: rows were refused together, and none alone: {cause}")
-        return RowsRefused({first + position: reason for position, reason in reasons.items()})
+        return refusal(rows, first, trial, cause=str(cause), database=str(self._path))
+
+    @contextlib.contextmanager
+    def _positions(self) -> Iterator[StoredPositions]:
+        with self._transaction() as connection:
+            yield StoredPositions(connection.execute, SQLITE)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -239,7 +179,7 @@ class SqliteWriter(Writer):
 
 def _insert_keyed(connection: sqlite3.Connection, rows: Rows) -> int:
     """Insert rows; the first row of a key stays. Returns how many are new."""
-    keyed = statements.keyed_rows(rows.values, rows.message_ids)
+    keyed = keyed_rows(rows)
     if not rows.by_id:
         return connection.executemany(statements.INSERT_KEYED[rows.kind], keyed).rowcount
     by_id = [row for row, is_by_id in zip(keyed, rows.by_id, strict=True) if is_by_id]
@@ -249,7 +189,7 @@ def _insert_keyed(connection: sqlite3.Connection, rows: Rows) -> int:
     return inserted + connection.executemany(statements.INSERT_KEYED[rows.kind], others).rowcount
 
 
-def _merge(connection: sqlite3.Connection, measured: list[tuple[object, ...]]) -> _WriteCounts:
+def _merge(connection: sqlite3.Connection, measured: list[MeasurementRow]) -> WriteCounts:
     """Insert what is new, and let the greater version win where a key exists."""
     kept = reduced(measured)
     connection.execute(statements.CREATE_STAGED)
@@ -257,7 +197,7 @@ def _merge(connection: sqlite3.Connection, measured: list[tuple[object, ...]]) -
     statements.insert_measurements(connection, statements.INSERT_STAGED, kept.rows)
     existing, differing = connection.execute(statements.COUNT_STAGED).fetchone()
     connection.execute(statements.MERGE_STAGED)
-    return _WriteCounts(
+    return WriteCounts(
         len(kept.rows) - existing,
         kept.repeated + existing - differing,
         kept.conflicting + differing,

@@ -5,8 +5,9 @@ import struct
 from oslotest import base
 
 from monasca_common.models.rows import LogEntry
-from monasca_common.storage.base import Kind
+from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.postgresql import encoding
+from monasca_common.storage.sql.writer import keyed_rows
 
 SERIES = bytes(range(16))
 
@@ -57,20 +58,21 @@ class EncodingTest(base.BaseTestCase):
     def test_other_kinds_have_text_json_and_null_behind_their_key(self):
         table = encoding.KEYED_TABLES[Kind.LOGS]
         entry = LogEntry(5, "tenant", "region", "größe", "{}", '{"a": 1}')
-        rows = encoding.keyed_rows([entry], [b"id"])
+        rows = [(entry[0], b"id", *entry[1:])]
         [row] = fields_of(encoding.keyed(table, rows))
         self.assertEqual(
             [struct.pack("!q", 5), b"id", b"tenant", b"region", "größe".encode(), b"\x01{}", b'\x01{"a": 1}'], row
         )
         self.assertEqual(("time", "message_id", "tenant", "region", "message", "dimensions", "fields"), table.columns)
-        without = encoding.keyed_rows([entry._replace(message=None)], [b"id"])
+        without = [(entry[0], b"id", *entry._replace(message=None)[1:])]
         self.assertIsNone(fields_of(encoding.keyed(table, without))[0][4])
 
     def test_of_several_rows_with_one_key_the_first_is_kept(self):
         entries = [
             LogEntry(time, "t", "r", text, "{}", "{}") for time, text in ((1, "a"), (1, "b"), (2, "c"), (1, "d"))
         ]
-        kept = encoding.first_of_each_key(encoding.keyed_rows(entries, [b"x", b"x", b"x", b"y"]))
+        rows = Rows(Kind.LOGS, entries, range(4), [b"x", b"x", b"x", b"y"])
+        kept = encoding.first_of_each_key(keyed_rows(rows))
         self.assertEqual(["a", "c", "d"], [row[4] for row in kept])
 
     def test_equal_objects_have_one_text_as_jsonb(self):

@@ -15,7 +15,7 @@ from monasca_common.kafka.errors import ForkedError
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import RowsRefused, SchemaMismatch, StorageUnavailable
-from monasca_common.storage.sqlite import writer as sqlite_writer
+from monasca_common.storage.sql import writer as sql_writer
 from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, row
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -51,8 +51,8 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
 
     def test_rows_that_are_refused_only_together_do_not_become_dead_letters(self):
         writer = self.database.writer()
-        self.addCleanup(setattr, sqlite_writer, "find_refused", sqlite_writer.find_refused)
-        sqlite_writer.find_refused = lambda count, trial: {}
+        self.addCleanup(setattr, sql_writer, "find_refused", sql_writer.find_refused)
+        sql_writer.find_refused = lambda count, trial: {}
         self.assertRaises(StorageUnavailable, self.write, writer, Kind.METRICS, [measurement(value=math.nan)])
 
     def test_a_file_that_is_locked_for_too_long_is_unavailable_and_then_written(self):
@@ -130,8 +130,8 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertEqual({measurement().series.id}, writer._known)
 
     def test_what_is_remembered_of_series_is_bounded(self):
-        self.addCleanup(setattr, sqlite_writer, "_MAX_KNOWN_SERIES", sqlite_writer._MAX_KNOWN_SERIES)
-        sqlite_writer._MAX_KNOWN_SERIES = 10
+        self.addCleanup(setattr, sql_writer, "_MAX_KNOWN_SERIES", sql_writer._MAX_KNOWN_SERIES)
+        sql_writer._MAX_KNOWN_SERIES = 10
         writer = self.database.writer()
         for turn in range(5):
             self.write(writer, Kind.METRICS, [measurement(turn * 4 + n) for n in range(4)], turn * 4)

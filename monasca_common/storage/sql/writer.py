@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the writers of SQLite and PostgreSQL share: stored offsets, times that are refused, series that are known."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.models.rows import Measurement
+from monasca_common.models.series import Series
+from monasca_common.storage import fence, retention
+from monasca_common.storage.base import Claim, Kind, Rows, Writer
+from monasca_common.storage.errors import RowsRefused, StorageError, StorageUnavailable
+from monasca_common.storage.positions import StoredPositions
+from monasca_common.storage.reduction import MeasurementRow
+from monasca_common.storage.refusal import find_refused
+from monasca_common.storage.settings import StorageSettings
+
+_MAX_KNOWN_SERIES = 1_000_000  # 16 bytes each and an entry in a set: 90 MB
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCounts:
+    stored: int = 0
+    repeated: int = 0
+    conflicting: int = 0
+
+
+class SqlWriter(Writer):
+    def __init__(self, settings: StorageSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._known: set[bytes] = set()  # the series of the generation in the next line
+        self._generation = 0
+        self._closed = False
+
+    @abstractmethod
+    def _positions(self) -> AbstractContextManager[StoredPositions]:
+        """The stored offsets, in a transaction that commits at the end of the block."""
+
+    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
+        with self._positions() as positions:
+            return positions.next_offsets(group, partitions)
+
+    def begin(
+        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, int]:
+        with self._positions() as positions:
+            return positions.begin(group, starts, topic_ids)
+
+    def accounted(self, claim: Claim) -> None:
+        fence.check_order(claim)
+        with self._positions() as positions:
+            positions.accounted(claim)
+
+    def reset_offsets(
+        self,
+        group: str,
+        starts: Mapping[TopicPartition, int | None],
+        topic_ids: Mapping[TopicPartition, str | None],
+    ) -> dict[TopicPartition, int]:
+        with self._positions() as positions:
+            return positions.reset(group, starts, topic_ids)
+
+    def _check_times(self, rows: Rows, first: int) -> Sequence[int]:
+        """The rows' times. ``first``: the position of the first row. Raises `RowsRefused` for times that are not
+        kept."""
+        times = times_of(rows)
+        allowed = retention.window(self._settings, rows.kind, self._clock.time_ms())
+        if reasons := retention.refused(times, allowed):
+            raise RowsRefused(reasons, first=first)
+        return times
+
+    def _new_series(self, generation: int, rows: Rows, ids: set[bytes]) -> list[Series]:
+        """Those of the rows' series, with these ids, that this writer does not know to be stored."""
+        if generation != self._generation:
+            self._generation = generation
+            self._known.clear()
+        new = ids - self._known
+        if not new:
+            return []
+        found = {value.series.id: value.series for value in rows.values if value.series.id in new}
+        return [found[each] for each in sorted(found)]
+
+    def _remember(self, series: Sequence[Series]) -> None:
+        # Only after the commit: a series that is remembered but rolled back would leave measurements without a series.
+        if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
+            self._known.clear()
+        self._known.update(each.id for each in series)
+
+
+def refusal(
+    rows: Rows, first: int, trial: Callable[[int, int], str | None], *, cause: str, database: str
+) -> StorageError:
+    """The error for rows that the database refuses, with the reason of each. ``trial``: as in `find_refused`."""
+    reasons = find_refused(len(rows.values), trial)
+    if not reasons:
+        return StorageUnavailable(f"{database}: rows were refused together, and none alone: {cause}")
+    return RowsRefused(reasons, first=first)
+
+
+def times_of(rows: Rows) -> list[int]:
+    place = 1 if rows.kind is Kind.METRICS else 0
+    return list(map(itemgetter(place), rows.values))
+
+
+def measurement_rows(values: Sequence[Measurement]) -> list[MeasurementRow]:
+    return [(series.id, time, value, meta, version) for series, time, value, meta, version in values]
+
+
+def keyed_rows(rows: Rows) -> list[tuple[Any, ...]]:
+    """Rows of ``(time_ms, message_id, …)``."""
+    return [(value[0], message_id, *value[1:]) for value, message_id in zip(rows.values, rows.message_ids, strict=True)]
