@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import Condition, Select, Slice, Sort, ordered
+from monasca_common.alarms.database import Condition, Select, Slice, Sort, of_tenant, ordered
 from monasca_common.alarms.definitions import SEVERITIES, STATES
 from monasca_common.storage.sql import tables
 
@@ -77,7 +77,7 @@ class WhichAlarms:
 
 
 def one(tenant: str, alarm_id: str) -> Select:
-    return sa.select(*_COLUMNS).select_from(_JOINED).where(_ALARM.c.id == alarm_id, _ALARM.c.tenant == tenant)
+    return sa.select(*_COLUMNS).select_from(_JOINED).where(*of_tenant(_ALARM, tenant, alarm_id))
 
 
 def alarms(which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Select:

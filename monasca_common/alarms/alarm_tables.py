@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from monasca_common.alarms import alarm_queries
 from monasca_common.alarms.alarm_queries import WhichAlarms
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Select, Slice, Sort
+from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, of_tenant
 from monasca_common.alarms.definition_tables import next_version
 from monasca_common.alarms.definitions import STATES
-from monasca_common.alarms.errors import BrokenRules, UnknownId
+from monasca_common.alarms.errors import UnknownId, refuse
 from monasca_common.alarms.outbox import TRANSITION, Unpublished, put
 from monasca_common.alarms.transitions import BY_HAND, AlarmChange, AlarmedMetric
 from monasca_common.models.errors import Violation
@@ -86,8 +86,8 @@ class Alarms:
 
         def work(connection: sa.Connection) -> tuple[StoredAlarm, Unpublished | None]:
             # Whoever evaluates the alarm meanwhile finds another version, and leaves this state as it is.
-            later = _ALARM.update().where(*_of(tenant, alarm_id)).values({"version": _ALARM.c.version + 1})
-            connection.execute(later)
+            update = _ALARM.update().where(*of_tenant(_ALARM, tenant, alarm_id))
+            connection.execute(update.values(version=_ALARM.c.version + 1))
             before = self._one(connection, tenant, alarm_id)
             made = changed(before)
             _check(made)
@@ -98,7 +98,7 @@ class Alarms:
                 made = replace(made, state_updated=time_ms)
                 due = _put_change(connection, tenant, before, made, now_ms)
             made = replace(made, updated=max(now_ms, before.updated))
-            connection.execute(_ALARM.update().where(*_of(tenant, alarm_id)).values(_row(made)))
+            connection.execute(update.values(_row(made)))
             return made, due
 
         return self._database.write(work)
@@ -109,9 +109,9 @@ class Alarms:
         def work(connection: sa.Connection) -> None:
             version = next_version(connection)
             # Whoever merges measurements of the definition meanwhile may have counted on the alarm.
-            own: Select = sa.select(_ALARM.c.definition_id).where(*_of(tenant, alarm_id))
+            own: Select = sa.select(_ALARM.c.definition_id).where(*of_tenant(_ALARM, tenant, alarm_id))
             connection.execute(_DEFINITION.update().where(_DEFINITION.c.id.in_(own)).values(version=version))
-            if not connection.execute(_ALARM.delete().where(*_of(tenant, alarm_id))).rowcount:
+            if not connection.execute(_ALARM.delete().where(*of_tenant(_ALARM, tenant, alarm_id))).rowcount:
                 raise UnknownId(_WHAT, alarm_id)
             _forget_series(connection, alarm_id)
             for table in (_METRIC, _DIMENSION, _SUB_ALARM, _PART):
@@ -150,8 +150,7 @@ def _check(alarm: StoredAlarm) -> None:
     broken = [] if alarm.state in STATES else [Violation("state", f"is not one of {', '.join(STATES)}")]
     for name, rule, text in (("lifecycle_state", LIFECYCLE_STATE, alarm.lifecycle_state), ("link", LINK, alarm.link)):
         broken += [Violation(name, fault) for fault in rule.faults(text or "")]
-    if broken:
-        raise BrokenRules(broken)
+    refuse(broken)
 
 
 def _put_change(
@@ -180,7 +179,3 @@ def _put_change(
 
 def _row(alarm: StoredAlarm) -> dict[str, Any]:
     return {name: getattr(alarm, name) for name in ("state", "lifecycle_state", "link", "state_updated", "updated")}
-
-
-def _of(tenant: str, alarm_id: str) -> tuple[Condition, Condition]:
-    return _ALARM.c.id == alarm_id, _ALARM.c.tenant == tenant

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
+from monasca_common.alarms.errors import NameTaken
+from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.connections import Deadline, ReadConnections, snapshot
@@ -63,9 +65,15 @@ class AlarmsDatabase:
         """What ``work`` yields. It has a connection until it is exhausted or closed."""
         return self._reads.stream(lambda connection, _deadline: work(connection))
 
-    def write(self, work: Callable[[sa.Connection], T]) -> T:
-        """Call ``work`` in a transaction, and commit it."""
-        return self._transactions.run(work)
+    def write(self, work: Callable[[sa.Connection], T], *, named: str | None = None) -> T:
+        """Call ``work`` in a transaction, and commit it. Raises `NameTaken` if ``work`` gives the name of another row
+        to a row of the kind ``named``."""
+        try:
+            return self._transactions.run(work)
+        except DuplicateKey:
+            if named is None:
+                raise
+            raise NameTaken(named) from None
 
     def close(self) -> None:
         self._reads.close()
@@ -74,6 +82,11 @@ class AlarmsDatabase:
 
 def new_id() -> str:
     return str(uuid.uuid4())
+
+
+def of_tenant(table: sa.Table, tenant: str, row_id: str) -> tuple[Condition, Condition]:
+    """The conditions for the row with this id, if it is the tenant's."""
+    return table.c.id == row_id, table.c.tenant == tenant
 
 
 def ordered(

@@ -10,7 +10,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Select, Slice, Sort, new_id, ordered
+from monasca_common.alarms.database import (
+    AlarmsDatabase,
+    Condition,
+    Row,
+    Select,
+    Slice,
+    Sort,
+    new_id,
+    of_tenant,
+    ordered,
+)
 from monasca_common.alarms.definitions import (
     AlarmDefinition,
     DefinitionFilter,
@@ -19,11 +29,10 @@ from monasca_common.alarms.definitions import (
     paired,
     refused_changes,
 )
-from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
+from monasca_common.alarms.errors import UnknownId, refuse
 from monasca_common.alarms.evaluation import RESTRUCTURED
 from monasca_common.alarms.expression import SubExpression, parse
 from monasca_common.models.errors import Violation
-from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.sql import tables
 from monasca_common.storage.sql.connections import snapshot
 from monasca_common.storage.sql.queries import Queries
@@ -92,7 +101,7 @@ class AlarmDefinitions:
             _insert_parts(connection, made, [StoredSubExpression(new_id(), 0, each) for each in parsed])
             return made
 
-        return self._write(work)
+        return self._database.write(work, named=_WHAT)
 
     def change(
         self, tenant: str, definition_id: str, changed: Callable[[AlarmDefinition], AlarmDefinition], now_ms: int
@@ -105,7 +114,7 @@ class AlarmDefinitions:
             made = changed(before)
             parsed = checked(made)
             stored = _sub_expressions(connection, definition_id)
-            _check(refused_changes(before, made, [each.expression for each in stored], parsed))
+            refuse(refused_changes(before, made, [each.expression for each in stored], parsed))
             made = replace(made, id=definition_id, match_by=before.match_by, deterministic=_deterministic(parsed))
             _check_actions(connection, tenant, made)
             subs = paired(stored, parsed)
@@ -114,20 +123,21 @@ class AlarmDefinitions:
                 if _is_restructured(before, made, stored, subs):
                     _restructure(connection, subs)
                 _evaluate_soon(connection, definition_id)
-            statement = _DEFINITION.update().where(*_of(tenant, definition_id))
+            statement = _DEFINITION.update().where(*of_tenant(_DEFINITION, tenant, definition_id))
             connection.execute(statement.values(_row(made) | {"updated": now_ms, "version": version}))
             _delete_parts(connection, definition_id)
             _insert_parts(connection, made, subs)
             return made
 
-        return self._write(work)
+        return self._database.write(work, named=_WHAT)
 
     def delete(self, tenant: str, definition_id: str) -> None:
         """With its alarms; their history stays. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             next_version(connection)
-            if not connection.execute(_DEFINITION.delete().where(*_of(tenant, definition_id))).rowcount:
+            statement = _DEFINITION.delete().where(*of_tenant(_DEFINITION, tenant, definition_id))
+            if not connection.execute(statement).rowcount:
                 raise UnknownId(_WHAT, definition_id)
             subs = sa.select(_SUB.c.id).where(_SUB.c.definition_id == definition_id)
             for table in _OF_SUB_EXPRESSIONS:
@@ -154,15 +164,9 @@ class AlarmDefinitions:
             conditions.append(own.exists())
         return conditions
 
-    def _write(self, work: Callable[[sa.Connection], AlarmDefinition]) -> AlarmDefinition:
-        try:
-            return self._database.write(work)
-        except DuplicateKey:
-            raise NameTaken(_WHAT) from None
-
 
 def _one(connection: sa.Connection, tenant: str, definition_id: str) -> AlarmDefinition:
-    row = connection.execute(_SELECT.where(*_of(tenant, definition_id))).one_or_none()
+    row = connection.execute(_SELECT.where(*of_tenant(_DEFINITION, tenant, definition_id))).one_or_none()
     if row is None:
         raise UnknownId(_WHAT, definition_id)
     return _definitions(connection, [row])[0]
@@ -261,11 +265,6 @@ def _delete_parts(connection: sa.Connection, definition_id: str) -> None:
         connection.execute(table.delete().where(table.c.definition_id == definition_id))
 
 
-def _check(broken: Sequence[Violation]) -> None:
-    if broken:
-        raise BrokenRules(broken)
-
-
 def _check_actions(connection: sa.Connection, tenant: str, definition: AlarmDefinition) -> None:
     """They stay where they are until the commit: who deletes one waits."""
     wanted = set().union(*definition.actions.values())
@@ -273,7 +272,7 @@ def _check_actions(connection: sa.Connection, tenant: str, definition: AlarmDefi
         return
     statement = sa.select(_METHOD.c.id).where(_METHOD.c.tenant == tenant, _METHOD.c.id.in_(wanted))
     known = set(connection.execute(statement.with_for_update(read=True)).scalars())
-    _check(
+    refuse(
         [
             Violation(f"{state.lower()}_actions[{index}]", "is not the id of a notification method")
             for state, methods in definition.actions.items()
@@ -285,10 +284,6 @@ def _check_actions(connection: sa.Connection, tenant: str, definition: AlarmDefi
 
 def _deterministic(parsed: Sequence[SubExpression]) -> bool:
     return all(each.deterministic for each in parsed)
-
-
-def _of(tenant: str, definition_id: str) -> tuple[Condition, Condition]:
-    return _DEFINITION.c.id == definition_id, _DEFINITION.c.tenant == tenant
 
 
 def _row(definition: AlarmDefinition) -> dict[str, Any]:

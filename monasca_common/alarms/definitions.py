@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from monasca_common.alarms import transitions
-from monasca_common.alarms.errors import BrokenRules
+from monasca_common.alarms.errors import refuse
 from monasca_common.alarms.expression import ExpressionError, SubExpression, parse
 from monasca_common.models.errors import Violation
 from monasca_common.models.limits import LONGEST_TEXT, MOST_DIMENSIONS, POSTED, TextRule
@@ -80,8 +80,7 @@ def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
     except ExpressionError as error:
         broken.append(Violation("expression", f"is wrong {error}"))
     broken += [Violation("expression", rule) for rule in map(_span_fault, parsed) if rule]
-    if broken:
-        raise BrokenRules(broken)
+    refuse(broken)
     return parsed
 
 

@@ -34,3 +34,9 @@ class BrokenRules(AlarmsError):
     def __init__(self, violations: Sequence[Violation]) -> None:
         super().__init__("; ".join(map(str, violations)))
         self.violations = tuple(violations)
+
+
+def refuse(violations: Sequence[Violation]) -> None:
+    """Raise `BrokenRules` if there are violations."""
+    if violations:
+        raise BrokenRules(violations)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from math import isfinite
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
@@ -78,7 +78,6 @@ class Or:
 Node: TypeAlias = SubExpression | And | Or
 _Metric: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 """Its name and its dimensions."""
-Taken = TypeVar("Taken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +107,10 @@ class Expression:
             if isinstance(node, SubExpression):
                 values.append(next(left))
             else:
-                operands = _take(values, len(node.operands))
+                operands = values[-len(node.operands) :]
+                del values[-len(node.operands) :]
                 values.append(all(operands) if isinstance(node, And) else any(operands))
         return values.pop()
-
-    @property
-    def text(self) -> str:
-        """Parses to an equal expression, unless it is longer than what is allowed: thresholds are written in full."""
-        texts: list[str] = []
-        for node in _operands_first(self.root):
-            if isinstance(node, SubExpression):
-                texts.append(node.text)
-                continue
-            operands = _take(texts, len(node.operands))
-            if isinstance(node, Or):
-                texts.append(" or ".join(operands))
-            else:
-                pairs = zip(node.operands, operands, strict=True)
-                texts.append(" and ".join(f"({text})" if isinstance(each, Or) else text for each, text in pairs))
-        return texts.pop()
 
 
 def parse(text: str) -> Expression:
@@ -238,13 +222,6 @@ def _operands_first(root: Node) -> Iterator[Node]:
         if not isinstance(node, SubExpression):
             waiting += node.operands
     return reversed(found)
-
-
-def _take(stack: list[Taken], count: int) -> list[Taken]:
-    """The last ones, off the stack."""
-    taken = stack[-count:]
-    del stack[-count:]
-    return taken
 
 
 def _checked(token: Token, rule: TextRule) -> str:

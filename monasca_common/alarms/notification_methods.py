@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Select, Slice, Sort, new_id, ordered
-from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
+from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, new_id, of_tenant, ordered
+from monasca_common.alarms.errors import UnknownId, refuse
 from monasca_common.models.errors import Violation
 from monasca_common.models.limits import TextRule
-from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
@@ -194,7 +193,7 @@ class NotificationMethods:
             connection.execute(_METHOD.insert().values(row))
             return made
 
-        return self._write(work)
+        return self._database.write(work, named=_WHAT)
 
     def change(
         self, tenant: str, method_id: str, changed: Callable[[NotificationMethod], NotificationMethod], now_ms: int
@@ -203,27 +202,21 @@ class NotificationMethods:
 
         def work(connection: sa.Connection) -> NotificationMethod:
             made = replace(_checked(changed(self._one(connection, tenant, method_id, lock=True))), id=method_id)
-            statement = _METHOD.update().where(*_of(tenant, method_id))
+            statement = _METHOD.update().where(*of_tenant(_METHOD, tenant, method_id))
             connection.execute(statement.values(self._row(made) | {"updated": now_ms}))
             return made
 
-        return self._write(work)
+        return self._database.write(work, named=_WHAT)
 
     def delete(self, tenant: str, method_id: str) -> None:
         """No action names it afterwards. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            if not connection.execute(_METHOD.delete().where(*_of(tenant, method_id))).rowcount:
+            if not connection.execute(_METHOD.delete().where(*of_tenant(_METHOD, tenant, method_id))).rowcount:
                 raise UnknownId(_WHAT, method_id)
             connection.execute(_ACTION.delete().where(_ACTION.c.method_id == method_id))
 
         self._database.write(work)
-
-    def _write(self, work: Callable[[sa.Connection], NotificationMethod]) -> NotificationMethod:
-        try:
-            return self._database.write(work)
-        except DuplicateKey:
-            raise NameTaken(_WHAT) from None
 
     def _opened(self, rows: Iterable[Row]) -> list[NotificationMethod]:
         return [
@@ -246,7 +239,7 @@ class NotificationMethods:
 
 
 def _row_of(connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> Row:
-    statement = _SELECT.where(*_of(tenant, method_id))
+    statement = _SELECT.where(*of_tenant(_METHOD, tenant, method_id))
     rows = connection.execute(statement.with_for_update() if lock else statement).all()
     if not rows:
         raise UnknownId(_WHAT, method_id)
@@ -254,10 +247,5 @@ def _row_of(connection: sa.Connection, tenant: str, method_id: str, *, lock: boo
 
 
 def _checked(method: NotificationMethod) -> NotificationMethod:
-    if wrong := violations(method):
-        raise BrokenRules(wrong)
+    refuse(violations(method))
     return method
-
-
-def _of(tenant: str, method_id: str) -> tuple[Condition, Condition]:
-    return _METHOD.c.id == method_id, _METHOD.c.tenant == tenant

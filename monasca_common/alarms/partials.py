@@ -168,3 +168,27 @@ def _deciding_count(sub: SubExpression) -> float:
     threshold = sub.threshold
     above = sub.operator in ("GT", "LTE")  # the others already at the threshold
     return max(1.0, math.floor(threshold) + 1.0 if above else float(math.ceil(threshold)))
+
+
+# As texts, which databases can concatenate: a blank between two adds them up.
+
+
+def sums_text(sums: Iterable[float]) -> str:
+    return " ".join(map(repr, sums))
+
+
+def sums_of(text: str | None) -> tuple[float, ...]:
+    return tuple(map(float, (text or "").split()))
+
+
+def readings_text(readings: Iterable[Reading]) -> str:
+    return " ".join(",".join(map(repr, reading)) for reading in readings)
+
+
+def readings_of(text: str | None) -> tuple[Reading, ...]:
+    """In the order of the text."""
+    return tuple(_reading(*each.split(",")) for each in text.split()) if text else ()
+
+
+def _reading(timestamp: str, partition: str, offset: str, quantity: str) -> Reading:
+    return Reading(float(timestamp), int(partition), int(offset), float(quantity))

@@ -34,9 +34,12 @@ _SORTED_BY = {
 }
 SORTS = tuple(_SORTED_BY)
 _NEWEST_FIRST = (Sort("created_at", descending=True),)
-_OWN = ("id", "tenant", "alarm_id", "definition_id", "method_id", "new_state", "alarm_time", "state", "attempts")
+_OWN = ("id", "tenant", "alarm_id", "definition_id", "method_id", "new_state", "state", "attempts", "repeats")
 _SELECT = sa.select(
-    *(_NOTIFICATION.c[name] for name in (*_OWN, "repeats", "reason", "failures", "created", "updated")),
+    *(_NOTIFICATION.c[name] for name in (*_OWN, "failures")),
+    _NOTIFICATION.c.alarm_time.label("alarm_ms"),
+    _NOTIFICATION.c.reason.label("answer"),
+    *(_NOTIFICATION.c[name].label(f"{name}_ms") for name in ("created", "updated")),
     *(_METHOD.c[name].label(f"method_{name}") for name in ("name", "type", "address", "address_key")),
 ).select_from(
     _NOTIFICATION.outerjoin(
@@ -118,25 +121,10 @@ class SentNotifications:
         return changes_of(rows[0].change)
 
     def _made(self, row: Row) -> SentNotification:
-        return SentNotification(
-            id=row.id,
-            tenant=row.tenant,
-            alarm_id=row.alarm_id,
-            definition_id=row.definition_id,
-            method_id=row.method_id,
-            method_name=row.method_name,
-            method_type=row.method_type,
-            masked_address=self._masked(row),
-            new_state=row.new_state,
-            alarm_ms=row.alarm_time,
-            state=row.state,
-            attempts=row.attempts,
-            repeats=row.repeats,
-            answer=row.reason,
-            failures=tuple(_failures(row.failures)),
-            created_ms=row.created,
-            updated_ms=row.updated,
-        )
+        fields = row._asdict()
+        del fields["method_address"], fields["method_address_key"]
+        fields["failures"] = tuple(_failures(row.failures))
+        return SentNotification(**fields, masked_address=self._masked(row))
 
     def _masked(self, row: Row) -> str | None:
         if row.method_address is None:

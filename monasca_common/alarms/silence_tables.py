@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort, new_id, ordered
-from monasca_common.alarms.errors import BrokenRules, UnknownId
+from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort, new_id, of_tenant, ordered
+from monasca_common.alarms.errors import BrokenRules, UnknownId, refuse
 from monasca_common.alarms.silences import Silence, violations
 from monasca_common.models.errors import Violation
 from monasca_common.storage.sql import tables
@@ -48,21 +48,20 @@ class Silences:
         """``lasting_at_ms``: those alone that last then."""
         statement = _SELECT.where(_SILENCE.c.tenant == tenant)
         if lasting_at_ms is not None:
-            statement = statement.where(*_lasting(lasting_at_ms))
+            statement = statement.where(_SILENCE.c.from_ms <= lasting_at_ms, _SILENCE.c.until_ms > lasting_at_ms)
         rows = self._database.rows(ordered(statement, sorts, _SORTED_BY, _SILENCE.c.id, part))
         return [Silence(**row._asdict()) for row in rows]
 
     def get(self, tenant: str, silence_id: str) -> Silence:
         """Raises `UnknownId`."""
-        rows = self._database.rows(_SELECT.where(*_of(tenant, silence_id)))
+        rows = self._database.rows(_SELECT.where(*of_tenant(_SILENCE, tenant, silence_id)))
         if not rows:
             raise UnknownId(_WHAT, silence_id)
         return Silence(**rows[0]._asdict())
 
     def create(self, silence: Silence, now_ms: int) -> Silence:
         """Raises `BrokenRules`."""
-        if wrong := violations(silence, now_ms):
-            raise BrokenRules(wrong)
+        refuse(violations(silence, now_ms))
         made = replace(silence, id=new_id(), created_ms=now_ms)
 
         def work(connection: sa.Connection) -> Silence:
@@ -79,7 +78,7 @@ class Silences:
         """It ends: what it silenced is looked at again at once. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            if not connection.execute(_SILENCE.delete().where(*_of(tenant, silence_id))).rowcount:
+            if not connection.execute(_SILENCE.delete().where(*of_tenant(_SILENCE, tenant, silence_id))).rowcount:
                 raise UnknownId(_WHAT, silence_id)
             silenced = (_HELD.c.tenant == tenant, _HELD.c.kind == "silenced")
             connection.execute(_HELD.update().where(*silenced).values(due=0))
@@ -96,11 +95,3 @@ def lasting(connection: sa.Connection, tenant: str, now_ms: int) -> list[Silence
     """Return those of the tenant that last now, the one that ends last first."""
     rows = connection.execute(_LASTING, {"of_tenant": tenant, "now_ms": now_ms})
     return [Silence(**row._asdict()) for row in rows]
-
-
-def _lasting(now_ms: int) -> tuple[sa.ColumnElement[bool], ...]:
-    return _SILENCE.c.from_ms <= now_ms, _SILENCE.c.until_ms > now_ms
-
-
-def _of(tenant: str, silence_id: str) -> tuple[sa.ColumnElement[bool], ...]:
-    return _SILENCE.c.id == silence_id, _SILENCE.c.tenant == tenant

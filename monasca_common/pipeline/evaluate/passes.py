@@ -31,8 +31,7 @@ from monasca_common.alarms.evaluation import (
     summary_end_ms,
 )
 from monasca_common.alarms.expression import SubExpression
-from monasca_common.alarms.partial_text import readings_of, sums_of
-from monasca_common.alarms.partials import WindowPartial, runs
+from monasca_common.alarms.partials import WindowPartial, readings_of, runs, sums_of
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.evaluate import definitions, transitions, watermark

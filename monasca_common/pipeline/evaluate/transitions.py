@@ -21,7 +21,7 @@ from monasca_common.alarms.database import Row, Select
 from monasca_common.alarms.definitions import StoredSubExpression
 from monasca_common.alarms.evaluation import AlarmState, Evaluated, Measured, SubAlarm, Transition
 from monasca_common.alarms.outbox import TRANSITION, Unpublished
-from monasca_common.alarms.partial_text import readings_text
+from monasca_common.alarms.partials import readings_text
 from monasca_common.alarms.transitions import MOST_METRICS, AlarmChange, AlarmedMetric
 from monasca_common.kafka import KafkaProducer, Record
 from monasca_common.kafka.errors import MessageTooLarge

@@ -21,8 +21,7 @@ import sqlalchemy as sa
 
 from monasca_common.alarms.evaluation import MOST_VALUES, WindowSummary
 from monasca_common.alarms.expression import SubExpression
-from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
-from monasca_common.alarms.partials import WindowPartial, runs
+from monasca_common.alarms.partials import WindowPartial, readings_of, readings_text, runs, sums_of, sums_text
 from monasca_common.models import json_text
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series

@@ -13,6 +13,7 @@ from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, Ev
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
+from monasca_common.tests.unit.alarms.strategies import text_of
 from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
 
@@ -29,7 +30,7 @@ class RandomEvaluationTest(EvaluateCase):
         watermarks = [*sorted(random.sample(range(1000, 16 * MINUTE_MS), BATCHES - 1)), END_MS]
         expressions = [_expression(random, f"m{number}") for number in range(DEFINITIONS)]
         for number, expression in enumerate(expressions):
-            self.define(expression.text, name=f"d{number}")
+            self.define(text_of(expression), name=f"d{number}")
         batches = [_batches(random, expression, watermarks) for expression in expressions]
         job = self.evaluation(one_task_offsets=0, min_partitions=3, delay_seconds=DELAY_MS // 1000)
         # The clock jumps from batch to batch, and on a busy machine a batch may take longer than a step of it.
@@ -45,7 +46,7 @@ class RandomEvaluationTest(EvaluateCase):
         for number, (expression, own) in enumerate(zip(expressions, batches, strict=True)):
             changes = in_order_of_history(reference.changes(expression, own, DELAY_MS))
             expected = [each._replace(timestamp_ms=self.base_ms + each.timestamp_ms) for each in changes]
-            self.assertEqual(expected, found.get((f"d{number}", None), []), (expression.text, own))
+            self.assertEqual(expected, found.get((f"d{number}", None), []), (text_of(expression), own))
             told += len(expected)
         self.assertGreater(told, 2 * DEFINITIONS)
 

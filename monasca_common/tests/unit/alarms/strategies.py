@@ -70,3 +70,26 @@ def _groups(inner):
 
 
 expressions = st.recursive(sub_expressions, _groups, max_leaves=12).map(Expression)
+
+
+def text_of(expression):
+    """A text that parses to an equal expression, unless it is longer than what is allowed."""
+    return _text_of_node(expression.root)
+
+
+def _text_of_node(root):
+    texts, waiting = {}, [root]  # by the identity of a node; not recursive, as `parse`
+    while waiting:
+        node = waiting[-1]
+        if isinstance(node, SubExpression):
+            texts[id(node)] = node.text
+        elif missing := [each for each in node.operands if id(each) not in texts]:
+            waiting += missing
+            continue
+        elif isinstance(node, Or):
+            texts[id(node)] = " or ".join(texts[id(each)] for each in node.operands)
+        else:
+            parts = ((texts[id(each)], isinstance(each, Or)) for each in node.operands)
+            texts[id(node)] = " and ".join(f"({text})" if is_or else text for text, is_or in parts)
+        waiting.pop()
+    return texts[id(root)]

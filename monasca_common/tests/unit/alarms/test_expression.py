@@ -112,8 +112,10 @@ class TextTest(ExpressionCase):
     def test_parentheses_stand_where_they_are_needed(self):
         text = "max(a) > 1.0 and (max(b) > 1.0 or max(c) > 1.0) or max(d) > 1.0"
 
-        self.assertEqual(text, parse(f"((({text})))").text)
-        self.assertEqual("max(a) > 1.0 or max(b) > 1.0 and max(c) > 1.0", parse("a>1 or (b>1 and (c>1))").text)
+        self.assertEqual(text, strategies.text_of(parse(f"((({text})))")))
+        self.assertEqual(
+            "max(a) > 1.0 or max(b) > 1.0 and max(c) > 1.0", strategies.text_of(parse("a>1 or (b>1 and (c>1))"))
+        )
 
 
 class StructureTest(ExpressionCase):
@@ -254,9 +256,9 @@ class HostileTest(ExpressionCase):
         self.assertEqual(100, len(deepest.sub_expressions))
         self.assertFalse(deepest.holds([False] * 100))
         self.assertTrue(deepest.holds([True] * 100))
-        self.assertEqual(deepest, parse(deepest.text))
+        self.assertEqual(deepest, parse(strategies.text_of(deepest)))
         self.assertEqual(deepest, pickle.loads(pickle.dumps(deepest)))
-        self.assertEqual(hash(deepest), hash(parse(deepest.text)))
+        self.assertEqual(hash(deepest), hash(parse(strategies.text_of(deepest))))
         self.assertIn("SubExpression", repr(deepest))
 
     def test_what_makes_scanners_slow_is_read_like_anything_else(self):
@@ -294,7 +296,7 @@ _PIECES = [
 class PropertyTest(base.BaseTestCase):
     @given(strategies.expressions)
     def test_a_random_expression_prints_and_parses_to_itself(self, found):
-        self.assertEqual(found, parse(found.text))
+        self.assertEqual(found, parse(strategies.text_of(found)))
 
     @given(strategies.expressions, st.data())
     def test_a_random_expression_holds_when_its_operators_say_so(self, found, data):
@@ -319,4 +321,4 @@ class PropertyTest(base.BaseTestCase):
         except ExpressionError as error:
             self.assertTrue(0 <= error.offset <= len(text))
         else:
-            self.assertEqual(found, parse(found.text))
+            self.assertEqual(found, parse(strategies.text_of(found)))

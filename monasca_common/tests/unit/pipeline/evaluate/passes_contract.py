@@ -26,8 +26,15 @@ from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.alarms.expression import parse
-from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
-from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
+from monasca_common.alarms.partials import (
+    WindowPartial,
+    readings_of,
+    readings_text,
+    runs,
+    sums_of,
+    sums_text,
+    window_start_ms,
+)
 from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES, MOST_METRICS
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.errors import MessageTooLarge
@@ -42,6 +49,7 @@ from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, EvaluatorState, Scan
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
+from monasca_common.tests.unit.alarms.strategies import text_of
 from monasca_common.tests.unit.alarms.test_against_reference import (
     END_MS,
     expressions,
@@ -200,7 +208,7 @@ class PassesContract:
             self.check_evaluation(expression, in_batches_with_late_ones(data.draw, measured), data)
 
     def check_evaluation(self, expression, batches, data):
-        alarms = self.alarms(expression.text, data.draw(st.integers(1, 4)))
+        alarms = self.alarms(text_of(expression), data.draw(st.integers(1, 4)))
         evaluators = {alarm_id: Evaluator(alarms.expression) for alarm_id in alarms.ids}
         try:
             watermark_ms = 0

@@ -26,6 +26,7 @@ from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.alarms.strategies import text_of
 from monasca_common.tests.unit.alarms.test_against_reference import END_MS, in_batches, measurements
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
@@ -64,8 +65,8 @@ class CatchUpTest(DatabaseCase):
     @given(expressions(), st.data())
     def test_wherever_batches_are_cut(self, expression, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
-        whole = self.transitions(expression.text, [(measured, END_MS)])
-        self.assertEqual(whole, self.transitions(expression.text, in_batches(data.draw, measured)))
+        whole = self.transitions(text_of(expression), [(measured, END_MS)])
+        self.assertEqual(whole, self.transitions(text_of(expression), in_batches(data.draw, measured)))
 
     def test_an_alarm_has_no_change_before_it_exists(self):
         measured = [(1_000, 5.0, 0), (70_000, 0.0, 0), (600_000, 0.0, 1)]

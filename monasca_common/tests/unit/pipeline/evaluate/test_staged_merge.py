@@ -9,8 +9,7 @@ from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.alarms.evaluation import NEVER_MS, WindowSummary
 from monasca_common.alarms.expression import parse
-from monasca_common.alarms.partial_text import readings_of
-from monasca_common.alarms.partials import WindowPartial
+from monasca_common.alarms.partials import WindowPartial, readings_of
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id

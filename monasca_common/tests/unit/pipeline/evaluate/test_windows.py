@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.alarms.expression import parse
-from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
-from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
+from monasca_common.alarms.partials import (
+    WindowPartial,
+    readings_of,
+    readings_text,
+    runs,
+    sums_of,
+    sums_text,
+    window_start_ms,
+)
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, SubExpressionIndex
