@@ -17,7 +17,6 @@ _ACTIONS = {
     Fate.RENAMED: "Renamed, still read",
     Fate.SERVICE: "Read by the service",
     Fate.IGNORED: "Ignored with a warning",
-    Fate.REFUSED: "An error",
 }
 
 

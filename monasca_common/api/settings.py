@@ -21,7 +21,7 @@ from monasca_common.kafka.config import (
     producer_settings,
 )
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 API_GROUP = "api"
 CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # in the environment, for a server without our command line
@@ -145,7 +145,19 @@ class ApiSettings:
         return frozenset({self.metrics_topic, self.logs_topic, self.events_topic, *rejected})
 
 
-_API = OptionGroup(API_GROUP, options_of(ApiSettings))
+_REMOVED = {
+    **REMOVED_STATUS,
+    "max_gzip_ratio": "a gzip body may become 100 times larger, within max_body_bytes",
+    "header_timeout_seconds": "client_header_timeout of the reverse proxy bounds a header",
+    "body_timeout_seconds": "client_body_timeout of the reverse proxy bounds the pauses of a body",
+    "answer_timeout_seconds": "send_timeout of the reverse proxy bounds the pauses in taking an answer",
+    "max_connections": "worker_connections and limit_conn of the reverse proxy bound the connections of clients",
+    "max_waiting_bytes": "the reverse proxy holds incomplete requests, in files if they are large",
+    "stalled_after_seconds": "a topic counts as stalled after 5 seconds without an acknowledgement",
+    "page_limit": "an answer has at most 10,000 elements; clients ask for fewer with limit",
+    "max_answer_bytes": "the elements of an answer have at most 16 MiB",
+}
+_API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
 
 
 def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:

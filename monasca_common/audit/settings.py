@@ -12,7 +12,7 @@ from monasca_common.audit.reconciliation import AuditRules, ExpectedReader
 from monasca_common.audit.reports import reads
 from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 AUDIT_GROUP = "audit"
 AUDIT_COUNT_GROUP = "audit_count"
@@ -88,8 +88,16 @@ class AuditSettings:
         return AuditRules(self.bucket_seconds, self.grace_seconds, tuple(map(_reader, self.expected_readers)))
 
 
-_AUDIT = OptionGroup(AUDIT_GROUP, options_of(AuditSettings))
-_AUDIT_COUNT = OptionGroup(AUDIT_COUNT_GROUP, options_of(StatusSettings))
+_AUDIT = OptionGroup(
+    AUDIT_GROUP,
+    options_of(AuditSettings),
+    removed={
+        **REMOVED_STATUS,
+        "report_seconds": "reports are sent every 10 seconds, or more often if grace_seconds is below ten minutes",
+        "balance_seconds": "audit serve reconciles the reports once a minute",
+    },
+)
+_AUDIT_COUNT = OptionGroup(AUDIT_COUNT_GROUP, options_of(StatusSettings), removed=REMOVED_STATUS)
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:

@@ -32,7 +32,7 @@ from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.notification import legacy
 from monasca_common.notification.calm import CalmRules, Inhibition
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 from monasca_common.storage.settings import StorageSettings
 
 T = TypeVar("T")
@@ -358,10 +358,31 @@ class NotificationSettings:
 
 
 _OLD = OptionGroup(KAFKA_GROUP, options_of(OldPeriodicSettings), shared=True)
-_PROCESSOR = OptionGroup("alarm_processor", options_of(ProcessorSettings))
-_RETRY = OptionGroup("retry_engine", options_of(RetrySettings))
+_PROCESSOR = OptionGroup(
+    "alarm_processor",
+    options_of(ProcessorSettings),
+    removed={
+        "max_at_one_method": "8 notifications are sent to one method concurrently",
+        "max_at_one_destination": "16 notifications are sent to one host concurrently",
+    },
+)
+_RETRY = OptionGroup(
+    "retry_engine",
+    options_of(RetrySettings),
+    removed={
+        "max_interval": "two attempts are at most 600 seconds apart, or interval",
+        "number": "32 threads send retries, and 32 periodic notifications",
+    },
+)
 _HTTP = OptionGroup(
-    NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings), *options_of(StatusSettings))
+    NOTIFICATION_GROUP,
+    (*options_of(HttpSettings), *options_of(CalmSettings), *options_of(StatusSettings)),
+    removed={
+        **REMOVED_STATUS,
+        "connect_timeout_seconds": "connecting to an address of a receiver may take 3 seconds",
+        "read_timeout_seconds": "timeout in the group of each notifier bounds an attempt",
+        "max_response_bytes": "8192 bytes of an answer are read",
+    },
 )
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
 _SLACK = OptionGroup("slack_notifier", options_of(SlackSettings), old=legacy.names("slack_notifier"))

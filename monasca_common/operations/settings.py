@@ -24,7 +24,7 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.operations.lag.verdict import LagWindow
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 LAG_GROUP = "lag"
 MONITORING_GROUP = "monitoring"
@@ -124,7 +124,11 @@ class StartCheckSettings:
     )
 
 
-_LAG = OptionGroup(LAG_GROUP, options_of(LagSettings))
+_LAG = OptionGroup(
+    LAG_GROUP,
+    options_of(LagSettings),
+    removed={**REMOVED_STATUS, "read_seconds": "a survey reads for at most 60 seconds"},
+)
 _MONITORING = OptionGroup(MONITORING_GROUP, options_of(StartCheckSettings))
 
 

@@ -24,7 +24,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.models.limits import MOST_DIMENSIONS
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings, storage_settings
 
@@ -121,7 +121,12 @@ class PersisterSettings:
 
 
 _PERSISTER = OptionGroup(
-    PERSISTER_GROUP, (*options_of(PersisterSettings), *options_of(GroupSettings, "max_cached_series"))
+    PERSISTER_GROUP,
+    (*options_of(PersisterSettings), *options_of(GroupSettings, "max_cached_series")),
+    removed={
+        **REMOVED_STATUS,
+        "max_consecutive_dead_letters": "10,000 dead letters in a row stop a consumer until a restart",
+    },
 )
 _SHARED = OptionGroup(KAFKA_GROUP, options_of(GroupSettings, "num_processors"))
 

@@ -9,6 +9,9 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import option
 
+#: What decides in place of an option that each of these groups had.
+REMOVED_STATUS = {"status_live_seconds": "a loop of the service may take 600 seconds for a turn"}
+
 
 @dataclass(frozen=True, slots=True)
 class StatusSettings:

@@ -144,7 +144,11 @@ class StorageSettings(RowLimits):
 
 # The driver first, in sample files too.
 _OPTIONS = sorted(options_of(StorageSettings), key=lambda each: each.name != "driver")
-STORAGE = OptionGroup(STORAGE_GROUP, tuple(each for each in _OPTIONS if each.name != "connection"))
+STORAGE = OptionGroup(
+    STORAGE_GROUP,
+    tuple(each for each in _OPTIONS if each.name != "connection"),
+    removed={"max_results": "one read returns at most 100,000 rows"},
+)
 # Other libraries have options in this group too.
 DATABASE = OptionGroup(DATABASE_GROUP, options_of(StorageSettings, "connection"), shared=True)
 

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import logging
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import legacy, removed_options
+from monasca_common.kafka.config import legacy
 from monasca_common.kafka.config.groups import CONSUMER_GROUPS
 from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError
@@ -35,10 +33,7 @@ _warned: set[str] = set()
 
 
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
-    """Call ``conf(arguments, **names)``; its errors become a `ConfigurationError` that quotes no line of a file.
-
-    Raises `ConfigurationError`, which names each removed name in any group.
-    """
+    """Call ``conf(arguments, **names)``; its errors become a `ConfigurationError` that quotes no line of a file."""
     # Raised outside of the handler: the original error may quote a password's line, and would be its context.
     refused = None
     try:
@@ -47,7 +42,6 @@ def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
         refused = _unreadable(error)
     if refused is not None:
         raise refused
-    check_removed(conf, sorted({*(each.name for each in removed_options.OLD_GROUPS), *names_in_files(conf)}))
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
@@ -59,20 +53,12 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
         )
 
 
-def check_removed(
-    conf: cfg.ConfigOpts, groups: Iterable[str], *, of_consumers: Sequence[str] = CONSUMER_GROUPS
-) -> None:
-    """Raise `ConfigurationError`, which names each removed name that these groups have in files or in the environment.
-
-    ``of_consumers``: which groups have the options of a consumer.
-    """
-    found, in_files = [], names_in_files(conf)
-    for group in groups:
-        for name, decision in removed_options.decisions(group, of_consumer=group in of_consumers).items():
-            variable = f"OS_{group}__{name}".upper()
-            if name in in_files[group] or variable in os.environ:
-                place = _file_with(conf, group, name) if name in in_files[group] else "the environment"
-                found.append(f"{name} in group [{group}] in {place} has no effect: {decision}")
+def check_removed(conf: cfg.ConfigOpts, group: str, removed: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` for the removed names of a group in files. ``removed``: what decides, by name."""
+    found = [
+        f"{name} in group [{group}] has no effect: {removed[name]}"
+        for name in sorted(names_in_files(conf)[group.lower()] & removed.keys())
+    ]
     if found:
         raise ConfigurationError(f"{'; '.join(found)}; remove {'it' if len(found) == 1 else 'them'}")
 
@@ -82,7 +68,6 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
     It logs old names without effect. Raises `ConfigurationError` for a name that never existed.
     """
-    check_removed(conf, dict.fromkeys((KAFKA_GROUP, group.lower())), of_consumers=[group.lower()])
     in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
         for option in sorted(in_files[name] - registered[name]):
@@ -105,7 +90,6 @@ def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()
 
     It serves the groups of services on this layer; `check_names` serves those of producers and consumers.
     """
-    check_removed(conf, [group.lower()])
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(
@@ -194,18 +178,6 @@ def names_in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
         for section, options in sections.items():
             names[section].update(options)
     return names
-
-
-def _file_with(conf: cfg.ConfigOpts, group: str, name: str) -> str:
-    """The last file that has this name in this group."""
-    folders = [path for folder in conf.config_dirs for path in sorted(Path(folder).expanduser().glob("*.conf"))]
-    for path in reversed([*map(Path, conf.config_file), *folders]):
-        sections: dict[str, dict[str, Any]] = {}
-        with contextlib.suppress(OSError):
-            cfg.ConfigParser(str(path.expanduser()), sections).parse()
-        if any(section.lower() == group and name in options for section, options in sections.items()):
-            return str(path)
-    return "a file"
 
 
 def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:

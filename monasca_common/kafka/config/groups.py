@@ -43,6 +43,10 @@ CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 # Of clients that choose topics and positions themselves.
 _CONNECTION_GROUPS = frozenset({"mirror_source", "mirror_target"})
 
+_REMOVED = {
+    "isolation_level": "consumers read what is committed",
+    "max_uncommitted_messages": "a partition with 100,000 offsets that are read and not committed is paused",
+}
 _CONNECTION = tuple(replace(each, inherited=each.name != "driver") for each in options_of(ConnectionSettings))
 _PRODUCER = options_of(ProducerSettings)
 _OWN = frozenset({"topic", "group_id", "group_instance_id", "dead_letter_topic"})
@@ -53,11 +57,11 @@ def group_of(name: str) -> OptionGroup:
     """``[kafka]``, a group that is a connection alone, or the group of a consumer (any other name)."""
     inherited = tuple(each for each in _CONSUMER if each.inherited)
     if name == KAFKA_GROUP:
-        return OptionGroup(name, (*_CONNECTION, *_PRODUCER, *inherited))
+        return OptionGroup(name, (*_CONNECTION, *_PRODUCER, *inherited), removed=_REMOVED)
     if name in _CONNECTION_GROUPS:
         return OptionGroup(name, tuple(each for each in _CONNECTION if each.inherited))
     own = tuple(_known(each, name) for each in _CONSUMER if not each.inherited)
-    return OptionGroup(name, (*own, *(each for each in _CONNECTION if each.inherited), *inherited))
+    return OptionGroup(name, (*own, *(each for each in _CONNECTION if each.inherited), *inherited), removed=_REMOVED)
 
 
 def _known(declared: Option, group: str) -> Option:

@@ -13,7 +13,6 @@ class Fate(enum.Enum):
     RENAMED = "renamed"  # still works; oslo.config says what it is called now
     SERVICE = "read by the service"
     IGNORED = "ignored"
-    REFUSED = "refused"  # an error, because to ignore it would change what its writer relies on
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oslo_config import cfg
@@ -21,6 +21,7 @@ class OptionGroup:
 
     ``shared``: other libraries may have options in it, so unknown names are not an error.
     ``inherits``: an inherited option that is unset in it is read from ``[kafka]``.
+    ``removed``: names that files must not have in it, each with what decides instead.
     ``old``: names without effect that files of the old services have in it, which is logged and not an error.
     """
 
@@ -28,6 +29,7 @@ class OptionGroup:
     options: tuple[Option, ...]
     shared: bool = False
     old: frozenset[str] = frozenset()
+    removed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def inherits(self) -> bool:

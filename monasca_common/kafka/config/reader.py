@@ -35,11 +35,15 @@ class GroupReader:
         self._options = {each.name: each for each in group.options}
         self._kafka: dict[str, Option] = {}
         group.register(conf)
+        removed = {group.name: group.removed}
         if group.inherits or group.name == KAFKA_GROUP:
             kafka = group_of(KAFKA_GROUP)
             kafka.register(conf)
             self._kafka = {each.name: each for each in kafka.options}
+            removed = {KAFKA_GROUP: kafka.removed, **removed}
         config_file.check_parsed(conf)
+        for name, decisions in removed.items():
+            config_file.check_removed(conf, name, decisions)
         if self._kafka:
             config_file.check_names(conf, group.name)
         elif not group.shared:

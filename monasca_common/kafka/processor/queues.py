@@ -42,7 +42,7 @@ class Task:
     size: int = field(init=False)
     attempts: int = field(init=False, default=0)  # failed calls of the handler that had these messages
     first_failed_ms: int | None = field(init=False, default=None)
-    counted: bool = field(init=False, default=False)  # already among the messages of the dead letters' ratio
+    counted: bool = field(init=False, default=False)  # already among the messages that the limit of dead letters counts
     tries: int = field(init=False, default=0)  # failed calls since these messages are together
     waits: int = field(init=False, default=0)  # times that a dependency was unavailable
     # Part of a larger batch that failed often enough: one call, then halves again.

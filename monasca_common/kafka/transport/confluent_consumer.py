@@ -20,7 +20,7 @@ from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_consumer import FINISH_MESSAGES, LibrdkafkaConsumer, PartitionAnswer
 from monasca_common.kafka.transport.librdkafka_options import consumer_options
-from monasca_common.kafka.transport.raw_messages import Grouping
+from monasca_common.kafka.transport.raw_messages import grouped
 from monasca_common.kafka.transport.refused_options import make_client
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +54,6 @@ class ConfluentConsumer(LibrdkafkaConsumer):
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings)
         self._identity = id(self)
-        self._group = Grouping(Message, settings.topics, translate)
         options = {**consumer_options(settings), "error_cb": self._heard}
         self._log = ClientLog(LOG, self.clock)
         self._client = make_client("consumer_options", lambda: Consumer(options, logger=self._log))
@@ -62,7 +61,6 @@ class ConfluentConsumer(LibrdkafkaConsumer):
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
         self._callbacks = callbacks
-        self._group = Grouping(Message, topics, translate)
         with self._calling():
             self._client.subscribe(
                 list(topics),
@@ -70,10 +68,6 @@ class ConfluentConsumer(LibrdkafkaConsumer):
                 on_revoke=lambda _client, partitions: self._on_revoke(_ours(partitions)),
                 on_lost=lambda _client, partitions: self._on_lost(_ours(partitions)),
             )
-
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        self._group = Grouping(Message, (partition.topic for partition in positions), translate)
-        super().assign(positions)
 
     def poll(self, max_messages: int, timeout: float) -> Fetched:
         try:
@@ -89,7 +83,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
             # The client forgets the exception of a signal that comes in just as it calls us back.
             raise KeyboardInterrupt from error
         messages.insert(0, first)
-        return self._group(messages)
+        return grouped(messages, Message, translate)
 
     def group_metadata(self) -> Any:
         with self._calling():

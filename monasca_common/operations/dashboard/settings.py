@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 DASHBOARD_GROUP = "dashboard"
 
@@ -106,7 +106,16 @@ class DashboardSettings:
         return is_loopback(self.host) and not self.tls_at_proxy
 
 
-_DASHBOARD = OptionGroup(DASHBOARD_GROUP, options_of(DashboardSettings))
+_DASHBOARD = OptionGroup(
+    DASHBOARD_GROUP,
+    options_of(DashboardSettings),
+    removed={
+        **REMOVED_STATUS,
+        "source_timeout_seconds": "a panel waits 30 seconds for its source",
+        "lag_window_seconds": "window_seconds in group [lag] counts for the dashboard too",
+        "api_timeout_seconds": "a page waits 10 seconds for the API",
+    },
+)
 
 
 def is_loopback(host: str) -> bool:

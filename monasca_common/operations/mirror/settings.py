@@ -27,7 +27,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 MIRROR_GROUP = "mirror"
 SOURCE_GROUP, TARGET_GROUP = "mirror_source", "mirror_target"
@@ -114,4 +114,12 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     return [_MIRROR.listed(), group_of(SOURCE_GROUP).listed(), group_of(TARGET_GROUP).listed()]
 
 
-_MIRROR = OptionGroup(MIRROR_GROUP, options_of(MirrorSettings))
+_MIRROR = OptionGroup(
+    MIRROR_GROUP,
+    options_of(MirrorSettings),
+    removed={
+        **REMOVED_STATUS,
+        "batch_size": "a transaction copies at most 5000 messages",
+        "topic_refresh_seconds": "the mirror looks for new topics once a minute",
+    },
+)

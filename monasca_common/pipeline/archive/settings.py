@@ -62,6 +62,7 @@ _ARCHIVE = StreamGroup(
     OptionGroup(
         ARCHIVE_GROUP,
         (*with_defaults(options_of(StreamSettings), {"trigger_seconds": 300.0}), *options_of(ArchiveSettings)),
+        removed={"compact_to_mb": "the job compact merges files to 128 MB"},
     ),
     MappingProxyType({"topic": ["metrics"], "group_id": "spark-archive"}),
 )

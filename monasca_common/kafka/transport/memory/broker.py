@@ -88,8 +88,6 @@ class MemoryBroker:
         partitions: int | None = None,
         *,
         max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES,
-        retention_records: int | None = None,
-        retention_bytes: int | None = None,
     ) -> None:
         """Create a topic. Raises `ConfigurationError` when it exists, and where Kafka would refuse it."""
         with self.changed:
@@ -99,7 +97,7 @@ class MemoryBroker:
             if max_message_bytes < 0:
                 raise ConfigurationError(f"max_message_bytes of topic {name!r} is {max_message_bytes}: 0 or more")
             logs = [PartitionLog() for _ in range(partitions or self.default_partitions)]
-            self._topics[name] = Topic(name, logs, max_message_bytes, retention_records, retention_bytes)
+            self._topics[name] = Topic(name, logs, max_message_bytes)
             self._rebalance(name)
 
     def delete_topic(self, name: str) -> None:

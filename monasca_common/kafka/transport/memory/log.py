@@ -22,7 +22,6 @@ class PartitionLog:
 
     def __init__(self) -> None:
         self.low = 0
-        self.size_bytes = 0
         self._records: list[Message | None] = []
 
     @property
@@ -36,7 +35,6 @@ class PartitionLog:
         """Return the message as it is stored, with its offset."""
         stored = replace(message, offset=self.high)
         self._records.append(stored)
-        self.size_bytes += batch_bytes(stored)
         return stored
 
     def skip(self, count: int) -> None:
@@ -63,30 +61,21 @@ class PartitionLog:
 
     def delete_before(self, offset: int) -> None:
         count = min(max(0, offset - self.low), len(self._records))
-        self.size_bytes -= sum(batch_bytes(record) for record in self._records[:count] if record is not None)
         del self._records[:count]
         self.low += count
 
 
 @dataclass(slots=True)
 class Topic:
-    """A topic of the memory broker. ``None`` for a retention keeps everything."""
+    """A topic of the memory broker, whose records stay until `MemoryBroker.delete_records`."""
 
     name: str
     partitions: list[PartitionLog]
     max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES
-    retention_records: int | None = None  # of each partition
-    retention_bytes: int | None = None  # of each partition
     topic_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def append(self, message: Message) -> Message:
-        log = self.partitions[message.partition]
-        stored = log.append(message)
-        if self.retention_records is not None:
-            log.delete_before(log.high - self.retention_records)
-        while self.retention_bytes is not None and log.size_bytes > self.retention_bytes and len(log) > 1:
-            log.delete_before(log.low + 1)
-        return stored
+        return self.partitions[message.partition].append(message)
 
 
 def batch_bytes(message: Message) -> int:

@@ -55,7 +55,7 @@ class ConfigCheckTest(CommandCase):
 
     def test_a_removed_name_is_a_fault(self):
         (fault,) = self.faults(f"{_GOOD}{_KEYS}[storage]\nmax_results = 9\n")
-        self.assertIn("max_results in group [storage] in ", fault)
+        self.assertIn("max_results in group [storage] has no effect", fault)
         self.assertIn("one read returns at most 100,000 rows; remove it", fault)
 
     def test_one_fault_does_not_hide_another(self):

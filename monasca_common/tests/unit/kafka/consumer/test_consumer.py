@@ -23,7 +23,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.base import ConsumerTransport
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.kafka.transport.raw_messages import Grouping
+from monasca_common.kafka.transport.raw_messages import grouped
 from monasca_common.tests.unit.kafka.raw_message import FakeMessage
 
 A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
@@ -61,7 +61,7 @@ class ScriptedTransport(ConsumerTransport):
 
     def poll(self, max_messages, timeout):
         messages = self.steps.pop(0)(self.callbacks) if self.steps else []
-        return Grouping(FakeMessage, (), lambda error: error)(messages)
+        return grouped(messages, FakeMessage, lambda error: error)
 
     def assign_owned(self, positions):
         self.given.update(positions)

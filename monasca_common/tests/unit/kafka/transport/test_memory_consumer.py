@@ -131,16 +131,6 @@ class ReadingTest(ConsumerCase):
         self.assertEqual({TP: 1, other: 0}, self.consumer.offsets_for_times({TP: 15, other: 15}, 1))
         self.assertEqual({TP: 3}, self.consumer.offsets_for_times({TP: 31}, 1))
 
-    def test_retention_by_count_moves_the_low_watermark(self):
-        self.broker.create_topic("short", retention_records=3)
-        self.fill(5, topic="short")
-        self.assertEqual((2, 5), self.consumer.watermarks(TopicPartition("short", 0), 1))
-
-    def test_retention_by_bytes_keeps_the_newest(self):
-        self.broker.create_topic("small", retention_bytes=200)
-        self.fill(5, topic="small")
-        self.assertEqual((3, 5), self.consumer.watermarks(TopicPartition("small", 0), 1))
-
     def test_an_unknown_topic_is_a_transport_error(self):
         for ask in (
             lambda: self.consumer.partition_count("nope", 1),

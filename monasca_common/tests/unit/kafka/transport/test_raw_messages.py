@@ -5,7 +5,7 @@ from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.base import PartitionEvent
-from monasca_common.kafka.transport.raw_messages import Grouping
+from monasca_common.kafka.transport.raw_messages import grouped
 from monasca_common.tests.unit.kafka.raw_message import FakeMessage
 
 TOPICS = ("logs", "metrics")
@@ -15,18 +15,18 @@ def messages(names):
     return [FakeMessage(topic, number, b"%d" % index) for index, (topic, number) in enumerate(names)]
 
 
-class TestGrouping(base.BaseTestCase):
+class TestGrouped(base.BaseTestCase):
     @given(st.lists(st.tuples(st.just("metrics"), st.integers(0, 3)), min_size=1))
     def test_one_topic_is_grouped_by_partition_in_order(self, names):
-        self._check(Grouping(FakeMessage, ("metrics",), str), names)
+        self._check(names)
 
     @given(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 3)), min_size=1))
     def test_several_topics_are_grouped_by_both(self, names):
-        self._check(Grouping(FakeMessage, TOPICS, str), names)
+        self._check(names)
 
-    def _check(self, grouping, names):
+    def _check(self, names):
         raws = messages(names)
-        fetched = grouping(raws)
+        fetched = grouped(raws, FakeMessage, str)
         self.assertEqual(set(names), {partition for partition, _ in fetched.parts})
         self.assertEqual(len(set(names)), len(fetched.parts))
         for partition, columns in fetched.parts:
@@ -36,9 +36,8 @@ class TestGrouping(base.BaseTestCase):
 
     def test_an_error_anywhere_is_an_event(self):
         raws = messages([("metrics", 0)] * 3)
-        grouping = Grouping(FakeMessage, ("metrics",), str)
-        self.assertEqual([], grouping(raws).events)
+        self.assertEqual([], grouped(raws, FakeMessage, str).events)
         raws[1:1] = [FakeMessage.about(TopicPartition("metrics", 0), 7, 5)]
-        fetched = grouping(raws)
+        fetched = grouped(raws, FakeMessage, str)
         self.assertEqual([PartitionEvent("7", "metrics", 0, 5)], fetched.events)
         self.assertEqual([b"0", b"1", b"2"], fetched.parts[0][1].column("values"))
