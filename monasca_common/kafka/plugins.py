@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 from monasca_common.kafka.config import configuration
-from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+from monasca_common.kafka.config.groups import KAFKA_GROUP
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import ConfigurationError

@@ -6,6 +6,7 @@ Each option of ``[kafka]`` and of a consumer's group is declared here, once.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Literal
 from oslo_config import cfg
 
 from monasca_common.kafka.declaration import declared, made_of, option
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import DeliveryTap
 
 MIB = 1024 * 1024
@@ -22,6 +24,20 @@ _DAY_SECONDS = 86_400.0
 
 def _none() -> Mapping[str, str]:
     return MappingProxyType({})
+
+
+def start_ms(start: str, *, where: str = "ConsumerSettings") -> int | None:
+    """The time, in milliseconds since the epoch, that the option ``start`` names (UTC without a zone); ``None`` for
+    earliest and latest. Raises `ConfigurationError`, which says ``where`` the option is."""
+    if start.lower() in ("earliest", "latest"):
+        return None
+    try:
+        time = datetime.datetime.fromisoformat(start)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"start in {where} is {start!r}: write earliest, latest, or a time such as 2026-01-31T06:00:00Z"
+        ) from error
+    return round((time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

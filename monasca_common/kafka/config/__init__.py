@@ -7,8 +7,14 @@ from monasca_common.kafka.config.configuration import (
     producer_settings,
     unchecked_producer_options,
 )
-from monasca_common.kafka.config.groups import CONSUMER_GROUPS, group_of, register
-from monasca_common.kafka.config.oslo_options import KAFKA_GROUP, OptionGroup, with_defaults
+from monasca_common.kafka.config.groups import (
+    CONSUMER_GROUPS,
+    KAFKA_GROUP,
+    OptionGroup,
+    group_of,
+    register,
+    with_defaults,
+)
 from monasca_common.kafka.config.reader import GroupReader
 from monasca_common.kafka.declaration import LinesOpt, LiteralOpt, Option, declared, made_of, option, options_of
 

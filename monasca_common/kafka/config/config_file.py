@@ -14,8 +14,7 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.kafka.config import legacy
-from monasca_common.kafka.config.groups import CONSUMER_GROUPS
-from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+from monasca_common.kafka.config.groups import CONSUMER_GROUPS, KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError
 
 LOG = logging.getLogger(__name__)

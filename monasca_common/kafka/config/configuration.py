@@ -6,7 +6,6 @@ Each error is a `ConfigurationError` that names the option, its group, the rule 
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -14,13 +13,18 @@ from types import MappingProxyType
 from oslo_config import cfg
 
 from monasca_common.kafka.config import guarded_options, security
-from monasca_common.kafka.config.groups import group_of
-from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+from monasca_common.kafka.config.groups import KAFKA_GROUP, group_of
 from monasca_common.kafka.config.reader import GroupReader
 from monasca_common.kafka.declaration import options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
-from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
+from monasca_common.kafka.settings import (
+    ConnectionSettings,
+    ConsumerSettings,
+    ProducerSettings,
+    SecuritySettings,
+    start_ms,
+)
 
 _SECURITY = tuple(each.name for each in options_of(SecuritySettings))
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
@@ -159,14 +163,4 @@ def _check_membership(read: GroupReader) -> None:
 
 def _start(read: GroupReader) -> str:
     start: str = read["start"]
-    if start.lower() in ("earliest", "latest"):
-        return start.lower()
-    try:
-        time = datetime.datetime.fromisoformat(start)
-    except ValueError:
-        raise read.error(
-            "start", f"is {start!r}: write earliest, latest, or a time such as 2026-01-31T06:00:00Z"
-        ) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=datetime.UTC)
-    return time.astimezone(datetime.UTC).isoformat()
+    return start.lower() if start_ms(start, where=f"group [{read.group}]") is None else start

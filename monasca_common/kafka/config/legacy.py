@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+from monasca_common.kafka.config.groups import KAFKA_GROUP
 
 
 class Fate(enum.Enum):
@@ -63,15 +63,14 @@ OLD_OPTIONS = (
     OldOption("alarm_state_transitions_topic", Fate.SERVICE, "where alarm transitions are sent"),
     OldOption("notification_topic", Fate.SERVICE, "where notifications are sent"),
     OldOption("periodic", Fate.SERVICE, "topics of periodic notifications, by period in seconds: the one of 60 counts"),
-    OldOption("zookeeper_path", Fate.IGNORED, _ZOOKEEPER, consumers=True),
-    OldOption("path", Fate.IGNORED, _ZOOKEEPER, consumers=True),
-    OldOption("partitions", Fate.IGNORED, _ZOOKEEPER, consumers=True),
+    *(OldOption(name, Fate.IGNORED, _ZOOKEEPER, consumers=True) for name in ("zookeeper_path", "path", "partitions")),
+    *(
+        OldOption(name, Fate.IGNORED, _BUFFERS, consumers=True)
+        for name in ("fetch_size_bytes", "buffer_size", "max_buffer_size")
+    ),
     OldOption(
         "consumer_id", Fate.IGNORED, "members are told apart by the brokers; see group_instance_id", consumers=True
     ),
-    OldOption("fetch_size_bytes", Fate.IGNORED, _BUFFERS, consumers=True),
-    OldOption("buffer_size", Fate.IGNORED, _BUFFERS, consumers=True),
-    OldOption("max_buffer_size", Fate.IGNORED, _BUFFERS, consumers=True),
     OldOption(
         "ignore_parse_point_error", Fate.IGNORED, "it stood in [repositories], where it is ignored too", consumers=True
     ),
@@ -79,13 +78,9 @@ OLD_OPTIONS = (
         "legacy_kafka_client_enabled", Fate.IGNORED, f"the old client is no longer there; {_MIGRATION}", consumers=True
     ),
     OldOption("max_offset_lag", Fate.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),
-    OldOption("async", Fate.IGNORED, _NEVER_USED),
-    OldOption("is_async", Fate.IGNORED, _NEVER_USED),
-    OldOption("compact", Fate.IGNORED, _NEVER_USED),
-    OldOption("wait_time", Fate.IGNORED, _NEVER_USED),
+    *(OldOption(name, Fate.IGNORED, _NEVER_USED) for name in ("async", "is_async", "compact", "wait_time")),
     OldOption("auto_commit", Fate.IGNORED, "offsets are committed when their messages are done"),
-    OldOption("ack_time", Fate.IGNORED, _ALWAYS_ACKNOWLEDGED),
-    OldOption("max_retry", Fate.IGNORED, _ALWAYS_ACKNOWLEDGED),
+    *(OldOption(name, Fate.IGNORED, _ALWAYS_ACKNOWLEDGED) for name in ("ack_time", "max_retry")),
     OldOption("drop_data", Fate.IGNORED, "data is never dropped; tests use driver = memory"),
     OldOption("queue_buffering_max_messages", Fate.IGNORED, "see budget_messages"),
 )

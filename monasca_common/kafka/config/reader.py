@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from oslo_config import cfg
 
 from monasca_common.kafka.config import config_file
-from monasca_common.kafka.config.groups import group_of
-from monasca_common.kafka.config.oslo_options import KAFKA_GROUP, OptionGroup
+from monasca_common.kafka.config.groups import KAFKA_GROUP, OptionGroup, group_of
 from monasca_common.kafka.declaration import Option, option_of
 from monasca_common.kafka.errors import ConfigurationError
 

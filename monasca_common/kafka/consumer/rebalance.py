@@ -88,13 +88,7 @@ class Rebalancer:
         self.listener_failures = 0
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        assignment = self._assignment
-        assignment.add(partitions)
-        positions = self._find_starts(partitions)
-        # A partition without a position is owned like the rest, as the protocol requires; it stays paused.
-        self._transport.assign_owned({tp: positions.get(tp, BEGINNING) for tp in partitions})
-        assignment.started(positions)
-        self.apply_pauses(partitions)
+        self._begin(partitions, self._transport.assign_owned)
 
     def on_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         self.release(partitions, self._clock.monotonic() + self._stop_seconds)
@@ -123,9 +117,15 @@ class Rebalancer:
 
     def adopt(self, partitions: Sequence[TopicPartition]) -> None:
         """Read exactly these, without a group's assignment."""
+        self._begin(partitions, self._transport.assign)
+
+    def _begin(
+        self, partitions: Sequence[TopicPartition], assign: Callable[[Mapping[TopicPartition, int]], None]
+    ) -> None:
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        self._transport.assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
+        # A partition without a position is owned like the rest, as the protocol requires; it stays paused.
+        assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)
 

@@ -11,13 +11,13 @@ commits the starts of these alone.
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Iterable, Sequence
 
 from monasca_common.kafka.consumer.commit import Committer
-from monasca_common.kafka.errors import ConfigurationError, MessagingError
+from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
+from monasca_common.kafka.settings import start_ms
 from monasca_common.kafka.transport.base import ConsumerTransport
 
 LOG = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ _AT_LEAST_SECONDS = 0.1
 class StartPositions:
     """Finds where partitions start.
 
-    ``start``: earliest, latest, or an ISO 8601 time (UTC if it names no zone). ``in_group``: the partitions are
-    assigned by the group; chosen partitions do not wait for other members.
+    ``start``: as in `ConsumerSettings`. ``in_group``: the partitions are assigned by the group; chosen partitions do
+    not wait for other members. Raises `ConfigurationError` for a ``start`` that is not a time.
     """
 
     def __init__(self, transport: ConsumerTransport, committer: Committer, start: str, *, in_group: bool) -> None:
@@ -43,7 +43,7 @@ class StartPositions:
         self._clock = transport.clock
         self._committer = committer
         self._start = start
-        self._start_ms = None if start in ("earliest", "latest") else _milliseconds(start)
+        self._start_ms = start_ms(start)
 
     def find(
         self, partitions: Iterable[TopicPartition], timeout: float
@@ -141,15 +141,3 @@ def _split(
 ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
     known = {tp: offset for tp, offset in offsets.items() if offset is not None}
     return known, [tp for tp in offsets if tp not in known]
-
-
-def _milliseconds(start: str) -> int:
-    try:
-        moment = datetime.datetime.fromisoformat(start)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"option start has {start!r}: use earliest, latest, or a time such as 2026-01-31T12:00:00Z"
-        ) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)

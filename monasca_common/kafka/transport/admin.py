@@ -172,22 +172,21 @@ class Admin:
         the topic that had the name before, acknowledge them, and remove them with its log.
         """
         deadline = time.monotonic() + timeout
-        with _OwnAdmins(self._options) as admins:
-            brokers = self._metadata(timeout=timeout).brokers
-            admins.open(brokers)
-            earlier = admins.topic_ids(partitions, brokers)
-            topics = [
-                NewTopic(name, count, replication_factor, config=dict(configs[name]))
-                for name, count in partitions.items()
-            ]
-            self._all(self._client.create_topics(topics, operation_timeout=timeout), timeout + _REASON_SECONDS)
-            left = dict(partitions)
-            while left := self._unserved(left, admins, earlier):
-                if time.monotonic() >= deadline:
-                    raise TransportError(
-                        f"topic {min(left)!r} was created, but not every leader serves it after {timeout} s"
-                    )
-                time.sleep(_LOOK_AGAIN_SECONDS)
+        brokers = self._metadata(timeout=timeout).brokers
+        admins = _OwnAdmins(self._options)
+        admins.open(brokers)
+        earlier = admins.topic_ids(partitions, brokers)
+        topics = [
+            NewTopic(name, count, replication_factor, config=dict(configs[name])) for name, count in partitions.items()
+        ]
+        self._all(self._client.create_topics(topics, operation_timeout=timeout), timeout + _REASON_SECONDS)
+        left = dict(partitions)
+        while left := self._unserved(left, admins, earlier):
+            if time.monotonic() >= deadline:
+                raise TransportError(
+                    f"topic {min(left)!r} was created, but not every leader serves it after {timeout} s"
+                )
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     def check_new_topic(
         self,
@@ -306,24 +305,21 @@ class Admin:
     def topic_configs(self, topics: Iterable[str], timeout: float = 10.0) -> dict[str, dict[str, str]]:
         """Every setting of each topic, the brokers' defaults included."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))]
-        if not resources:
-            return {}
-        answer = self._all(self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS), timeout)
-        return {
-            resource.name: {name: str(entry.value) for name, entry in settings.items()}
-            for resource, settings in answer.items()
-        }
+        return self._configs([resources] if resources else [], timeout)
 
     def broker_configs(self, timeout: float = 10.0) -> dict[int, dict[str, str]]:
         """Every setting of each broker that is there now, by its id."""
+        # The client takes one in a call, and does not wait for its answer.
+        brokers = [[ConfigResource(ResourceType.BROKER, str(number))] for number in self.broker_ids(timeout)]
+        return {int(number): settings for number, settings in self._configs(brokers, timeout).items()}
+
+    def _configs(self, requests: Iterable[list[ConfigResource]], timeout: float) -> dict[str, dict[str, str]]:
         futures: dict[ConfigResource, concurrent.futures.Future[Any]] = {}
-        for number in self.broker_ids(timeout):  # the client takes one in a call, and does not wait for its answer
-            broker = ConfigResource(ResourceType.BROKER, str(number))
-            futures |= self._client.describe_configs([broker], request_timeout=_CLIENT_SECONDS)
-        answer = self._all(futures, timeout)
+        for resources in requests:
+            futures |= self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS)
         return {
-            int(resource.name): {name: str(entry.value) for name, entry in settings.items()}
-            for resource, settings in answer.items()
+            resource.name: {name: str(entry.value) for name, entry in settings.items()}
+            for resource, settings in self._all(futures, timeout).items()
         }
 
     def delete_records(self, before: Mapping[TopicPartition, int], timeout: float = 10.0) -> dict[TopicPartition, int]:
@@ -568,12 +564,6 @@ class _OwnAdmins:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
         self._admins: dict[int, Admin] = {}
-
-    def __enter__(self) -> _OwnAdmins:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._admins.clear()
 
     def open(self, brokers: Mapping[int, Any]) -> None:
         """Open the administrators. ``brokers``: the brokers in the metadata, by id."""
