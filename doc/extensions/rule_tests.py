@@ -14,7 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = tuple(ROOT / "monasca_common" / folder for folder in ("tests", "kafka/testing", "storage/testing"))
+FOLDERS = tuple(ROOT / "monasca_common" / folder for folder in ("tests", "storage/testing"))
 _MARK = re.compile(r"^ *# Rules? (\d+(?:, \d+)*)\n(?: *@.*\n)* *def (test_\w+)", re.MULTILINE)
 
 

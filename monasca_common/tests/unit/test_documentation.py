@@ -23,8 +23,7 @@ from monasca_common.tests.unit.pipeline.pipeline_case import aggregates, golden,
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "monasca_common"
 SOURCE = ROOT / "doc" / "source"
-CONTRACTS = PACKAGE / "kafka" / "testing"
-TEST_FOLDERS = (PACKAGE / "tests", CONTRACTS, PACKAGE / "storage" / "testing")
+TEST_FOLDERS = (PACKAGE / "tests", PACKAGE / "storage" / "testing")
 CRASH = re.compile(r"crash|kill|\bdie[sd]?\b", re.IGNORECASE)
 
 

@@ -13,7 +13,7 @@ from monasca_common.kafka.message import Message, PartitionBatch, Record, TopicP
 from monasca_common.kafka.processor.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_OFFSET, DeadLetters
 from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
-from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.contracts.scenario import Scenario
 
 _AT_ONCE = RetryPolicy(attempts=2, backoff_seconds=0.01)
 

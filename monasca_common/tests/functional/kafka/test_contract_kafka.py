@@ -13,9 +13,9 @@ from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 from monasca_common.kafka import plugins
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.kafka.testing import contracts
-from monasca_common.kafka.testing.contracts import PARTITIONS, Capability, needs
-from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests import contracts
+from monasca_common.tests.contracts import PARTITIONS, Capability, needs
+from monasca_common.tests.contracts.scenario import Scenario
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
 from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
 from monasca_common.tests.periodic import periodic

@@ -10,8 +10,8 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.kafka.testing import contracts
 from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
+from monasca_common.tests import contracts
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
 from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
 from monasca_common.tests.periodic import periodic

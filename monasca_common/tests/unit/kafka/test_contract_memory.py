@@ -9,10 +9,11 @@ from oslotest import base
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.testing import MemoryKafka, contracts
-from monasca_common.kafka.testing.contracts import PARTITIONS, Capability
+from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import LoseAnswer
 from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES
+from monasca_common.tests import contracts
+from monasca_common.tests.contracts import PARTITIONS, Capability
 
 
 class MemoryMember:

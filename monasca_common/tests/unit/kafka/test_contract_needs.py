@@ -6,7 +6,7 @@ import unittest
 
 import testtools
 
-from monasca_common.kafka.testing.contracts import Capability, needs
+from monasca_common.tests.contracts import Capability, needs
 
 
 def outcome_of(test, capabilities):

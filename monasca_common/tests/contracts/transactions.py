@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.producer import KafkaProducer
-from monasca_common.kafka.testing.contracts.cluster import Capability, needs
-from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.contracts.cluster import Capability, needs
+from monasca_common.tests.contracts.scenario import Scenario
 
 
 class Interruption(Exception):

@@ -9,8 +9,8 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record
 from monasca_common.kafka.partitioners import partition_for
-from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capability, needs
-from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, needs
+from monasca_common.tests.contracts.scenario import Scenario
 
 _NOWHERE = 99  # a partition that no topic has
 

@@ -8,8 +8,8 @@ import time
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import OffsetOutOfRange, TopicRecreated
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.testing.contracts.cluster import Capability, needs
-from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.contracts.cluster import Capability, needs
+from monasca_common.tests.contracts.scenario import Scenario
 
 
 class PositionContract(Scenario):

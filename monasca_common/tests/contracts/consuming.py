@@ -6,8 +6,8 @@ from __future__ import annotations
 import datetime
 
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.testing.contracts.cluster import Capability, needs
-from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.contracts.cluster import Capability, needs
+from monasca_common.tests.contracts.scenario import Scenario
 
 
 class ConsumerContract(Scenario):

@@ -11,7 +11,7 @@ from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.testing.contracts.cluster import Cluster
+from monasca_common.tests.contracts.cluster import Cluster
 
 if TYPE_CHECKING:
     from testtools import TestCase

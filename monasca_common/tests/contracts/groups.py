@@ -9,8 +9,8 @@ from monasca_common.kafka.consumer.commit import CommitResult
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import Batch, Record, TopicPartition
-from monasca_common.kafka.testing.contracts.cluster import Capability, needs
-from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.contracts.cluster import Capability, needs
+from monasca_common.tests.contracts.scenario import Scenario
 
 
 class Recorder(RebalanceListener):

@@ -9,12 +9,12 @@ where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.cluster``
 cannot do it leaves out of its ``capabilities``: the tests that need it still run, and must fail.
 """
 
-from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capability, Cluster, KillableMember, needs
-from monasca_common.kafka.testing.contracts.consuming import ConsumerContract
-from monasca_common.kafka.testing.contracts.groups import GroupContract
-from monasca_common.kafka.testing.contracts.positions import PositionContract
-from monasca_common.kafka.testing.contracts.producing import ProducerContract
-from monasca_common.kafka.testing.contracts.transactions import TransactionContract
+from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, Cluster, KillableMember, needs
+from monasca_common.tests.contracts.consuming import ConsumerContract
+from monasca_common.tests.contracts.groups import GroupContract
+from monasca_common.tests.contracts.positions import PositionContract
+from monasca_common.tests.contracts.producing import ProducerContract
+from monasca_common.tests.contracts.transactions import TransactionContract
 
 __all__ = [
     "PARTITIONS",
