@@ -16,6 +16,7 @@ from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import Waiting
 
 SECONDS = 60.0
@@ -105,25 +106,4 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
 
     def read_all(self, topic, partitions=1):
         """Every committed message, as the client gives it."""
-        consumer = confluent_kafka.Consumer(
-            {
-                **self.cluster.direct_options(),
-                "group.id": f"reads-{self.own}",
-                "enable.partition.eof": True,
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "log_level": 0,
-            }
-        )
-        try:
-            consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
-            found, ended = [], set()
-            while len(ended) < partitions:
-                for message in consumer.consume(5000, 0.2):
-                    if message.error() is None:
-                        found.append(message)
-                    elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                        ended.add(message.partition())
-            return found
-        finally:
-            consumer.close()
+        return read_topic(self.cluster, topic, partitions)

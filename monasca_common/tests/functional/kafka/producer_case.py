@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import confluent_kafka
 from oslotest import base
 
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 90
@@ -76,29 +76,11 @@ class ProducerCase(Waiting, base.BaseTestCase):
         return messages
 
     def log(self, topic, partitions=1):
-        """Every record of the topic, committed or not, read by another client past the proxy."""
-        options = {
-            **self.cluster.direct_options(),
-            "group.id": "log",
-            "enable.partition.eof": True,
-            "isolation.level": "read_uncommitted",
-            "fetch.queue.backoff.ms": 10,
-        }
-        consumer = confluent_kafka.Consumer(options)
-        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
-        records, ends = [], 0
-        while ends < partitions:
-            for message in consumer.consume(500, 0.05):
-                error = message.error()
-                if error is None:
-                    message_id = dict(message.headers() or ()).get(MESSAGE_ID_HEADER)
-                    records.append(Logged(message.partition(), message.offset(), message_id, message.value()))
-                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    ends += 1
-                else:
-                    self.fail(str(error))
-        consumer.close()
-        return records
+        """Every record of the topic, committed or not."""
+        return [
+            Logged(each.partition(), each.offset(), dict(each.headers() or ()).get(MESSAGE_ID_HEADER), each.value())
+            for each in read_topic(self.cluster, topic, partitions, committed=False)
+        ]
 
 
 def doubled(records):

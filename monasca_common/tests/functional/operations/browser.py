@@ -3,13 +3,14 @@
 
 import os
 import shutil
-import threading
 import unittest
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import fixtures
 from playwright.sync_api import sync_playwright
+
+from monasca_common.tests.served import serve
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _MISSING = "Chromium is not installed: no `chromium` on the PATH (Debian's package `chromium` has it)"
@@ -84,11 +85,7 @@ class ServedApp(fixtures.Fixture):
     def _setUp(self):
         server = make_server("127.0.0.1", 0, self._app, server_class=_Server, handler_class=_Quiet)
         self.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        self.addCleanup(thread.join, _PATIENCE_MS / 1000)
-        self.addCleanup(server.server_close)
-        self.addCleanup(server.shutdown)
+        self.addCleanup(serve(server))
 
 
 class _Server(ThreadingMixIn, WSGIServer):

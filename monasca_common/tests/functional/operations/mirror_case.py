@@ -21,6 +21,7 @@ from monasca_common.operations.mirror.mirror import Mirror
 from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60.0
@@ -78,27 +79,8 @@ class MirrorCase(Waiting, base.BaseTestCase):
     def read(self, cluster, topic=None):
         """Everything that is committed, as (partition, key, value, headers, timestamp) in order of partition."""
         topic = topic or self.topic
-        consumer = confluent_kafka.Consumer(
-            {
-                **cluster.direct_options(),
-                "group.id": "reader",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 10,  # an end is known once a fetch finds nothing: half a second by default
-                "isolation.level": "read_committed",
-                "log_level": 0,
-            }
-        )
-        count = cluster.admin.partition_counts().get(topic, 0)
-        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(count)])
-        found, ended = [], 0
-        with contextlib.closing(consumer):
-            while ended < count:
-                message = consumer.poll(SECONDS)
-                if message.error() is not None:  # others pass
-                    ended += message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                    continue
-                facts = message.key(), message.value(), message.headers(), message.timestamp()
-                found.append((message.partition(), *facts))
+        messages = read_topic(cluster, topic, cluster.admin.partition_counts().get(topic, 0))
+        found = [(each.partition(), each.key(), each.value(), each.headers(), each.timestamp()) for each in messages]
         return sorted(found, key=lambda each: each[0])
 
     def wait_until_copied(self, count, topic=None):

@@ -14,7 +14,6 @@ import uuid
 from pathlib import Path
 from typing import Any, ClassVar
 
-import confluent_kafka
 import fixtures
 import psutil
 import sqlalchemy as sa
@@ -30,6 +29,7 @@ from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import Told, check
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.persister import persister_program
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.persister import envelopes
 
@@ -206,19 +206,11 @@ class PersisterCase(Waiting, base.BaseTestCase):
 
     def dead_letters(self):
         """(number, cause, origin) of each."""
-        options = {**self.cluster.direct_options(), "group.id": "letters", "enable.partition.eof": True}
-        reader = confluent_kafka.Consumer(options)
-        reader.assign([confluent_kafka.TopicPartition(self.dlq, 0, 0)])
         letters = []
-        while (message := reader.poll(SECONDS)) is not None:
-            if message.error() is not None:
-                if message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    break
-                continue
+        for message in read_topic(self.cluster, self.dlq):
             headers = dict(message.headers())
             origin = (int(headers[ORIGIN_PARTITION]), int(headers[ORIGIN_OFFSET]))
             letters.append((int(message.value().split()[-1]), headers[ERROR_TEXT].decode(), origin))
-        reader.close()
         return letters
 
     def verdict(self):

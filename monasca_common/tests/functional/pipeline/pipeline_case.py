@@ -6,14 +6,12 @@ import atexit
 import json
 import logging
 import tempfile
-import time
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-import confluent_kafka
 import fixtures
 import sqlalchemy as sa
 
@@ -34,6 +32,7 @@ from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline import pipeline_daemon
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.pipeline import reference
 from monasca_common.tests.unit.pipeline.pipeline_case import (
@@ -169,23 +168,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
 
     def read(self, topic, partitions=None):
         """Every message of the topic, by a client of its own."""
-        count = self.partitions if partitions is None else partitions
-        options = {**self.cluster.direct_options(), "group.id": "look", "enable.partition.eof": True}
-        reader = confluent_kafka.Consumer(options | {"fetch.queue.backoff.ms": 10})
-        reader.assign(
-            [confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in range(count)]
-        )
-        found, ends, deadline = [], 0, time.monotonic() + PATIENCE_SECONDS
-        while ends < count:
-            self.assertLess(time.monotonic(), deadline, "the end of the topic is not reached")
-            for message in reader.consume(500, 0.05):
-                if message.error() is None:
-                    found.append(message)
-                else:
-                    self.assertEqual(confluent_kafka.KafkaError._PARTITION_EOF, message.error().code())
-                    ends += 1
-        reader.close()
-        return found
+        return read_topic(self.cluster, topic, self.partitions if partitions is None else partitions)
 
     def outputs(self, specs, topic=None):
         """What was published, by version and name (partitions come in any order): (message id, envelope)."""

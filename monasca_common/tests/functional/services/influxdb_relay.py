@@ -4,10 +4,10 @@
 import collections
 import contextlib
 import http.client
-import http.server
 import threading
 
 from monasca_common.tests.functional.storage import influxdb_case
+from monasca_common.tests.served import body_of, http_server, serve
 
 _SECONDS = 60
 
@@ -20,19 +20,12 @@ class InfluxRelay:
         self._withheld = threading.Event()  # an answer is
         self._is_withholding = False
         self._is_refusing = False
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._server = http_server(self._answer, keep_alive=True)
+        self.close = serve(self._server)
 
     @property
     def port(self):
         return self._server.server_port
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(_SECONDS)
 
     def withhold_answers(self):
         """From now on nobody hears that what it wrote is stored."""
@@ -55,13 +48,27 @@ class InfluxRelay:
         """How often each line was written."""
         return collections.Counter(line for write in list(self.writes) for line in write)
 
-    def _write(self, method, path, headers, body):
+    def _answer(self, handler):
+        answer = self._write(handler.path, handler.headers.get("Content-Type", "text/plain"), body_of(handler))
+        with contextlib.suppress(ConnectionError):  # whoever asked is killed
+            if answer is None:
+                handler.close_connection = True
+                handler.rfile.read(1)  # until whoever waits for it is gone
+                return
+            status, text = answer
+            handler.send_response(status)
+            handler.send_header("Content-Type", "application/json")
+            handler.send_header("Content-Length", str(len(text)))
+            handler.end_headers()
+            handler.wfile.write(text)
+
+    def _write(self, path, content_type, body):
         """InfluxDB's status and answer; None if there is to be no answer."""
         is_points = path.startswith("/write")
         if is_points and self._is_refusing:
             return 503, b'{"error":"away for a test"}'
         connection = http.client.HTTPConnection("127.0.0.1", influxdb_case.server().http_port, timeout=_SECONDS)
-        connection.request(method, path, body, {"Content-Type": headers.get("Content-Type", "text/plain")})
+        connection.request("POST", path, body, {"Content-Type": content_type})
         answer = connection.getresponse()
         status, text = answer.status, answer.read()
         connection.close()
@@ -71,28 +78,3 @@ class InfluxRelay:
                 self._withheld.set()
                 return None
         return status, text
-
-    def _handler(relay):  # noqa: N805 - the handler has a self of its own
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                answer = relay._write("POST", self.path, self.headers, body)
-                if answer is None:
-                    with contextlib.suppress(ConnectionError):
-                        self.rfile.read(1)  # until whoever waits for it is gone
-                    self.close_connection = True
-                    return
-                status, text = answer
-                with contextlib.suppress(ConnectionError):  # whoever asked is killed
-                    self.send_response(status)
-                    self.send_header("Content-Type", "application/json")
-                    self.send_header("Content-Length", str(len(text)))
-                    self.end_headers()
-                    self.wfile.write(text)
-
-            def log_message(self, *_):
-                pass
-
-        return Handler

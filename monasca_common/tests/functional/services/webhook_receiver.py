@@ -3,11 +3,10 @@
 
 import collections
 import contextlib
-import http.server
 import json
 import threading
 
-_SECONDS = 60
+from monasca_common.tests.served import body_of, http_server, serve
 
 
 class WebhookReceiver:
@@ -19,10 +18,8 @@ class WebhookReceiver:
         self.is_silent = False
         self.slow_seconds: dict[str, float] = {}  # alarm id: how long the answer to its next post takes
         self._over = threading.Event()
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._server = http_server(self._answer)
+        self._close = serve(self._server)
 
     @property
     def url(self):
@@ -30,35 +27,21 @@ class WebhookReceiver:
 
     def close(self):
         self._over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(_SECONDS)
+        self._close()
 
     def alarms(self, *statuses):
         """How often each alarm was answered with one of these."""
         return collections.Counter(alarm for alarm, status in list(self.posts) if status in statuses)
 
-    def _answer(self, alarm):
-        """The status; None for silence."""
+    def _answer(self, handler):
+        alarm = json.loads(body_of(handler))["alarm_id"]
         if seconds := self.slow_seconds.pop(alarm, 0):
             self._over.wait(seconds)
         status = None if self.is_silent else self.status
         self.posts.append((alarm, status))
-        return status
-
-    def _handler(receiver):  # noqa: N805 - the handler has a self of its own
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status = receiver._answer(body["alarm_id"])
-                with contextlib.suppress(ConnectionError):  # whoever posted is killed
-                    if status is None:
-                        self.rfile.read(1)  # until then
-                    else:
-                        self.send_response(status)
-                        self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        return Handler
+        with contextlib.suppress(ConnectionError):  # whoever posted is killed
+            if status is None:
+                handler.rfile.read(1)  # until then
+            else:
+                handler.send_response(status)
+                handler.end_headers()

@@ -2,7 +2,6 @@
 """A stand-in for a Maven repository, whose next answers for a file can be wrong in a chosen way."""
 
 import hashlib
-import http.server
 import socket
 import struct
 import threading
@@ -10,6 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import fixtures
+
+from monasca_common.tests.served import http_server, serve
 
 RIGHT, TRUNCATED, RESET, UNAVAILABLE, EMPTY, NOT_FOUND = "right", "truncated", "reset", "503", "empty", "404"
 
@@ -36,23 +37,10 @@ class Registry(fixtures.Fixture):
             )
         )
         self.environ = {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
-        registry = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                registry.answer(self)
-
-            def log_message(self, *_):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = http_server(self.answer)
         self.url = f"http://127.0.0.1:{server.server_port}/maven2"
         self.environ["MONASCA_COMMON_MAVEN_REPOSITORY"] = self.url
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        self.addCleanup(thread.join)
-        self.addCleanup(server.server_close)
-        self.addCleanup(server.shutdown)
+        self.addCleanup(serve(server))
         self.addCleanup(self.held.set)
 
     @property

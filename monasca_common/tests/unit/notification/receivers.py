@@ -2,7 +2,6 @@
 """Real servers on this machine that receive notifications, and fail, hang, cut or redirect on request."""
 
 import contextlib
-import http.server
 import json
 import re
 import socketserver
@@ -10,6 +9,7 @@ import ssl
 import threading
 
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+from monasca_common.tests.served import body_of, http_server, serve
 
 ALLOWED = ("127.0.0.0/8",)
 _SECONDS = 60
@@ -45,25 +45,21 @@ class HttpReceiver:
         self.names = []  # those that TLS asked for
         self.over = threading.Event()
         self.answer = self.answers(200)
-        self._server = http.server.ThreadingHTTPServer((host, 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = http_server(self._received, host)
         self.port = self._server.server_port
         if tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(tls)
             context.sni_callback = lambda _socket, name, _context: self.names.append(name)
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
+        self._close = serve(self._server)
 
     def url(self, path="/hook", host=None, scheme="http"):
         return f"{scheme}://{host or self.host}:{self.port}{path}"
 
     def close(self):
         self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(_SECONDS)
+        self._close()
 
     def answers(self, status, body=b"", **headers):
         def answer(handler):
@@ -106,20 +102,10 @@ class HttpReceiver:
 
         return answer
 
-    def _handler(receiver):  # noqa: N805 - the handler has a self of its own
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                receiver.requests.append((self.path, dict(self.headers), body))
-                with contextlib.suppress(OSError):  # who sent may have gone
-                    receiver.answer(self)
-
-            do_GET = do_POST  # noqa: N815 - the name is the library's
-
-            def log_message(self, *_):
-                pass
-
-        return Handler
+    def _received(self, handler):
+        self.requests.append((handler.path, dict(handler.headers), body_of(handler)))
+        with contextlib.suppress(OSError):  # who sent may have gone
+            self.answer(handler)
 
 
 class SmtpReceiver:
@@ -136,16 +122,12 @@ class SmtpReceiver:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.context.load_cert_chain(tls)
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
         self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
+        self._close = serve(self._server)
 
     def close(self):
         self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(_SECONDS)
+        self._close()
 
     def _handler(receiver):  # noqa: N805 - the handler has a self of its own
         class Handler(socketserver.StreamRequestHandler):

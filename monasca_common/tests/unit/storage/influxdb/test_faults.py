@@ -20,6 +20,7 @@ from monasca_common.storage.influxdb.client import address
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing import FixedClock
 from monasca_common.storage.testing.database import NOW_MS
+from monasca_common.tests.served import serve
 
 PASSWORD = "p@ss/word"
 
@@ -27,7 +28,6 @@ PASSWORD = "p@ss/word"
 class FakeInflux(http.server.ThreadingHTTPServer):
     """Keeps the requests; ``answer`` decides: ``(status, body)``, or ``None`` to hang up without a word."""
 
-    daemon_threads = True
     handle_error = lambda *_: None  # noqa: E731 - clients that go away are what these tests are about
 
     def __init__(self):
@@ -73,11 +73,7 @@ class FaultCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.server = FakeInflux()
-        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        self.addCleanup(thread.join)
-        self.addCleanup(self.server.server_close)
-        self.addCleanup(self.server.shutdown)
+        self.addCleanup(serve(self.server))
         self.port = self.server.server_address[1]
 
     def storage(self, *, timeout_seconds=5.0, suffix=""):

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers on a thread of the test's own process."""
+
+import http.server
+import threading
+
+_SECONDS = 60
+
+
+def serve(server):
+    """Serve on a thread. Returns the function that ends it."""
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+
+    def close():
+        server.shutdown()
+        server.server_close()
+        thread.join(_SECONDS)
+
+    return close
+
+
+def http_server(answer, host="127.0.0.1", *, keep_alive=False):
+    """An HTTP server on a free port, which calls ``answer(handler)`` for each GET and each POST."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
+
+        def do_POST(self):
+            answer(self)
+
+        do_GET = do_POST  # noqa: N815 - the name is the library's
+
+        def log_message(self, *_):
+            """Log nothing."""
+
+    return http.server.ThreadingHTTPServer((host, 0), Handler)
+
+
+def body_of(handler):
+    return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
