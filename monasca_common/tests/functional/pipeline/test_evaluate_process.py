@@ -21,7 +21,7 @@ from monasca_common.tests.functional.pipeline.test_evaluate import EvaluateCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
-from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
+from monasca_common.tests.unit.alarms.test_evaluation import in_order_of_history
 
 SECONDS = 240
 _CONFIGURATION = """\

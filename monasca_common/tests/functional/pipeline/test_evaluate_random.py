@@ -14,7 +14,7 @@ from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
 from monasca_common.tests.unit.alarms.strategies import text_of
-from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
+from monasca_common.tests.unit.alarms.test_evaluation import in_order_of_history
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
 
 DEFINITIONS = 40

@@ -16,7 +16,7 @@ from monasca_common.tests.functional.pipeline.test_evaluate import DAY_MS, MINUT
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
-from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
+from monasca_common.tests.unit.alarms.test_evaluation import in_order_of_history
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
 
 DELAY_MS = 30_000

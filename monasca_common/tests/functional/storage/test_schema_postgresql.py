@@ -13,7 +13,7 @@ from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema, tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.unit.storage.sql.test_rolling_upgrade import RollingUpgrade
+from monasca_common.tests.unit.storage.sql.test_schema import RollingUpgrade
 
 
 class PostgresqlSchemaTest(PostgresqlTestCase):

@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
+
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from unittest import mock
 
 from fixtures import MonkeyPatch
 from oslotest import base
 
-from monasca_common.devbroker import fixtures
+from monasca_common.devbroker import fixtures, ports
+from monasca_common.devbroker.supervisor import Supervisor
 
 
 class StubCluster:
@@ -45,3 +53,69 @@ class TestSharedKafkaCluster(base.BaseTestCase):
         self.shared(sasl=True)
         self.assertEqual((0, 1), (plain.stops, proxied.stops))
         self.assertIsNot(proxied, self.shared(proxied=True))
+
+
+_TAKE = """
+import random, sys
+from monasca_common.devbroker import ports
+random.SystemRandom.sample = lambda *_: [int(text) for text in sys.argv[1:]]
+print(ports.free_ports(1)[0], flush=True)
+sys.stdin.read()
+"""
+
+
+class TestFreePorts(base.BaseTestCase):
+    def offer(self, *candidates):
+        return mock.patch.object(random.SystemRandom, "sample", lambda *_: list(candidates))
+
+    def test_a_port_is_given_once(self):
+        first, second = ports.free_ports(2)
+        with self.offer(first, second):
+            self.assertRaises(ports.PortTaken, ports.free_ports, 1)
+
+    def test_a_folder_for_temporary_files_that_has_gone_is_not_missed(self):
+        take = "from monasca_common.devbroker import ports; ports.free_ports(1)"
+        program = [sys.executable, "-c", f"import tempfile; tempfile.tempdir = '/gone'; {take}"]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+
+    def test_what_another_process_was_given_is_given_to_nobody_while_that_runs(self):
+        candidates = [port for port in random.sample(range(32_000, 32_700), 100) if ports.is_free(port)][:2]
+        command = [sys.executable, "-c", _TAKE, *map(str, candidates)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            theirs = int(other.stdout.readline())
+            with self.offer(*candidates):
+                (ours,) = ports.free_ports(1)
+        self.assertEqual(candidates, [theirs, ours])
+
+
+class SupervisorTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.supervisor = Supervisor()
+        self.addCleanup(self.supervisor.close)
+        log = Path(self.create_tempfiles([("log", "")])[0])
+        self.pid = self.supervisor.start([sys.executable, "-c", "import time; time.sleep(60)"], log=log)
+
+    def interrupted_poll(self):
+        """Ctrl-C comes when the request is sent, and its answer is not read yet."""
+        pipe = mock.Mock(readline=mock.Mock(side_effect=KeyboardInterrupt))
+        with mock.patch.object(self.supervisor._child, "stdout", pipe):
+            self.assertRaises(KeyboardInterrupt, self.supervisor.poll, self.pid)
+
+    def test_an_interrupted_request_leaves_its_answer_to_nobody(self):
+        self.interrupted_poll()
+        self.supervisor.signal(self.pid, signal.SIGKILL)
+        while (status := self.supervisor.poll(self.pid)) is None:
+            pass
+        self.assertEqual(-signal.SIGKILL, status)
+
+    def test_what_is_started_after_an_interrupt_has_its_own_process_id(self):
+        self.interrupted_poll()
+        self.interrupted_poll()
+        log = Path(self.create_tempfiles([("other", "")])[0])
+        other = self.supervisor.start([sys.executable, "-c", "raise SystemExit(7)"], log=log)
+        self.assertNotEqual(self.pid, other)
+        while (status := self.supervisor.poll(other)) is None:
+            pass
+        self.assertEqual(7, status)

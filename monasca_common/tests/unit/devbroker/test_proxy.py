@@ -8,10 +8,10 @@ import threading
 
 from oslotest import base
 
-from monasca_common.devbroker.framing import ApiKey
+from monasca_common.devbroker.framing import ApiKey, correlation_id, frame_length, parse_request
 from monasca_common.devbroker.ports import HOST, free_ports
 from monasca_common.devbroker.proxy import KafkaProxy, Route
-from monasca_common.devbroker.proxy_rules import Fault
+from monasca_common.devbroker.proxy_rules import ActiveFault, Effect, Fault, FaultBook
 
 SECONDS = 50
 
@@ -194,3 +194,133 @@ class TestProxy(base.BaseTestCase):
         self.proxy.stop()
         self.proxy.stop()
         self.assertIsNone(self.answer())
+
+
+def request(api_key=ApiKey.PRODUCE, node=1, acks=-1, body=b""):
+    client = struct.pack(">h", -1)
+    return parse_request(node, struct.pack(">hhi", api_key, 2, 5) + client + struct.pack(">h", acks) + body)
+
+
+def taken(fault, *requests):
+    active = ActiveFault(fault)
+    return [active.takes(each) for each in requests]
+
+
+class TestWhichRequestsAFaultTakes(base.BaseTestCase):
+    def test_those_with_one_of_its_api_keys(self):
+        fault = Fault.drop_answer(ApiKey.PRODUCE, ApiKey.FETCH)
+        requests = [request(key) for key in (ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.FETCH)]
+        self.assertEqual([True, False, True], taken(fault, *requests))
+
+    def test_all_where_it_names_no_api_key(self):
+        self.assertEqual([True, True], taken(Fault.cut_request(), request(), request(ApiKey.METADATA)))
+
+    def test_as_many_as_times_says(self):
+        self.assertEqual([True, True, False], taken(Fault.cut_answer(times=2), *[request()] * 3))
+
+    def test_after_those_that_are_skipped(self):
+        self.assertEqual([False, False, True, False], taken(Fault.cut_answer(skip=2, times=1), *[request()] * 4))
+
+    def test_skipping_counts_only_what_matches_otherwise(self):
+        fault = Fault.cut_answer(ApiKey.PRODUCE, skip=1)
+        self.assertEqual([False, False, True], taken(fault, request(ApiKey.FETCH), request(), request()))
+
+    def test_those_to_one_node(self):
+        self.assertEqual([False, True], taken(Fault.cut_answer(node=2), request(node=1), request(node=2)))
+
+    def test_those_that_a_predicate_chooses(self):
+        fault = Fault.cut_answer(where=lambda each: b"orders" in each.frame)
+        self.assertEqual([False, True], taken(fault, request(body=b"other"), request(body=b"orders")))
+
+    def test_a_fault_on_answers_takes_no_request_that_has_none(self):
+        unanswered = request(acks=0)
+        self.assertEqual([False], taken(Fault.drop_answer(), unanswered))
+        self.assertEqual([True], taken(Fault.drop_request(), unanswered))
+
+    def test_chance_is_the_same_for_the_same_seed(self):
+        requests = [request()] * 1000
+        first = taken(Fault.drop_answer(probability=0.3, seed=7), *requests)
+        self.assertEqual(first, taken(Fault.drop_answer(probability=0.3, seed=7), *requests))
+        self.assertNotEqual(first, taken(Fault.drop_answer(probability=0.3, seed=8), *requests))
+        self.assertTrue(250 < sum(first) < 350)
+
+    def test_it_counts_what_it_took(self):
+        active = ActiveFault(Fault.drop_answer(skip=1, times=2))
+        for _ in range(5):
+            active.takes(request())
+        self.assertEqual(2, active.taken)
+
+
+class TestFaultBook(base.BaseTestCase):
+    def test_the_first_that_takes_a_request_is_the_one(self):
+        book = FaultBook()
+        first = book.add(Fault.cut_answer(times=1))
+        second = book.add(Fault.drop_answer())
+        self.assertEqual([first, second], [book.taking(request()) for _ in range(2)])
+        self.assertEqual((1, 1), (first.taken, second.taken))
+
+    def test_removed_faults_take_nothing(self):
+        book = FaultBook()
+        first, second = book.add(Fault.cut_answer()), book.add(Fault.cut_answer())
+        book.remove(first)
+        self.assertIs(second, book.taking(request()))
+        self.assertEqual((second,), book.clear())
+        self.assertIsNone(book.taking(request()))
+        self.assertFalse(book)
+
+    def test_only_effects_on_answers_wait_for_one(self):
+        on_answer = {effect for effect in Effect if effect.on_answer}
+        self.assertEqual({Effect.DELAY_ANSWER, Effect.DROP_ANSWER, Effect.CUT_ANSWER}, on_answer)
+
+
+def text(value):
+    return struct.pack(">h", len(value)) + value
+
+
+def header(api_key, version, correlation=7):
+    return struct.pack(">hhi", api_key, version, correlation) + text(b"client")
+
+
+def produce(version, acks, transactional_id=None):
+    """The beginning of a produce request, as far as its acks."""
+    frame = header(ApiKey.PRODUCE, version)
+    if version >= 9:
+        length = 0 if transactional_id is None else len(transactional_id) + 1
+        size = bytes([length]) if length < 128 else bytes([length & 0x7F | 0x80, length >> 7])
+        frame += b"\0" + size + (transactional_id or b"")
+    elif version >= 3:
+        frame += struct.pack(">h", -1) if transactional_id is None else text(transactional_id)
+    return parse_request(1, frame + struct.pack(">hi", acks, 30_000))
+
+
+class TestRequest(base.BaseTestCase):
+    def test_the_header_is_read(self):
+        request = parse_request(2, header(ApiKey.END_TXN, 3, correlation=99))
+        found = (request.node, request.api_key, request.api_version, request.correlation_id)
+        self.assertEqual((2, ApiKey.END_TXN, 3, 99), found)
+
+    def test_only_produce_with_acks_0_expects_no_answer(self):
+        for version in (2, 3, 8, 9, 12):
+            for transactional_id in (None, b"tx", b"t" * 200):
+                self.assertFalse(produce(version, 0, transactional_id).expects_answer)
+                self.assertTrue(produce(version, 1, transactional_id).expects_answer)
+                self.assertTrue(produce(version, -1, transactional_id).expects_answer)
+        self.assertTrue(parse_request(1, header(ApiKey.FETCH, 12)).expects_answer)
+
+    def test_a_client_without_a_name_is_read_as_well(self):
+        frame = struct.pack(">hhih", ApiKey.PRODUCE, 3, 1, -1) + struct.pack(">hh", -1, 0)
+        self.assertFalse(parse_request(1, frame).expects_answer)
+
+    def test_what_is_shorter_than_a_header_is_no_request(self):
+        self.assertRaises(ValueError, parse_request, 1, b"\0\0\0")
+
+
+class TestFrames(base.BaseTestCase):
+    def test_an_answer_begins_with_the_id_of_its_request(self):
+        self.assertEqual(41, correlation_id(struct.pack(">i", 41) + b"rest"))
+
+    def test_a_length_is_four_bytes(self):
+        self.assertEqual(1 << 20, frame_length(struct.pack(">i", 1 << 20)))
+
+    def test_a_negative_length_is_not_kafkas_protocol(self):
+        self.assertRaises(ValueError, frame_length, b"\x80\0\0\0")

@@ -50,7 +50,7 @@ from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, EvaluatorState
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
 from monasca_common.tests.unit.alarms.strategies import text_of
-from monasca_common.tests.unit.alarms.test_against_reference import (
+from monasca_common.tests.unit.alarms.test_evaluation import (
     END_MS,
     expressions,
     in_batches,

@@ -1,11 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Connections to SQL databases, and transactions that write a few rows."""
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import fixtures
 import psycopg
+import sqlalchemy as sa
+from fixtures import MonkeyPatch
 from oslotest import base
 from psycopg import errors
+from psycopg.pq import ConnStatus
 from sqlalchemy import exc
 
-from monasca_common.storage.errors import QueryTimeout, SchemaMismatch, StorageError, StorageUnavailable
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.storage.errors import DuplicateKey, QueryTimeout, SchemaMismatch, StorageError, StorageUnavailable
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, connect_arguments
 from monasca_common.storage.sql.connections import Deadline, translated
+from monasca_common.storage.sql.transactions import GroupedTransactions, Transactions
+from monasca_common.storage.testing.database import SqlDatabase
 
 
 class TestTranslated(base.BaseTestCase):
@@ -22,3 +38,207 @@ class TestTranslated(base.BaseTestCase):
         ):
             made = exc.DBAPIError.instance("SELECT 1", None, raised, psycopg.Error)
             self.assertIs(expected, type(translated(made, Deadline(1.0))), repr(raised))
+
+
+class ConnectArgumentsTest(base.BaseTestCase):
+    def test_a_url_with_or_without_the_driver_is_taken_apart(self):
+        for scheme in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
+            found = connect_arguments(f"{scheme}://user:p%40ss@host:5433/name?sslmode=require")
+            expected = {"user": "user", "password": "p@ss", "host": "host", "port": 5433, "dbname": "name"}
+            self.assertEqual({**expected, "sslmode": "require"}, found)
+
+    def test_a_socket_and_several_hosts_can_be_named(self):
+        self.assertEqual("/run/pg", connect_arguments("postgresql://u@/name?host=/run/pg")["host"])
+        found = connect_arguments("postgresql://u@/name?host=a:1&host=b:2")
+        self.assertEqual(("a,b", "1,2"), (found["host"], found["port"]))
+
+    def test_what_is_no_url_is_refused_without_quoting_it(self):
+        for url in ("sesame", "postgresql://user:sesame@host:port/name"):
+            error = self.assertRaises(ConfigurationError, connect_arguments, url)
+            self.assertNotIn("sesame", str(error))
+
+
+class DeadlineTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.now = 100.0
+        self.finished = False
+
+    def bounded(self, waits, each_seconds=float("inf")):
+        """The generator that the connection hands on to psycopg's own waiting."""
+        made = BoundedConnection.__new__(BoundedConnection)
+        made.pgconn = SimpleNamespace(finish=self.finish, status=ConnStatus.BAD)
+        made.deadline = 110.0
+        made.each_seconds = each_seconds
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.useFixture(MonkeyPatch("monasca_common.storage.sql.bounded.time", clock))
+
+        def answering():
+            readiness = []
+            for _ in range(waits):
+                readiness.append((yield "wait"))  # noqa: PERF401
+            return readiness
+
+        return made._until_deadline(answering())
+
+    def finish(self):
+        self.finished = True
+
+    def test_within_the_deadline_readiness_and_the_result_pass_through(self):
+        steps = self.bounded(3)
+        next(steps)
+        for ready in (0, 2):
+            self.assertEqual("wait", steps.send(ready))
+        done = self.assertRaises(StopIteration, steps.send, 1)
+        self.assertEqual([0, 2, 1], done.value)
+
+    def test_past_the_deadline_the_connection_is_given_up_unless_an_answer_is_there(self):
+        steps = self.bounded(3)
+        next(steps)
+        self.now = 111.0
+        steps.send(1)
+        self.assertFalse(self.finished)
+        self.assertRaises(NoAnswer, steps.send, 0)
+        self.assertTrue(self.finished)
+
+    def test_an_answer_may_take_its_own_time_whatever_the_deadline(self):
+        steps = self.bounded(3, each_seconds=5.0)
+        next(steps)
+        steps.send(0)
+        self.now = 106.0
+        self.assertRaises(NoAnswer, steps.send, 0)
+
+
+_SECONDS = 50  # for a machine under load
+
+
+class GroupedTransactionsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite"))
+        self.commits = 0
+
+    def open(self):
+        made = GroupedTransactions(self.database.settings)
+        self.addCleanup(made.close)
+        sa.event.listen(made._engine, "commit", lambda _connection: setattr(self, "commits", self.commits + 1))
+        made.run(lambda connection: connection.exec_driver_sql("CREATE TABLE note (text TEXT PRIMARY KEY)"))
+        self.commits = 0
+        return made
+
+    def behind_another(self, grouped, works):
+        """What each of these works comes to, which all wait while another is under way."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def holds(_connection):
+            begun.set()
+            go_on.wait(_SECONDS)
+
+        outcomes = [None] * len(works)
+
+        def run(index, work):
+            try:
+                outcomes[index] = grouped.run(work)
+            except Exception as error:
+                outcomes[index] = error
+
+        threads = [threading.Thread(target=grouped.run, args=(holds,), daemon=True)]
+        threads[0].start()
+        self.assertTrue(begun.wait(_SECONDS))
+        for index, work in enumerate(works):
+            threads.append(threading.Thread(target=run, args=(index, work), daemon=True))
+            threads[-1].start()
+            while len(grouped._waiting) <= index:
+                threading.Event().wait(0.001)
+        go_on.set()
+        for thread in threads:
+            thread.join(_SECONDS)
+        return outcomes
+
+    def notes(self):
+        with schema.engine(self.database.settings.connection).connect() as connection:
+            return sorted(connection.scalars(sa.text("SELECT text FROM note")))
+
+    def test_what_waits_is_one_transaction_and_each_gets_its_own_result(self):
+        self.database.prepare()
+        grouped = self.open()
+        outcomes = self.behind_another(grouped, [writes("a"), writes("b"), writes("c")])
+        self.assertEqual(["a", "b", "c"], outcomes)
+        self.assertEqual(["a", "b", "c"], self.notes())
+        self.assertEqual(2, self.commits)
+
+    def test_a_work_that_is_refused_takes_no_other_with_it(self):
+        self.database.prepare()
+        grouped = self.open()
+        fault = ValueError("mine")
+        outcomes = self.behind_another(grouped, [writes("a"), writes("a"), fails(fault), writes("b")])
+        self.assertEqual("a", outcomes[0])
+        self.assertIsInstance(outcomes[1], DuplicateKey)
+        self.assertIs(fault, outcomes[2])
+        self.assertEqual("b", outcomes[3])
+        self.assertEqual(["a", "b"], self.notes())
+
+    def test_all_are_told_that_the_database_is_unavailable(self):
+        self.database.prepare()
+        grouped = self.open()
+        away = StorageUnavailable("away")
+        self.assertEqual([away, away], self.behind_another(grouped, [fails(away), writes("b")]))
+        self.assertEqual([], self.notes())
+        self.assertEqual("c", grouped.run(writes("c")))
+
+    def test_a_connection_that_was_closed_meanwhile_is_opened_again(self):
+        self.database.prepare()
+        grouped = self.open()
+        died = []
+
+        def dies_once(connection):
+            if not died:
+                died.append(connection)
+                error = sa.exc.OperationalError("SELECT", {}, Exception("server closed the connection"))
+                error.connection_invalidated = True
+                raise error
+            return writes("a")(connection)
+
+        self.assertEqual("a", grouped.run(dies_once))
+        self.assertEqual(["a"], self.notes())
+
+    def test_a_database_of_another_revision_is_refused(self):
+        grouped = GroupedTransactions(self.database.settings)
+        self.addCleanup(grouped.close)
+        self.assertRaises(SchemaMismatch, grouped.run, writes("a"))
+
+
+def writes(text):
+    def work(connection):
+        connection.execute(sa.text("INSERT INTO note VALUES (:text)"), {"text": text})
+        return text
+
+    return work
+
+
+def fails(error):
+    def work(_connection):
+        raise error
+
+    return work
+
+
+class WaitingForSqliteTest(base.BaseTestCase):
+    """It has one writer at a time: a write of the API waits for the batch of the evaluator."""
+
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.settings = StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite", read_timeout_seconds=40.0)
+        SqlDatabase(self.addCleanup, self.settings).prepare()
+
+    def test_a_write_waits_as_long_as_for_a_lock_of_postgresql(self):
+        waited_ms = Transactions(self.settings).run(lambda each: each.exec_driver_sql("PRAGMA busy_timeout").scalar())
+        self.assertEqual(20_000, waited_ms)
+
+    def test_who_waited_too_long_is_told_so(self):
+        impatient = Transactions(replace(self.settings, read_timeout_seconds=0.1))
+        with schema.engine(self.settings.connection, to_write=True).begin():
+            error = self.assertRaises(StorageUnavailable, impatient.run, lambda _: None)
+        self.assertIn("database is locked", str(error))

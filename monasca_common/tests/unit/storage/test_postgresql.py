@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the PostgreSQL driver computes without a server."""
+
+import struct
+
+import psycopg
+from oslotest import base
+from psycopg import errors
+
+from monasca_common.models.rows import LogEntry
+from monasca_common.models.times import Window
+from monasca_common.storage.base import Kind, Rows
+from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
+from monasca_common.storage.postgresql import connection, encoding, partitions
+from monasca_common.storage.postgresql.connection import is_of_a_row
+from monasca_common.storage.retention import DAY_MS, window
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql.bounded import NoAnswer
+from monasca_common.storage.sql.writer import keyed_rows
+
+
+class MeaningTest(base.BaseTestCase):
+    def test_rows_are_to_blame_for_their_data_their_encoding_and_their_size(self):
+        for error in (
+            errors.NumericValueOutOfRange(),
+            errors.UntranslatableCharacter(),
+            errors.NotNullViolation(),
+            errors.ProgramLimitExceeded(),
+            psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes"),
+            UnicodeEncodeError("utf-8", "\udc00", 0, 1, "surrogates not allowed"),
+            struct.error(),
+        ):
+            self.assertTrue(is_of_a_row(error), repr(error))
+
+    def test_rows_are_not_to_blame_for_the_state_of_the_database(self):
+        for error in (
+            errors.DiskFull(),
+            errors.LockNotAvailable(),
+            errors.QueryCanceled(),
+            errors.DeadlockDetected(),
+            errors.SerializationFailure(),
+            errors.AdminShutdown(),
+            errors.ReadOnlySqlTransaction(),
+            errors.TooManyConnections(),
+            errors.OutOfMemory(),
+            errors.InsufficientPrivilege(),
+            psycopg.OperationalError("server closed the connection unexpectedly"),
+            NoAnswer(),
+        ):
+            self.assertFalse(is_of_a_row(error), repr(error))
+
+    def test_every_error_of_psycopg_becomes_one_of_storage(self):
+        for raised, expected in (
+            (errors.UndefinedTable("no table"), SchemaMismatch),
+            (errors.UndefinedColumn("no column"), SchemaMismatch),
+            (errors.DiskFull("full"), StorageUnavailable),
+            (psycopg.InterfaceError("the connection is closed"), StorageUnavailable),
+            (psycopg.ProgrammingError("bad"), StorageUnavailable),
+        ):
+            self.assertRaises(expected, self._translate, raised)
+
+    def _translate(self, error):
+        with connection.translated():
+            raise error
+
+
+SERIES = bytes(range(16))
+
+
+def fields_of(encoded):
+    """Rows of a binary COPY, each a list of its fields' bytes."""
+    assert encoded[:19] == b"PGCOPY\n\xff\r\n\0" + bytes(8)
+    place, rows = 19, []
+    while (count := struct.unpack_from("!h", encoded, place)[0]) != -1:
+        place += 2
+        row = []
+        for _ in range(count):
+            [length] = struct.unpack_from("!i", encoded, place)
+            place += 4
+            row.append(None if length == -1 else encoded[place : place + length])
+            place += max(0, length)
+        rows.append(row)
+    assert place == len(encoded) - 2
+    return rows
+
+
+class EncodingTest(base.BaseTestCase):
+    def test_a_measurement_has_five_fields_in_the_order_of_its_table(self):
+        [row] = fields_of(encoding.measurements([(SERIES, 1_790_000_000_000, -1.5, None, 7)]))
+        self.assertEqual(
+            [SERIES, struct.pack("!q", 1_790_000_000_000), struct.pack("!d", -1.5), None, struct.pack("!q", 7)], row
+        )
+
+    def test_value_meta_is_the_version_of_jsonb_and_the_text(self):
+        [row] = fields_of(encoding.measurements([(SERIES, 1, 1.0, '{"ü": "1"}', 7)]))
+        self.assertEqual(b'\x01{"\xc3\xbc": "1"}', row[3])
+        self.assertEqual(struct.pack("!q", 7), row[4])
+
+    def test_rows_are_sorted_by_their_keys(self):
+        other = bytes(16)
+        keys = [(SERIES, 2), (SERIES, 1), (other, 300), (other, 4)]
+        rows = [(*key, 1.0, meta, 1) for key, meta in zip(keys, ("{}", None, None, "{}"), strict=True)]
+        encoded = fields_of(encoding.measurements(rows))
+        self.assertEqual(sorted(keys), [(row[0], struct.unpack("!q", row[1])[0]) for row in encoded])
+
+    def test_no_rows_are_a_header_and_a_trailer(self):
+        self.assertEqual([], fields_of(encoding.measurements([])))
+
+    def test_numbers_beyond_their_columns_are_errors_of_encoding(self):
+        for row in ((SERIES, 2**63, 1.0, None, 1), (SERIES, 1, 1.0, None, -(2**63) - 1)):
+            self.assertRaises(struct.error, encoding.measurements, [row])
+
+    def test_other_kinds_have_text_json_and_null_behind_their_key(self):
+        table = encoding.KEYED_TABLES[Kind.LOGS]
+        entry = LogEntry(5, "tenant", "region", "größe", "{}", '{"a": 1}')
+        rows = [(entry[0], b"id", *entry[1:])]
+        [row] = fields_of(encoding.keyed(table, rows))
+        self.assertEqual(
+            [struct.pack("!q", 5), b"id", b"tenant", b"region", "größe".encode(), b"\x01{}", b'\x01{"a": 1}'], row
+        )
+        self.assertEqual(("time", "message_id", "tenant", "region", "message", "dimensions", "fields"), table.columns)
+        without = [(entry[0], b"id", *entry._replace(message=None)[1:])]
+        self.assertIsNone(fields_of(encoding.keyed(table, without))[0][4])
+
+    def test_of_several_rows_with_one_key_the_first_is_kept(self):
+        entries = [
+            LogEntry(time, "t", "r", text, "{}", "{}") for time, text in ((1, "a"), (1, "b"), (2, "c"), (1, "d"))
+        ]
+        rows = Rows(Kind.LOGS, entries, range(4), [b"x", b"x", b"x", b"y"])
+        kept = encoding.first_of_each_key(keyed_rows(rows))
+        self.assertEqual(["a", "c", "d"], [row[4] for row in kept])
+
+    def test_equal_objects_have_one_text_as_jsonb(self):
+        texts = ('{"bb":"1","a":"2"}', '{ "a" : "2", "bb" : "1" }', '{"a":"x","\\u0061":"2","bb":"1"}')
+        self.assertEqual({'{"a": "2", "bb": "1"}'}, set(map(encoding.jsonb_text, texts)))
+
+
+NOON_MS = 1_790_000_000_000 // DAY_MS * DAY_MS + DAY_MS // 2
+TODAY = NOON_MS // DAY_MS
+
+
+class PartitionsTest(base.BaseTestCase):
+    def test_a_name_is_that_of_its_day_and_back(self):
+        self.assertEqual("logs_20260921", partitions.partition_name("logs", TODAY))
+        for day in (0, TODAY, TODAY + 30_000, -1):
+            name = partitions.partition_name("alarm_history", day)
+            self.assertEqual(day, partitions._day_of_name("alarm_history", name))
+
+    def test_other_names_are_somebody_elses(self):
+        for name in ("logs_backup", "logs_2026", "logs", "logs_20261399", "events_20260921"):
+            self.assertIsNone(partitions._day_of_name("logs", name))
+
+    def test_days_begin_at_midnight_utc_before_the_epoch_too(self):
+        self.assertEqual([0, 0, 1, -1], [partitions.day_of(time) for time in (0, DAY_MS - 1, DAY_MS, -1)])
+
+    def test_two_days_either_way_are_made_ahead(self):
+        allowed = window(StorageSettings("postgresql", ""), Kind.METRICS, NOON_MS)
+        self.assertEqual(set(range(TODAY - 2, TODAY + 3)), partitions.around(NOON_MS, allowed))
+
+    def test_no_day_is_made_that_no_row_may_have(self):
+        allowed = Window(NOON_MS - DAY_MS, NOON_MS)
+        self.assertEqual({TODAY - 1, TODAY, TODAY + 1}, partitions.around(NOON_MS, allowed))

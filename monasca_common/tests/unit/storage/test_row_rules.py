@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules for the rows of a call: which of one key stays, which are refused, and which are too old."""
+
+import itertools
+import math
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.models.times import Window
+from monasca_common.storage import retention
+from monasca_common.storage.base import Kind
+from monasca_common.storage.reduction import rank, reduced
+from monasca_common.storage.refusal import find_refused
+from monasca_common.storage.retention import DAY_MS
+from monasca_common.storage.settings import StorageSettings
+
+_ROWS = st.tuples(
+    st.sampled_from([b"a", b"b"]),
+    st.integers(0, 2),
+    st.floats(allow_nan=False, min_value=-2, max_value=2),
+    st.sampled_from([None, "", '{"a": "b"}', '{"a": "c"}']),
+    st.integers(0, 2),
+)
+
+
+class ReductionTest(base.BaseTestCase):
+    def test_keys_that_differ_all_stay_in_order(self):
+        rows = [(b"b", 1, 1.0, None, 1), (b"a", 1, 1.0, None, 1), (b"a", 2, 1.0, None, 1)]
+        self.assertEqual((rows, 0, 0), _parts(reduced(rows)))
+
+    def test_others_count_by_whether_their_value_is_the_winners(self):
+        rows = [(b"a", 1, 1.0, None, 1), (b"a", 1, 2.0, None, 3), (b"a", 1, 2.0, None, 2)]
+        for order in itertools.permutations(rows):
+            self.assertEqual(([rows[1]], 1, 1), _parts(reduced(order)))
+
+    def test_version_then_value_then_value_meta_decide(self):
+        rising = [
+            (b"a", 1, 9.0, '{"z": "z"}', 1),
+            (b"a", 1, 1.0, None, 2),
+            (b"a", 1, 2.0, None, 2),
+            (b"a", 1, 2.0, "{}", 2),
+            (b"a", 1, 2.0, '{"a": "b"}', 3),
+        ]
+        falling = rising[::-1]
+        self.assertEqual(rising, sorted(falling, key=rank))
+
+    @given(st.lists(_ROWS, max_size=12), st.randoms(use_true_random=False))
+    def test_any_order_comes_to_the_same_and_counts_add_up(self, rows, chance):
+        first = reduced(rows)
+        self.assertEqual(len(rows), len(first.rows) + first.repeated + first.conflicting)
+        shuffled = list(rows)
+        chance.shuffle(shuffled)
+        again = reduced(shuffled)
+        self.assertEqual(sorted(first.rows, key=_key), sorted(again.rows, key=_key))
+        self.assertEqual((first.repeated, first.conflicting), (again.repeated, again.conflicting))
+
+
+def _parts(result):
+    return result.rows, result.repeated, result.conflicting
+
+
+def _key(row):
+    return row[:2]
+
+
+class FindRefusedTest(base.BaseTestCase):
+    def search(self, count, bad):
+        self.trials = 0
+
+        def trial(start, stop):
+            self.trials += 1
+            inside = [position for position in bad if start <= position < stop]
+            return f"row {inside[0]}" if inside else None
+
+        return find_refused(count, trial)
+
+    def test_all_that_are_refused_are_found_each_with_its_reason(self):
+        chance = random.Random(1)
+        for count in (1, 2, 3, 7, 64, 1000):
+            for _ in range(20):
+                bad = sorted(chance.sample(range(count), chance.randint(0, min(count, 9))))
+                self.assertEqual({position: f"row {position}" for position in bad}, self.search(count, bad))
+
+    def test_one_in_many_costs_few_trials(self):
+        self.search(20_000, [12_345])
+        self.assertLessEqual(self.trials, 2 * math.ceil(math.log2(20_000)) + 1)
+
+    def test_rows_that_are_refused_only_together_end_the_search(self):
+        self.assertEqual({}, find_refused(8, lambda start, stop: "together" if stop - start > 1 else None))
+
+    def test_no_rows_need_no_trial(self):
+        self.assertEqual(({}, 0), (self.search(0, []), self.trials))
+
+
+class RetentionTest(base.BaseTestCase):
+    def test_the_window_reaches_from_retention_to_tolerance(self):
+        settings = StorageSettings(
+            "sqlite", "", default_retention_days=10, retention_days={Kind.LOGS: 2}, future_tolerance_seconds=60
+        )
+        now_ms = 100 * DAY_MS
+        self.assertEqual(Window(90 * DAY_MS, now_ms + 60_000), retention.window(settings, Kind.METRICS, now_ms))
+        self.assertEqual(Window(98 * DAY_MS, now_ms + 60_000), retention.window(settings, Kind.LOGS, now_ms))
+
+    def test_both_ends_belong_to_it(self):
+        self.assertEqual({}, retention.refused([10, 15, 20], Window(10, 20)))
+        self.assertEqual({}, retention.refused([], Window(10, 20)))
+
+    def test_what_is_outside_is_named_by_position_and_told_when_it_is(self):
+        reasons = retention.refused([9, 15, 21], Window(10, 20))
+        self.assertEqual({0, 2}, set(reasons))
+        self.assertIn("1970-01-01T00:00:00.009+00:00, is older than rows are kept", reasons[0])
+        self.assertIn("1970-01-01T00:00:00.021+00:00, is in the future", reasons[2])
+
+    def test_a_time_that_no_calendar_has_is_told_in_ms(self):
+        reasons = retention.refused([2**70, -(2**70)], Window(10, 20))
+        self.assertIn(f"{2**70} ms", reasons[0])
+        self.assertIn(f"{-(2**70)} ms", reasons[1])
