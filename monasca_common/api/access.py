@@ -28,12 +28,13 @@ from monasca_common.api import problems
 from monasca_common.api.body import discard
 from monasca_common.api.limits import Environ, StartResponse, WsgiApp
 from monasca_common.api.notes import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
-from monasca_common.api.routes import Routes, method_of
 from monasca_common.kafka.errors import ConfigurationError
 
+OTHER = "other"  # if there is no route, and for a method that none has
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 STDERR, OFF = "stderr", "off"
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _FLUSH_SECONDS = 0.5
 _MAX_WAITING_LINES = 100_000
 _GLOBAL_ID = re.compile(r"req-[0-9a-f-]{36}")
@@ -76,6 +77,32 @@ class AccessLine(msgspec.Struct, omit_defaults=True):
     global_request_id: str = ""
 
 
+class Routes:
+    """The routes of the application, by which logs and metrics name a request without its values.
+
+    ``templates``: as they are given to Falcon; parts in braces stand for any text without a slash.
+    """
+
+    def __init__(self, templates: Iterable[str]) -> None:
+        known = {_stripped(template) for template in templates}
+        self._plain = frozenset(template for template in known if "{" not in template)
+        self._patterns = [
+            (re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template))), template)
+            for template in sorted(known - self._plain)
+        ]
+
+    def find(self, path: str) -> str:
+        """The template of a path, or `OTHER`."""
+        path = _stripped(path)
+        if path in self._plain:
+            return path
+        return next((template for pattern, template in self._patterns if pattern.fullmatch(path)), OTHER)
+
+
+def _stripped(path: str) -> str:
+    return path.rstrip("/") or "/"
+
+
 class Access:
     """The outermost layer of the application, closed by its owner. Thread-safe.
 
@@ -86,14 +113,14 @@ class Access:
     def __init__(
         self,
         app: WsgiApp,
-        routes: Routes,
+        templates: Iterable[str],
         count: Callable[[Sequence[Served], int], bool],
         handler: logging.Handler | None = None,
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._app = app
-        self._routes = routes
+        self._routes = Routes(templates)
         self._count = count
         self._handler = handler
         self._now = now
@@ -136,7 +163,8 @@ class Access:
                 global_id,
                 environ.get("REMOTE_ADDR", ""),
                 environ.get(TENANT, ""),
-                method_of(environ["REQUEST_METHOD"]),
+                # Callers may send any, and a label that takes all of them would be without bounds.
+                environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _METHODS else OTHER,
                 self._routes.find(environ.get("PATH_INFO", "")),
                 status,
                 sum(map(len, body)),

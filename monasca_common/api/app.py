@@ -17,10 +17,10 @@ from monasca_common.alarms.errors import AlarmsError
 from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.documents import AlarmsContext, of_alarms
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
+from monasca_common.api.ingest import PostContext
+from monasca_common.api.limits import PUBLIC_PATHS, RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
 from monasca_common.api.notes import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
-from monasca_common.api.posting import PostContext
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
 from monasca_common.api.publishing import Publishing
 from monasca_common.api.resources import (
@@ -36,12 +36,9 @@ from monasca_common.api.resources import (
     silences,
 )
 from monasca_common.api.resources.versions import Version, Versions
-from monasca_common.api.routes import Routes
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
-from monasca_common.api.stamps import SHARED, Stamps
-from monasca_common.api.topic_producers import TopicProducers
-from monasca_common.kafka import ClosedError
+from monasca_common.kafka import ClosedError, ProducerPool
 from monasca_common.storage.errors import NotSupported, StorageError
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import RowLimits
@@ -51,14 +48,13 @@ LOG = logging.getLogger(__name__)
 
 def make_app(
     settings: ApiSettings,
-    producers: TopicProducers,
+    producers: ProducerPool,
     reader: Reader | None = None,
     *,
     conf: cfg.ConfigOpts | None = None,
     probe: Callable[[], None] | None = None,
     limits: RowLimits | None = None,
     now: Callable[[], float] = time.time,
-    stamps: Stamps = SHARED,
     alarms_database: AlarmsDatabase | None = None,
     keys: AddressKeys = PLAIN,
 ) -> Access:
@@ -67,7 +63,7 @@ def make_app(
 
     ``conf``: where [keystone_authtoken] and [oslo_policy] are, needed unless ``auth_strategy`` is noauth.
     ``probe``: see `health.producer_check`. ``limits``: what storage would refuse is refused; by default as its options'
-    defaults say. ``now``: seconds since the epoch. ``stamps``: those that this host remembers.
+    defaults say. ``now``: seconds since the epoch.
     ``keys``: those of the addresses of notification methods. Raises `ConfigurationError` where it cannot authenticate.
     """
     middleware: Any
@@ -96,20 +92,15 @@ def make_app(
     max_series = settings.max_series_per_tenant
     series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
     publishing = Publishing(producers, settings)
-    posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, stamps)
+    posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now)
     _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys))
     own_metrics = ApiMetrics(producers)
     if settings.status.port is None:
         app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
     app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well
-    app.add_route(openapi.PATH, openapi.OpenApi(app.routes, settings, auth.PUBLIC_PATHS))
-    limited = InFlightLimit(app, places_of(settings))
-    routes, count, log = Routes(app.routes), own_metrics.count, log_handler(settings.access_log)
-    if settings.auth_strategy == "noauth":
-        access = Access(limited, routes, count, log)
-    else:
-        authenticated = _authenticated(limited, settings, conf, own_metrics)
-        access = Access(limited.guarded(authenticated), routes, count, log)
+    app.add_route(openapi.PATH, openapi.OpenApi(app.routes, settings, PUBLIC_PATHS))
+    limited = InFlightLimit(app, places_of(settings), _authentication(settings, conf, own_metrics))
+    access = Access(limited, app.routes, own_metrics.count, log_handler(settings.access_log))
     own_metrics.before_read = access.flush
     return access
 
@@ -126,17 +117,18 @@ class _DescribedApp(falcon.App[Any, Any]):
         super().add_route(uri_template, resource, **named)
 
 
-def _authenticated(
-    limited: InFlightLimit, settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
-) -> WsgiApp:
+def _authentication(
+    settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
+) -> Callable[[WsgiApp], WsgiApp]:
     """Requests that wait for Keystone have places of their own, so that they take none from those whose token is
     known."""
+    if settings.auth_strategy == "noauth":
+        return lambda app: app
     from monasca_common.api import tokens  # with keystonemiddleware, half a second that noauth does not need
 
     assert conf is not None, "authentication needs its configuration"
-    max_waiting = settings.max_in_flight
     own_metrics.will_validate(tokens.ValidationOutcome)
-    return tokens.authenticated(limited, conf, auth.PUBLIC_PATHS, max_waiting, own_metrics.validated)
+    return lambda app: tokens.authenticated(app, conf, settings.max_in_flight, own_metrics.validated)
 
 
 def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_context: AlarmsContext) -> None:

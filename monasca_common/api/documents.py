@@ -16,7 +16,7 @@ from monasca_common.alarms.database import AlarmsDatabase, Slice
 from monasca_common.alarms.errors import AlarmsError, BrokenRules, NameTaken, UnknownId
 from monasca_common.api import paging
 from monasca_common.api.body import read_json_body
-from monasca_common.api.posting import refusal
+from monasca_common.api.ingest import refusal
 from monasca_common.api.problems import Problem, bad_request, conflict, not_found, unprocessable
 from monasca_common.api.query import Query
 from monasca_common.api.settings import ApiSettings

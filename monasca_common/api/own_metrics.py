@@ -26,7 +26,7 @@ from monasca_common.api.access import Served
 from monasca_common.api.notes import NO_MESSAGES, MessageCounts, Reason
 from monasca_common.api.openapi import STRING, operation
 from monasca_common.api.problems import Problem
-from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import ProducerPool
 from monasca_common.runtime.metrics import ComputedMetrics
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -40,7 +40,7 @@ _NO_SENDERS_FAULT = (Reason.BUSY, Reason.KAFKA, Reason.DATABASE, Reason.KEYSTONE
 class ApiMetrics:
     """What one worker counts. Called by one thread at a time, but for `validated`."""
 
-    def __init__(self, producers: TopicProducers) -> None:
+    def __init__(self, producers: ProducerPool) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._producers = producers
         self.before_read: Callable[[], object] = lambda: None

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from monasca_common.api.limits import RETRY_AFTER_SECONDS
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, Places, places_of
 from monasca_common.api.notes import Reason
 from monasca_common.api.problems import Problem, unavailable
 from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicProducer, TopicProducers
-from monasca_common.kafka import DeliveryReport, MessageTooLarge, Record
+from monasca_common.kafka import DeliveryReport, MessageTooLarge, PooledProducer, ProducerPool, Record
 
 LOG = logging.getLogger(__name__)
 
@@ -27,17 +27,44 @@ class TopicMessages:
     records: Sequence[bytes | Record]
 
 
+class TopicPlaces:
+    """Of the posts that wait for Kafka: some are each topic's own, the others are common. Thread-safe."""
+
+    def __init__(self, places: Places) -> None:
+        self._own, self._common = places.own_of_topic, places.common
+        self._lock = threading.Lock()
+        self._taken: dict[str, int] = {}
+
+    def take(self, topic: str) -> bool:
+        """Return whether there was one."""
+        with self._lock:
+            taken = self._taken.get(topic, 0)
+            if taken >= self._own:
+                if not self._common:
+                    return False
+                self._common -= 1
+            self._taken[topic] = taken + 1
+            return True
+
+    def give_back(self, topic: str) -> None:
+        with self._lock:
+            self._taken[topic] -= 1
+            if self._taken[topic] >= self._own:
+                self._common += 1
+
+
 class Publishing:
     """Publishes for requests; shared by the threads of a worker."""
 
     def __init__(
         self,
-        producers: TopicProducers,
+        producers: ProducerPool,
         settings: ApiSettings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._producers = producers
+        self._places = TopicPlaces(places_of(settings))
         self._seconds = settings.publish_timeout_seconds
         self._monotonic = monotonic
 
@@ -56,13 +83,15 @@ class Publishing:
 
         Raises `Problem` (503) where nothing was sent.
         """
-        entered: list[tuple[TopicProducer, TopicMessages]] = []
+        entered: list[tuple[PooledProducer, TopicMessages]] = []
         try:
             for bulk in bulks:
                 producer = self._producers.of(bulk.topic)
-                why = producer.enter()
-                if why is not None:
-                    raise _refused(f"{bulk.topic} {why}", sum(len(each.records) for each in bulks), keyed=keyed)
+                # Nobody waits for a stalled topic: a frozen broker must not take a thread and a body of each client.
+                if not producer.accepts():
+                    raise _refused(f"{bulk.topic} has acknowledged nothing for a while", bulks, keyed=keyed)
+                if not self._places.take(bulk.topic):
+                    raise _refused(f"{bulk.topic} is waited for by as many requests as may", bulks, keyed=keyed)
                 entered.append((producer, bulk))
             deadline = self._monotonic() + self._seconds
             reports = []
@@ -72,14 +101,15 @@ class Publishing:
                     reports.append(producer.publish(bulk.records, max(0.0, deadline - self._monotonic())))
                 # At once: who waits for one topic holds no place of another.
                 entered.pop(0)
-                producer.leave()
+                self._places.give_back(bulk.topic)
         finally:
-            for producer, _ in entered:
-                producer.leave()
+            for _, bulk in entered:
+                self._places.give_back(bulk.topic)
         return reports
 
 
-def _refused(which: str, messages: int, *, keyed: bool) -> Problem:
+def _refused(which: str, bulks: Sequence[TopicMessages], *, keyed: bool) -> Problem:
+    messages = sum(len(bulk.records) for bulk in bulks)
     failed, unknown = (0, messages) if keyed else (messages, 0)
     return unavailable(
         f"Kafka's topic {which}, so nothing of this request was sent: send it again later",

@@ -20,7 +20,6 @@ from monasca_common.api import auth
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings, api_settings
-from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.audit.reporter import AuditReporter, audited
 from monasca_common.audit.settings import audit_settings
 from monasca_common.kafka.config import connection_settings, producer_settings
@@ -49,7 +48,7 @@ class Service:
         self._alarms = AlarmsDatabase(alarms_settings) if alarms_settings is not None else None
         self._audit = _audit(conf)
         own = audited(_own_producer(conf, self.settings), self._audit)
-        self._producers = TopicProducers(lambda _topic: kafka.open_producer(own), self.settings)
+        self._producers = kafka.ProducerPool(lambda _topic: kafka.open_producer(own))
         self._producers.of(self.settings.metrics_topic)  # what keeps producers from opening is told at the start
         self.app: Access = make_app(
             self.settings,
@@ -64,7 +63,8 @@ class Service:
 
     def close(self) -> None:
         """Wait for what Kafka has not acknowledged yet, `stop_timeout_seconds` at most; log what is left."""
-        left = self._producers.close(self.settings.stop_timeout_seconds)
+        reports = self._producers.close(self.settings.stop_timeout_seconds)
+        left = sum(len(report.failed) + len(report.unknown) for report in reports)
         if left:
             LOG.error("%d messages are left undelivered by this stop; their clients got 503", left)
         if self._audit is not None:

@@ -70,6 +70,7 @@ from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.transaction import Transaction
+from monasca_common.kafka.producer_pool import PooledProducer, ProducerPool
 from monasca_common.kafka.serialization.base import Serializer
 
 if TYPE_CHECKING:
@@ -115,8 +116,10 @@ __all__ = [
     "Output",
     "PartitionBatch",
     "Poison",
+    "PooledProducer",
     "Processor",
     "ProducerHealth",
+    "ProducerPool",
     "QueueFull",
     "ReadFrom",
     "RebalanceListener",

@@ -6,9 +6,8 @@ from __future__ import annotations
 import falcon
 
 from monasca_common.api.body import read_json_body
-from monasca_common.api.idempotency import idempotency_key
+from monasca_common.api.ingest import PostContext, idempotency_key, parsed, records, refusal
 from monasca_common.api.openapi import EVENTS, IDEMPOTENCY_KEY, operation
-from monasca_common.api.posting import PostContext, parsed, records, refusal
 from monasca_common.api.problems import unprocessable
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.models import event
@@ -29,7 +28,7 @@ class Events:
         body = read_json_body(request, settings)
         if not body:
             raise unprocessable("the body is empty: send a timestamp and events")
-        created = self._context.creation_time(request, key)
+        created = self._context.creation_time(key)
         post = parsed(self._context.within(Kind.EVENTS, event.parse_post, created), body)
         if post.violations:
             raise refusal(post.violations)

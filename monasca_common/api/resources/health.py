@@ -21,7 +21,7 @@ import msgspec
 
 from monasca_common.api.openapi import PART, STRING, of, operation
 from monasca_common.api.problems import bad_request
-from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import AuthorizationError, FatalError, ProducerHealth, ProducerPool
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 
@@ -105,7 +105,7 @@ class _LastChecks:
             self._lock.release()
 
 
-def producer_check(producers: TopicProducers, probe: Callable[[], None] | None) -> Check:
+def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) -> Check:
     """A topic that is stalled or refused is named. The part fails when all that were posted to are, because a balancer
     that takes the worker away takes it from the other topics as well.
 
@@ -116,9 +116,9 @@ def producer_check(producers: TopicProducers, probe: Callable[[], None] | None) 
     def check() -> CheckResult:
         opened = producers.opened()
         healths = {each.topic: each.health() for each in opened}
-        old = [each.topic for each in opened if each.is_old(healths[each.topic])]
-        stalled = sorted(each.topic for each in opened if each.is_stalled(healths[each.topic]))
-        refused = sorted(each.topic for each in opened if each.is_refused(healths[each.topic]))
+        old = [each.topic for each in opened if each.is_old]
+        stalled = sorted(each.topic for each in opened if each.is_stalled)
+        refused = sorted(topic for topic, health in healths.items() if _is_refused(health))
         oldest = max((health.oldest_unacknowledged_seconds for health in healths.values()), default=0.0)
         facts: dict[str, Any] = {
             "outstanding_messages": sum(health.outstanding_messages for health in healths.values()),
@@ -142,6 +142,11 @@ def producer_check(producers: TopicProducers, probe: Callable[[], None] | None) 
         return CheckResult(True, facts)
 
     return check
+
+
+def _is_refused(health: ProducerHealth) -> bool:
+    """Whether Kafka refuses this client permanently."""
+    return health.finished or isinstance(health.last_error, AuthorizationError | FatalError)
 
 
 def storage_check(reader: Reader | None) -> Check:

@@ -6,9 +6,8 @@ from __future__ import annotations
 import falcon
 
 from monasca_common.api.body import read_json_body
-from monasca_common.api.idempotency import idempotency_key
+from monasca_common.api.ingest import PostContext, idempotency_key, parsed, records, refusal
 from monasca_common.api.openapi import IDEMPOTENCY_KEY, LOGS, PROJECT_ID, operation
-from monasca_common.api.posting import PostContext, parsed, records, refusal
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.models import log
 from monasca_common.storage.base import Kind
@@ -25,7 +24,7 @@ class Logs:
         settings = self._context.settings
         tenant: str = request.context.tenant
         key = idempotency_key(request)
-        created = self._context.creation_time(request, key)
+        created = self._context.creation_time(key)
         parse = self._context.within(Kind.LOGS, log.parse_post, created)
         post = parsed(parse, read_json_body(request, settings, type_required=True))
         if post.violations:

@@ -12,7 +12,15 @@ import falcon
 
 from monasca_common.api import paging
 from monasca_common.api.body import read_json_body
-from monasca_common.api.idempotency import idempotency_key, message_ids
+from monasca_common.api.ingest import (
+    PostContext,
+    idempotency_key,
+    message_ids,
+    parsed,
+    records,
+    refusal,
+    violations_text,
+)
 from monasca_common.api.openapi import (
     DIMENSION_NAME,
     IDEMPOTENCY_KEY,
@@ -27,7 +35,6 @@ from monasca_common.api.openapi import (
     operation,
 )
 from monasca_common.api.paging import one_more
-from monasca_common.api.posting import PostContext, parsed, records, refusal, violations_text
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.api.query import Query
 from monasca_common.kafka import Record, dead_letters
@@ -89,7 +96,7 @@ class Metrics(_List):
         posts, settings = self._posts, self._posts.settings
         tenant: str = request.context.tenant
         key = idempotency_key(request)
-        created = posts.creation_time(request, key)
+        created = posts.creation_time(key)
         parse_post = partial(metric.parse_post, reserved_names=posts.limits.reserved_names)
         parse = posts.within(Kind.METRICS, parse_post, created)
         post = parsed(parse, read_json_body(request, settings))

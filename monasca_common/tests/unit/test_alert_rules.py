@@ -19,10 +19,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monasca_common.api.own_metrics import ApiMetrics
-from monasca_common.api.settings import ApiSettings
 from monasca_common.api.tokens import ValidationOutcome
-from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.audit.metrics import AuditMetrics
+from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.notification.status import NotificationMetrics
@@ -160,7 +159,7 @@ class StartTest(base.BaseTestCase):
     def services(self):
         """What each service that counts for alerts serves before it has counted anything."""
         kafka = self.useFixture(MemoryKafka())
-        api = ApiMetrics(TopicProducers(lambda _: kafka.producer(), ApiSettings()))
+        api = ApiMetrics(ProducerPool(lambda _: kafka.producer()))
         api.will_validate(ValidationOutcome)
         mirror = MirrorStatus(SystemClock())
         mirror.begins(["metrics"])

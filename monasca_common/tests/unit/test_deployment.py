@@ -15,7 +15,7 @@ from oslo_config import cfg
 from oslotest import base
 
 from monasca_common.api import server
-from monasca_common.api.auth import PUBLIC_PATHS
+from monasca_common.api.limits import PUBLIC_PATHS
 from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over

@@ -14,10 +14,9 @@ import monasca_common
 from monasca_common.api.access import Served
 from monasca_common.api.notes import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
-from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.audit.counter_status import CounterStatus
 from monasca_common.audit.metrics import AuditMetrics, CounterMetrics, TierTotal
+from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
@@ -86,7 +85,7 @@ class MetricsTableTest(base.BaseTestCase):
 
     def test_api(self):
         kafka = self.useFixture(MemoryKafka())
-        producers = TopicProducers(lambda _: kafka.producer(), ApiSettings())
+        producers = ProducerPool(lambda _: kafka.producer())
         producers.of("metrics")
         own = ApiMetrics(producers)
         refused = Served(

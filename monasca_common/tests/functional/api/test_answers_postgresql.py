@@ -24,7 +24,7 @@ from falcon import testing
 from monasca_common.api import paging
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.storage import open_storage
 from monasca_common.storage.settings import StorageSettings
@@ -34,7 +34,7 @@ kafka.setUp()
 reader = open_storage(StorageSettings("postgresql", sys.argv[1])).open_reader()
 settings = ApiSettings(auth_strategy="noauth")
 paging.MAX_ANSWER_BYTES = int(sys.argv[2])
-producers = TopicProducers(lambda _: kafka.producer(), settings)
+producers = ProducerPool(lambda _: kafka.producer())
 client = testing.TestClient(make_app(settings, producers, reader))
 
 def read(query):

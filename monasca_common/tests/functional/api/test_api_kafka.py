@@ -26,7 +26,7 @@ LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.
 
 def api_stalled_after(seconds):
     """The command to which a topic is stalled after this time without an acknowledgement."""
-    return [*command_with({"monasca_common.api.topic_producers.STALLED_AFTER_SECONDS": seconds}), "api"]
+    return [*command_with({"monasca_common.kafka.producer_pool.STALLED_AFTER_SECONDS": seconds}), "api"]
 
 
 class TestAcknowledged(ApiProcessCase):

@@ -9,7 +9,7 @@ from monasca_common.alarms.address_keys import PLAIN
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 
 NOW_MS = 1_790_000_000_123
@@ -36,7 +36,7 @@ class AlarmsCase:
         self.addCleanup(reader.close)
         app = make_app(
             settings,
-            TopicProducers(lambda _: producer, settings),
+            ProducerPool(lambda _: producer),
             reader,
             now=lambda: self.now_ms / 1000,
             alarms_database=self.alarms_database,

@@ -3,14 +3,14 @@
 
 import json
 import threading
+import uuid
 
 from falcon import testing
 from oslotest import base
 
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
-from monasca_common.api.stamps import SHARED
-from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 
 NOW_MS = 1_790_000_000_123  # of the application's clock, in September 2026
@@ -40,9 +40,7 @@ class ApiCase(base.BaseTestCase):
                 self.addCleanup(self._producers[topic].close, 0.0)  # what is stuck is waited for by nobody
             return self._producers[topic]
 
-    def new_client(
-        self, *, reader=None, producer=None, now=lambda: NOW_MS / 1000, stamps=SHARED, limits=None, **changes
-    ):
+    def new_client(self, *, reader=None, producer=None, now=lambda: NOW_MS / 1000, limits=None, **changes):
         values = {
             "auth_strategy": "noauth",
             "access_log": "off",
@@ -51,8 +49,8 @@ class ApiCase(base.BaseTestCase):
             **changes,
         }
         settings = ApiSettings(**values)
-        producers = TopicProducers((lambda _: producer) if producer else self.producer_of, settings)
-        app = make_app(settings, producers, reader, limits=limits, now=now, stamps=stamps)
+        producers = ProducerPool((lambda _: producer) if producer else self.producer_of)
+        app = make_app(settings, producers, reader, limits=limits, now=now)
         return testing.TestClient(app)
 
     def post(self, path, body, headers=None, *, client=None):
@@ -69,3 +67,8 @@ class ApiCase(base.BaseTestCase):
 
 def metric(name="cpu.percent", **changes):
     return {"name": name, "dimensions": {"host": "a"}, "timestamp": NOW_MS, "value": 1.5, **changes}
+
+
+def uuid_7(time_ms):
+    """A UUID of version 7 that was created then."""
+    return str(uuid.UUID(int=time_ms << 80 | 7 << 76 | 2 << 62 | 5))

@@ -12,7 +12,7 @@ from monasca_common.api import paging
 from monasca_common.api.app import make_app
 from monasca_common.api.query import iso
 from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id
@@ -40,7 +40,7 @@ class Reads:
     def application(self, reader, **changes):
         settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", **changes})
         kafka = self.useFixture(MemoryKafka())
-        producers = TopicProducers(lambda _: kafka.producer(), settings)
+        producers = ProducerPool(lambda _: kafka.producer())
         alarms = AlarmsDatabase(self.database.settings)
         self.addCleanup(alarms.close)
         return testing.TestClient(make_app(settings, producers, reader, alarms_database=alarms))

@@ -14,10 +14,9 @@ from oslo_log import formatters, log
 from oslotest import base
 
 from monasca_common.api import access
-from monasca_common.api.access import Access, Served
+from monasca_common.api.access import Access, Routes, Served
 from monasca_common.api.notes import MessageCounts, Reason, note_delivered, note_reason, note_tenant
 from monasca_common.api.problems import unavailable
-from monasca_common.api.routes import Routes
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
 
@@ -60,7 +59,7 @@ class AccessCase(base.BaseTestCase):
             self.counted.append((list(served), in_flight))
             return False
 
-        new = Access(self.answer, Routes(ROUTES), count, self.written, now=lambda: 1_700_000_000.25)
+        new = Access(self.answer, ROUTES, count, self.written, now=lambda: 1_700_000_000.25)
         new._due = True  # as if a flush were due: none comes between those of the test
         return new
 
@@ -137,7 +136,7 @@ class TestLine(AccessCase):
         for status, left in (("404 Not Found", b""), ("204 No Content", b"body")):
             stream = io.BytesIO(b"body")
             environ = testing.create_environ(method="POST") | {"wsgi.input": stream, "wsgi.input_terminated": True}
-            access = Access(answering(status), Routes([]), lambda *_: False)
+            access = Access(answering(status), [], lambda *_: False)
             self.addCleanup(access.close)
             answer = access(environ, lambda *_: None)
             self.assertEqual(0, stream.tell())
@@ -337,3 +336,24 @@ class TestApplication(ApiCase):
 
     def test_503_has_a_reason_wherever_it_is_raised(self):
         self.assertEqual(Reason.DATABASE, unavailable("x", retry_after_seconds=1, reason=Reason.DATABASE).reason)
+
+
+class TestRoutes(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.routes = Routes(["/", "/v2.0/alarms/count", "/v2.0/alarms/{alarm_id}/state-history", "/v2.0/a/"])
+
+    def test_a_path_has_the_template_that_it_was_made_of(self):
+        for path, template in (
+            ("/", "/"),
+            ("", "/"),
+            ("/v2.0/alarms/count", "/v2.0/alarms/count"),
+            ("/v2.0/alarms/count/", "/v2.0/alarms/count"),
+            ("/v2.0/alarms/7.x/state-history", "/v2.0/alarms/{alarm_id}/state-history"),
+            ("/v2.0/a", "/v2.0/a"),
+        ):
+            self.assertEqual(template, self.routes.find(path), path)
+
+    def test_what_has_no_route_is_other(self):
+        for path in ("/v2", "/v2x0/alarms/count", "/v2.0/alarms/a/b/state-history", "//x"):
+            self.assertEqual("other", self.routes.find(path), path)

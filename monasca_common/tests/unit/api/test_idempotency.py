@@ -5,10 +5,10 @@ import uuid
 
 from oslotest import base
 
-from monasca_common.api.idempotency import key_time_ms, message_ids
-from monasca_common.api.stamps import SHARED, Stamps
+from monasca_common.api.ingest import PostContext, message_ids
+from monasca_common.api.settings import ApiSettings
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
+from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric, uuid_7
 
 METRICS = "/v2.0/metrics"
 _NOW_MS = 1_790_000_000_123
@@ -43,23 +43,24 @@ class TestMessageIds(base.BaseTestCase):
         self.assertEqual(self.ids()[1:], self.ids(elements=(b"b",), indices=(1,)))
 
 
-def uuid_7(time_ms):
-    return str(uuid.UUID(int=time_ms << 80 | 7 << 76 | 2 << 62 | 5))
-
-
 class TestKeyTime(base.BaseTestCase):
-    def test_a_uuid_of_version_7_tells_when_it_was_made(self):
-        self.assertEqual(_NOW_MS, key_time_ms(uuid_7(_NOW_MS)))
-        self.assertEqual(1645557742000, key_time_ms("017F22E2-79B0-7CC3-98C4-DC0C0C07398F"))  # the example of RFC 9562
+    def created_ms(self, key, now_ms=_NOW_MS):
+        return round(PostContext(ApiSettings(), None, now=lambda: now_ms / 1000).creation_time(key) * 1000)
+
+    def test_a_uuid_of_version_7_says_when_it_was_created(self):
+        self.assertEqual(_NOW_MS - 5000, self.created_ms(uuid_7(_NOW_MS - 5000)))
+        example = "017F22E2-79B0-7CC3-98C4-DC0C0C07398F"  # of RFC 9562
+        self.assertEqual(1_645_557_742_000, self.created_ms(example, 1_645_557_743_000))
 
     def test_no_other_key_does(self):
         for key in (
+            None,
             str(uuid.UUID(int=5, version=4)),
             "4c7a/1",
-            uuid_7(_NOW_MS) + "0",
-            uuid_7(_NOW_MS).replace("-", ""),
+            uuid_7(_NOW_MS - 5000) + "0",
+            uuid_7(_NOW_MS - 5000).replace("-", ""),
         ):
-            self.assertIsNone(key_time_ms(key))
+            self.assertEqual(_NOW_MS, self.created_ms(key), key)
 
 
 class TestIdempotencyKey(ApiCase):
@@ -74,28 +75,20 @@ class TestIdempotencyKey(ApiCase):
         self.assertEqual(204, self.post(METRICS, body, KEY, client=other_worker).status_code)
         self.assertEqual((2, 4, first), (len(first), len(self.ids()), set(self.ids())))
 
-    def at(self, now_ms, body, headers=None, *, stamps=SHARED):
-        """A post at this time, to a worker that was forked from the same process as the others; with ``stamps`` of its
-        own, to one of another host."""
-        client = self.new_client(producer=self.kafka.producer(), now=lambda: now_ms / 1000, stamps=stamps)
+    def at(self, now_ms, body, headers=None):
+        """A post at this time, each to another worker."""
+        client = self.new_client(producer=self.kafka.producer(), now=lambda: now_ms / 1000)
         self.assertEqual(204, self.post(METRICS, body, headers, client=client).status_code)
-
-    def test_a_repeat_does_not_put_an_old_value_back_over_a_correction(self):
-        key = {"Idempotency-Key": str(uuid.uuid4())}
-        self.at(_NOW_MS, metric(value=1), key)
-        self.at(_NOW_MS + 400, metric(value=0))
-        self.at(_NOW_MS + 5000, metric(value=1), key)
-        self.assertEqual(([_NOW_MS, _NOW_MS, _NOW_MS + 400], 0), self.versions_and_what_stays())
 
     def versions_and_what_stays(self):
         rows = MetricDecoder().decode_all([record.value for record in self.records()]).rows
         return sorted(row.version for row in rows), max(rows, key=lambda row: (row.version, row.value)).value
 
-    def test_nor_does_it_at_another_host_under_a_key_that_tells_when_it_was_made(self):
+    def test_a_repeat_under_a_uuid_of_version_7_does_not_put_an_old_value_back_over_a_correction(self):
         key = {"Idempotency-Key": uuid_7(_NOW_MS - 100)}
         self.at(_NOW_MS, metric(value=1), key)
         self.at(_NOW_MS + 400, metric(value=0))
-        self.at(_NOW_MS + 5000, metric(value=1), key, stamps=Stamps(64))
+        self.at(_NOW_MS + 5000, metric(value=1), key)
         self.assertEqual(([_NOW_MS - 100, _NOW_MS - 100, _NOW_MS + 400], 0), self.versions_and_what_stays())
 
     def test_a_key_of_another_day_or_of_a_clock_that_is_wrong_says_nothing(self):

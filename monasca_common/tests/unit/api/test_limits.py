@@ -8,6 +8,8 @@ from monasca_common.api.limits import InFlightLimit, Places, places_of, threads_
 from monasca_common.api.settings import ApiSettings
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
+PLACES = Places(posts=4, others=2, of_topic=3, own_of_topic=1)
+
 
 class Gate:
     """An application whose requests stay in flight until `open`."""
@@ -29,8 +31,7 @@ class LimitCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.gate = Gate()
-        places = Places(posts=4, others=2, of_topic=3, own_of_topic=1)
-        self.client = testing.TestClient(InFlightLimit(self.gate, places))
+        self.client = testing.TestClient(InFlightLimit(self.gate, PLACES))
         self.addCleanup(self.gate.opened.set)
 
     def start(self, method, count, path="/v2.0/metrics"):
@@ -84,31 +85,43 @@ class TestInFlightLimit(LimitCase):
         self.assertEqual(204, self.client.simulate_post("/v2.0/metrics").status_code)
 
 
-class TestGuard(LimitCase):
-    """What comes before the limit is asked only while there is a place."""
+class TestAuthenticated(LimitCase):
+    """The validation of tokens gets a request only while there is a place."""
 
-    def test_what_is_refused_is_not_looked_at(self):
-        asked = []
+    def authenticated(self, app):
+        def validate(environ, start_response):
+            self.validated.append(environ["PATH_INFO"])
+            return app(environ, start_response)
 
-        def app(environ, start_response):
-            asked.append(environ["PATH_INFO"])
-            start_response("204 No Content", [])
-            return []
+        self.validated = []
+        return validate
 
-        guarded = testing.TestClient(self.client.app.guarded(app))
+    def setUp(self):
+        super().setUp()
+        self.client = testing.TestClient(InFlightLimit(self.gate, PLACES, self.authenticated))
+
+    def test_a_request_beyond_the_limit_is_not_validated(self):
         self.start("POST", 4)
         self.start("GET", 2)
         for method in ("GET", "POST"):
-            self.assertEqual(503, guarded.simulate_request(method, "/v2.0/metrics").status_code)
-        self.assertEqual(204, guarded.simulate_get("/healthcheck").status_code)
-        self.assertEqual(["/healthcheck"], asked)
+            self.assertEqual(503, self.client.simulate_request(method, "/v2.0/metrics").status_code)
+        self.assertEqual(["/v2.0/metrics"] * 6, self.validated)
 
-    def test_reads_are_refused_where_they_fill_their_places(self):
-        guarded = testing.TestClient(self.client.app.guarded(self.gate))
-        self.start("GET", 2)
-        self.assertEqual(503, guarded.simulate_get("/v2.0/metrics").status_code)
+    def test_health_is_answered_without_validation(self):
+        self.start("POST", 4)
         self.gate.opened.set()
-        self.assertEqual(204, guarded.simulate_post("/v2.0/metrics").status_code)
+        self.assertEqual(204, self.client.simulate_get("/healthcheck").status_code)
+        self.assertEqual(4, len(self.validated))
+
+    def test_a_request_whose_validation_lasted_until_the_places_were_taken_is_refused(self):
+        client = testing.TestClient(
+            InFlightLimit(
+                self.gate,
+                PLACES,
+                lambda app: lambda *given: (client.app._posts.clear(), app(*given))[1],
+            )
+        )
+        self.assertEqual(503, client.simulate_post("/v2.0/metrics").status_code)
 
 
 class TestPlaces(base.BaseTestCase):

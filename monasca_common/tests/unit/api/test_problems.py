@@ -2,7 +2,6 @@
 import json
 
 from monasca_common.api.access import Access
-from monasca_common.api.routes import Routes
 from monasca_common.storage.errors import (
     NotSupported,
     QueryTimeout,
@@ -43,7 +42,7 @@ class TestOfStorage(ApiCase, SqliteTestCase):
         def failing(*_):
             raise ZeroDivisionError("told to nobody")
 
-        access = Access(failing, Routes([]), lambda *_: False)
+        access = Access(failing, [], lambda *_: False)
         self.addCleanup(access.close)
         with self.assertLogs("monasca_common.api.problems", "ERROR") as logs:
             (within,) = access(dict(environ), lambda *_: None)

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
+import itertools
 import math
 import threading
 
 import fixtures
+from oslotest import base
 
-from monasca_common.api import partitions, topic_producers
+from monasca_common.api.limits import places_of
+from monasca_common.api.publishing import TopicPlaces
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka import producer_pool
 from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
 
@@ -19,7 +24,7 @@ PATIENCE = 60.0  # at most; what is waited for takes milliseconds
 class TestUndelivered(ApiCase):
     def setUp(self):
         super().setUp()
-        self.patch(partitions, "_FIRST_TRY_SECONDS", 3600.0)  # a slow machine must not make a post try
+        self.patch(producer_pool, "_PROBE_AFTER_SECONDS", 3600.0)  # a slow machine must not make a post try
         self.impatient = self.new_client(publish_timeout_seconds=SECONDS)
         self.post(METRICS, metric())
 
@@ -54,7 +59,7 @@ class TestUndelivered(ApiCase):
     def test_while_kafka_acknowledges_nothing_nobody_waits_for_it(self):
         self.kafka.broker.disconnect()
         self.post(METRICS, metric("waits"), client=self.new_client(publish_timeout_seconds=2 * SECONDS))
-        self.patch(topic_producers, "STALLED_AFTER_SECONDS", SECONDS)
+        self.patch(producer_pool, "STALLED_AFTER_SECONDS", SECONDS)
         client = self.new_client(publish_timeout_seconds=3600.0)
         answer = self.post(METRICS, [metric("a"), metric("b")], client=client)
         self.assertEqual(503, answer.status_code)
@@ -72,7 +77,7 @@ class TestStuckTopic(ApiCase):
 
     def setUp(self):
         super().setUp()
-        self.patch(partitions, "_FIRST_TRY_SECONDS", 3600.0)
+        self.patch(producer_pool, "_PROBE_AFTER_SECONDS", 3600.0)
         self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="log", count=None)
 
     def counts(self, answer):
@@ -80,7 +85,7 @@ class TestStuckTopic(ApiCase):
 
     def test_only_its_posts_are_refused(self):
         self.post(LOGS, A_LOG, client=self.new_client(publish_timeout_seconds=2 * SECONDS))
-        self.patch(topic_producers, "STALLED_AFTER_SECONDS", SECONDS)
+        self.patch(producer_pool, "STALLED_AFTER_SECONDS", SECONDS)
         client = self.new_client(publish_timeout_seconds=3600.0)
         refused = self.post(LOGS, A_LOG, client=client)
         self.assertEqual((503, "1"), (refused.status_code, refused.headers["Retry-After"]))
@@ -173,3 +178,47 @@ class TestStuckTopic(ApiCase):
         thread = threading.Thread(target=self.post, args=(path, body), kwargs={"client": client})
         thread.start()
         return thread
+
+
+class TestReopening(ApiCase):
+    def finish(self):
+        """The permission to write is missing, once: a fatal error, at which a request fails."""
+        self.kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        self.assertEqual(503, self.post(METRICS, metric()).status_code)
+        self.assertTrue(self.producer.health().finished)
+
+    # Rule 6
+    def test_a_post_after_a_fatal_error_is_taken_once_the_permission_is_there(self):
+        self.finish()
+        other = self.new_client()  # whose look at the producer is not a moment ago
+        self.assertEqual(204, self.post(METRICS, metric(), client=other).status_code)
+        self.assertEqual(1, len(self.records()))
+
+    def test_a_worker_that_gets_no_posts_becomes_healthy_by_being_asked(self):
+        self.finish()
+        self.assertEqual(200, self.client.simulate_get("/healthcheck", params={"part": "producer"}).status_code)
+
+
+class TestTopicPlaces(base.BaseTestCase):
+    """``max_in_flight`` is 4, and there are three topics: each has one place of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.places = TopicPlaces(places_of(ApiSettings(max_in_flight=4)))
+
+    def taken(self, topic):
+        """How many posts of the topic get a place."""
+        return sum(self.places.take(topic) for _ in range(10))
+
+    def test_however_many_topics_are_stuck_another_has_places(self):
+        for stuck in itertools.permutations(("metrics", "log", "monevents")):
+            self.places = TopicPlaces(places_of(ApiSettings(max_in_flight=4)))
+            self.assertEqual([4, 1, 1], [self.taken(topic) for topic in stuck])
+
+    def test_what_is_given_back_is_common_again(self):
+        self.assertEqual(4, self.taken("log"))
+        for _ in range(4):
+            self.places.give_back("log")
+        self.assertEqual([4, 1], [self.taken("metrics"), self.taken("log")])
+        self.places.give_back("metrics")
+        self.assertEqual([1, 0], [self.taken("log"), self.taken("metrics")])

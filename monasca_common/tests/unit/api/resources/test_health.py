@@ -5,10 +5,8 @@ import falcon
 from falcon import testing
 from oslotest import base
 
-from monasca_common.api import topic_producers
 from monasca_common.api.resources import health
-from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import ProducerPool, producer_pool
 from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
@@ -31,7 +29,7 @@ class TestHealth(ApiCase):
     def setUp(self):
         super().setUp()
         self.database = Database()
-        self.patch(topic_producers, "STALLED_AFTER_SECONDS", SECONDS)
+        self.patch(producer_pool, "STALLED_AFTER_SECONDS", SECONDS)
         self.client = self.new_client(reader=self.database)
 
     def health(self, query="", path="/healthcheck"):
@@ -119,6 +117,6 @@ class TestProbe(ApiCase):
         def probe():
             raise TimeoutError("nobody there")
 
-        producers = TopicProducers(self.producer_of, ApiSettings())
+        producers = ProducerPool(self.producer_of)
         self.assertFalse(health.producer_check(producers, probe)().ok)
         self.assertTrue(health.producer_check(producers, lambda: None)().ok)

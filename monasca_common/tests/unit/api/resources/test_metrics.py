@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
-import uuid
 from urllib.parse import parse_qsl, urlsplit
 
 from monasca_common.api.query import iso
@@ -8,7 +7,7 @@ from monasca_common.kafka.transport.memory.injection import Fail
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import RowLimits
-from monasca_common.tests.unit.api.api_case import NOW_MS, ApiCase, metric
+from monasca_common.tests.unit.api.api_case import NOW_MS, ApiCase, metric, uuid_7
 from monasca_common.tests.unit.api.reads_case import BASE_MS, ReadsCase
 
 _DAY_MS = 86_400_000
@@ -94,8 +93,8 @@ class TestPosts(ApiCase):
         ):
             self.assertEqual(expected, self.post(_METRICS, metric(timestamp=timestamp), client=client).status_code)
 
-    def test_a_repeat_is_judged_as_of_its_first_attempt(self):
-        headers = {"Idempotency-Key": str(uuid.uuid4())}
+    def test_a_repeat_is_judged_as_of_the_time_of_its_key(self):
+        headers = {"Idempotency-Key": uuid_7(NOW_MS)}
         oldest = metric(timestamp=NOW_MS - 45 * _DAY_MS)
         for now_ms in (NOW_MS, NOW_MS + 5000):
             client = self.new_client(now=lambda now_ms=now_ms: now_ms / 1000)

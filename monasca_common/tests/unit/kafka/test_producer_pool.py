@@ -2,27 +2,15 @@
 import dataclasses
 import itertools
 import math
+import threading
+from unittest import mock
 
 from oslotest import base
 
-from monasca_common.api.limits import places_of
-from monasca_common.api.partitions import AnsweringPartitions
-from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicPlaces, TopicProducer
-from monasca_common.kafka import Record
+from monasca_common.kafka import ClosedError, ConfigurationError, PooledProducer, ProducerPool, Record
 from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 
-SETTINGS = ApiSettings(publish_timeout_seconds=10.0, max_in_flight=4)
 AT_ONCE, PATIENCE = 0.0, 60.0
-
-
-class Topic(TopicProducer):
-    """Its oldest message is as old as the test says."""
-
-    age = 0.0
-
-    def health(self):
-        return dataclasses.replace(super().health(), oldest_unacknowledged_seconds=self.age)
 
 
 class StuckPartitionTest(base.BaseTestCase):
@@ -37,25 +25,23 @@ class StuckPartitionTest(base.BaseTestCase):
         self.addCleanup(producer.close, 0.0)
         producer.publish("metrics", [b"opens everything"] * 3, timeout=PATIENCE)
         self.now = 1000.0
-        self.topic = Topic("metrics", producer, SETTINGS, TopicPlaces(places_of(SETTINGS)), monotonic=lambda: self.now)
+        self.topic = PooledProducer("metrics", producer, lambda: self.now)
+        self.age, healthy = 0.0, producer.health
+        aged = lambda: dataclasses.replace(healthy(), oldest_unacknowledged_seconds=self.age)  # noqa: E731
+        self.patch(producer, "health", aged)
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", partition=0, count=None)
         self.assertEqual(1, self.unknown(b"stuck"))
 
     def post(self, *records, timeout=PATIENCE):
         """The report of a post; ``None`` if it is refused."""
-        if self.topic.enter() is not None:
-            return None
-        try:
-            return self.topic.publish(records, timeout)
-        finally:
-            self.topic.leave()
+        return self.topic.publish(records, timeout) if self.topic.accepts() else None
 
     def unknown(self, *records):
         return len(self.post(*records, timeout=AT_ONCE).unknown)
 
     def after(self, seconds):
         """So long after the message that is stuck."""
-        self.now, self.topic.age = 1000.0 + seconds, seconds
+        self.now, self.age = 1000.0 + seconds, seconds
 
     def meet_the_others(self):
         for seconds in (0.8, 0.9):
@@ -69,7 +55,7 @@ class StuckPartitionTest(base.BaseTestCase):
             reports = [self.post(b"a", Record(b"b")) for _ in range(4)]
             partitions = {each.partition for report in reports for each in report.delivered}
             self.assertEqual((8, {1, 2}), (sum(report.delivered_count for report in reports), partitions))
-        self.assertEqual((True, False), (self.topic.is_old(self.topic.health()), self.stalled()))
+        self.assertEqual((True, False), (self.topic.is_old, self.topic.is_stalled))
 
     def test_a_repeat_of_what_is_stuck_waits_alone(self):
         self.meet_the_others()  # and the next turn is the first partition's
@@ -90,12 +76,12 @@ class StuckPartitionTest(base.BaseTestCase):
     def test_where_none_is_known_to_answer_a_post_finds_it_a_second_after_the_topic_stalls(self):
         self.after(5.5)
         self.assertIsNone(self.post(b"refused"))
-        self.assertTrue(self.stalled())
+        self.assertTrue(self.topic.is_stalled)
         self.after(6.0)
         self.assertTrue(self.post(b"tries").ok)
         self.after(7.0)
         self.assertTrue(self.post(b"after it").ok)
-        self.assertFalse(self.stalled())
+        self.assertFalse(self.topic.is_stalled)
 
     def test_the_first_post_for_long_need_not_wait_for_a_try(self):
         self.after(60.0)
@@ -110,9 +96,9 @@ class StuckPartitionTest(base.BaseTestCase):
             tried += [(second, len(held))] if held else []
         self.assertEqual([(1, 1), (21, 1), (61, 1)], tried)
 
-    def test_while_others_answer_a_post_is_risked_only_now_and_then(self):
+    def test_while_others_answer_no_post_is_risked(self):
         self.meet_the_others()
-        for seconds in (6.0, 7.0, 19.0):
+        for seconds in (6.0, 7.0, 60.0):
             self.after(seconds)
             for _ in range(3):
                 self.assertTrue(self.post(b"a").ok)
@@ -136,56 +122,96 @@ class StuckPartitionTest(base.BaseTestCase):
         self.after(6.0)
         self.assertTrue(self.post(b"a").ok)
         self.broker.clear_faults()
-        self.now, self.topic.age = self.now + 1.0, 0.0
+        self.now, self.age = self.now + 1.0, 0.0
         self.assertEqual({0, 1, 2}, {self.post(b"a").delivered[0].partition for _ in range(3)})
-
-    def stalled(self):
-        return self.topic.is_stalled(self.topic.health())
-
-
-class TestTopicPlaces(base.BaseTestCase):
-    """``max_in_flight`` is 4, and there are three topics: each has one place of its own."""
-
-    def setUp(self):
-        super().setUp()
-        self.places = TopicPlaces(places_of(SETTINGS))
-
-    def taken(self, topic):
-        """How many posts of the topic get a place."""
-        return sum(self.places.take(topic) for _ in range(10))
-
-    def test_however_many_topics_are_stuck_another_has_places(self):
-        for stuck in itertools.permutations(("metrics", "log", "monevents")):
-            self.places = TopicPlaces(places_of(SETTINGS))
-            self.assertEqual([4, 1, 1], [self.taken(topic) for topic in stuck])
-
-    def test_what_is_given_back_is_common_again(self):
-        self.assertEqual(4, self.taken("log"))
-        for _ in range(4):
-            self.places.give_back("log")
-        self.assertEqual([4, 1], [self.taken("metrics"), self.taken("log")])
-        self.places.give_back("metrics")
-        self.assertEqual([1, 0], [self.taken("log"), self.taken("metrics")])
-
-
-class Racing(float):
-    """A time at which another thread comes between a look at it and what is done next, once."""
-
-    between = None
-
-    def __lt__(self, other):
-        before = float.__lt__(self, other)
-        if self.between is not None:
-            between, self.between = self.between, None
-            between()
-        return before
 
 
 class RaceTest(base.BaseTestCase):
-    def test_of_two_posts_at_a_time_one_tries(self):
-        partitions = AnsweringPartitions(stalled_after_seconds=5.0, try_after_seconds=20.0)
-        partitions.look(60.0, 1000.0)
-        other = []
-        now = Racing(1000.0)
-        now.between = lambda: other.append(partitions.tries(1000.0))
-        self.assertEqual((False, [True]), (partitions.tries(now), other))
+    def test_of_many_threads_at_a_time_one_probes(self):
+        producer = mock.Mock()
+        producer.health.return_value = mock.Mock(finished=False, oldest_unacknowledged_seconds=60.0)
+        topic = PooledProducer("metrics", producer, lambda: 1000.0)
+        start, accepted = threading.Barrier(8), []
+
+        def post():
+            start.wait(PATIENCE)
+            accepted.append(topic.accepts())
+
+        threads = [threading.Thread(target=post) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual([False] * 7 + [True], sorted(accepted))
+
+
+class ReopeningTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.now = 1000.0
+        self.producer = mock.Mock()
+        self.producer.health.return_value = mock.Mock(finished=True, oldest_unacknowledged_seconds=0.0)
+        self.pooled = PooledProducer("metrics", self.producer, lambda: self.now)
+
+    def attempts_within(self, seconds):
+        """The seconds at which it was reopened, asked every half second."""
+        began, attempts = self.now, []
+        while self.now < began + seconds:
+            before = self.producer.reopen.call_count
+            self.pooled.health()
+            if self.producer.reopen.call_count > before:
+                attempts.append(self.now - began)
+            self.now += 0.5
+        return attempts
+
+    def test_the_pauses_grow_up_to_a_minute(self):
+        attempts = self.attempts_within(300)
+        pauses = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+        self.assertEqual([1, 2, 4, 8, 16, 32, 60, 60, 60], pauses[:9])
+
+    def test_after_a_time_without_trouble_it_begins_anew(self):
+        self.attempts_within(100)
+        self.producer.health.return_value.finished = False
+        self.assertEqual([], self.attempts_within(300))
+        self.producer.health.return_value.finished = True
+        self.assertEqual([0, 1, 3], self.attempts_within(5))
+
+    def test_what_keeps_it_from_opening_is_not_the_requests_to_hear(self):
+        for error in (ConfigurationError("no"), ClosedError("closed")):
+            self.producer.reopen.side_effect = error
+            self.now += 60
+            self.pooled.health()
+        self.assertEqual(2, self.producer.reopen.call_count)
+
+
+class PoolTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic("a")
+        self.kafka.broker.create_topic("b")
+        self.opened = []
+        self.pool = ProducerPool(self.open_producer)
+
+    def open_producer(self, topic):
+        self.opened.append(topic)
+        return self.kafka.producer()
+
+    def test_each_topic_has_a_producer_which_is_opened_once(self):
+        for topic in ("a", "b", "a"):
+            self.assertTrue(self.pool.of(topic).publish([b"x"], PATIENCE).ok)
+        self.assertEqual(["a", "b"], self.opened)
+        self.assertEqual(["a", "b"], [each.topic for each in self.pool.opened()])
+        self.pool.close(AT_ONCE)
+
+    def test_a_close_reports_what_is_left_and_no_producer_opens_after_it(self):
+        self.pool.of("b")
+        self.pool.of("a").publish([b"opens everything"], PATIENCE)
+        self.kafka.broker.disconnect()
+        for value in (b"x", b"y"):
+            self.pool.of("a").producer.send("a", value)
+        self.assertEqual([0, 2], [len(report.failed) + len(report.unknown) for report in self.pool.close(AT_ONCE)])
+        self.assertRaises(ClosedError, self.pool.of, "c")
+
+    def test_a_pool_without_producers_closes(self):
+        self.assertEqual([], self.pool.close(AT_ONCE))
