@@ -18,7 +18,7 @@ from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.documents import AlarmsContext, of_alarms
 from monasca_common.api.ingest import PostContext
-from monasca_common.api.limits import PUBLIC_PATHS, RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
 from monasca_common.api.notes import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
@@ -72,7 +72,7 @@ def make_app(
     else:
         assert conf is not None, "authentication needs its configuration"
         middleware = auth.Authorization(conf)
-    app: Any = _DescribedApp(middleware=[middleware, _Paths()])
+    app: Any = _RoutedApp(middleware=[middleware, _Paths()])
     app.req_options.strip_url_path_trailing_slash = True
     app.set_error_serializer(serialize_error)
     app.add_error_handler(Exception, _failed)
@@ -97,15 +97,14 @@ def make_app(
     own_metrics = ApiMetrics(producers)
     if settings.status.port is None:
         app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
-    app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well
-    app.add_route(openapi.PATH, openapi.OpenApi(app.routes, settings, PUBLIC_PATHS))
+    app.add_route(openapi.PATH, openapi.OpenApi(settings))
     limited = InFlightLimit(app, places_of(settings), _authentication(settings, conf, own_metrics))
     access = Access(limited, app.routes, own_metrics.count, log_handler(settings.access_log))
     own_metrics.before_read = access.flush
     return access
 
 
-class _DescribedApp(falcon.App[Any, Any]):
+class _RoutedApp(falcon.App[Any, Any]):
     """``routes``: each resource by its template."""
 
     def __init__(self, **named: Any) -> None:

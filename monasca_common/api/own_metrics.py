@@ -24,7 +24,6 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_
 
 from monasca_common.api.access import Served
 from monasca_common.api.notes import NO_MESSAGES, MessageCounts, Reason
-from monasca_common.api.openapi import STRING, operation
 from monasca_common.api.problems import Problem
 from monasca_common.kafka import ProducerPool
 from monasca_common.runtime.metrics import ComputedMetrics
@@ -141,7 +140,6 @@ class MetricsPage:
         self._metrics = metrics
         self._expected = None if token is None else f"Bearer {token}".encode()
 
-    @operation("Metrics of the API itself, for Prometheus", returns=STRING, media_type=PROMETHEUS_TEXT)
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         given = request.env.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
         if self._expected is not None and not hmac.compare_digest(given, self._expected):

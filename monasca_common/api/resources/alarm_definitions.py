@@ -13,51 +13,10 @@ import msgspec
 from monasca_common.alarms import definitions
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
-from monasca_common.api import openapi, paging
+from monasca_common.api import paging
 from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
-from monasca_common.api.openapi import (
-    ARRAY,
-    BOOLEAN,
-    FILTER,
-    LIMIT,
-    ROW_OFFSET,
-    SEVERITY,
-    STRING,
-    Parameter,
-    list_of,
-    of,
-    operation,
-    sort_by,
-)
 
 PATH = "/v2.0/alarm-definitions"
-_ACTIONS = ("alarm_actions", "ok_actions", "undetermined_actions")
-_DEFINITION = of(
-    id=STRING,
-    links=ARRAY,
-    name=STRING,
-    description=STRING,
-    expression=STRING,
-    deterministic=BOOLEAN,
-    match_by=ARRAY,
-    severity=STRING,
-    actions_enabled=BOOLEAN,
-    **dict.fromkeys(_ACTIONS, ARRAY),
-)
-_TEXTS = {"type": "array", "items": STRING, "uniqueItems": True}
-_FIELDS = {
-    "name": openapi.text(definitions.NAME),
-    "description": openapi.text(definitions.DESCRIPTION),
-    "expression": {"type": "string", "examples": ["avg(cpu.user_perc{service=nova}) > 85 times 3"]},
-    "match_by": _TEXTS,
-    "severity": {"type": "string", "enum": list(definitions.SEVERITIES)},
-    "actions_enabled": BOOLEAN,
-    **dict.fromkeys(_ACTIONS, _TEXTS),
-}
-_NEW = {"type": "object", "properties": _FIELDS, "required": ["name", "expression"]}
-_WHOLE = {"type": "object", "properties": _FIELDS, "required": list(_FIELDS)}
-_PART = {"type": "object", "properties": _FIELDS}
-_NAME = Parameter("name", "The definition's name", STRING)
 
 
 class _Optional(msgspec.Struct, kw_only=True):
@@ -115,16 +74,6 @@ class Definitions:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation(
-        "Alarm definitions",
-        _NAME,
-        FILTER,
-        SEVERITY,
-        sort_by(definitions.SORTS),
-        LIMIT,
-        ROW_OFFSET,
-        returns=list_of(_DEFINITION),
-    )
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._context.query(request)
         which, sorts, part = query.definitions(), query.sorts(definitions.SORTS), query.rows()
@@ -132,7 +81,6 @@ class Definitions:
         with contextlib.closing(stored.iter_found(which, sorts, one_row_more(part))) as found:
             self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
 
-    @operation("Make an alarm definition", body=_NEW, status=201, returns=_DEFINITION)
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         asked = self._context.document(request, NewDefinition)
         definition = _with(AlarmDefinition(asked.name, asked.expression), asked)
@@ -145,19 +93,15 @@ class Definition:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation("One alarm definition", returns=_DEFINITION)
     def on_get(self, request: falcon.Request, response: falcon.Response, definition_id: str) -> None:
         paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, definition_id)))
 
-    @operation("Replace an alarm definition", body=_WHOLE, returns=_DEFINITION)
     def on_put(self, request: falcon.Request, response: falcon.Response, definition_id: str) -> None:
         self._change(request, response, definition_id, self._context.document(request, WholeDefinition))
 
-    @operation("Change an alarm definition", body=_PART, returns=_DEFINITION)
     def on_patch(self, request: falcon.Request, response: falcon.Response, definition_id: str) -> None:
         self._change(request, response, definition_id, self._context.document(request, ChangedDefinition))
 
-    @operation("Delete an alarm definition and its alarms", status=204)
     def on_delete(self, request: falcon.Request, response: falcon.Response, definition_id: str) -> None:
         _stored(self._context).delete(request.context.tenant, definition_id)
         response.status = falcon.HTTP_204

@@ -14,26 +14,10 @@ import falcon
 import msgspec
 
 from monasca_common.alarms.alarm_queries import GROUPS, SORTS
-from monasca_common.alarms.alarm_tables import LIFECYCLE_STATE, LINK, Alarms, StoredAlarm
-from monasca_common.alarms.definitions import STATES
-from monasca_common.api import openapi, paging
+from monasca_common.alarms.alarm_tables import Alarms, StoredAlarm
+from monasca_common.api import paging
 from monasca_common.api.alarm_publishing import publish_due
 from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
-from monasca_common.api.openapi import (
-    ARRAY,
-    LIMIT,
-    OBJECT,
-    ROW_OFFSET,
-    SELECTION,
-    SEVERITY,
-    STRING,
-    TIME,
-    Parameter,
-    list_of,
-    of,
-    operation,
-    sort_by,
-)
 from monasca_common.api.paging import one_more
 from monasca_common.api.publishing import Publishing
 from monasca_common.api.query import Query, iso
@@ -41,40 +25,6 @@ from monasca_common.api.resources.alarm_definitions import PATH as DEFINITIONS
 from monasca_common.storage.reader import Reader, StoredTransition
 
 PATH = "/v2.0/alarms"
-_TEXT_OR_NULL = {"type": ["string", "null"]}
-_ALARM = of(
-    id=STRING,
-    links=ARRAY,
-    alarm_definition=OBJECT,
-    metrics=ARRAY,
-    state=STRING,
-    lifecycle_state=_TEXT_OR_NULL,
-    link=_TEXT_OR_NULL,
-    state_updated_timestamp=TIME,
-    updated_timestamp=TIME,
-    created_timestamp=TIME,
-)
-_FIELDS = {
-    "state": {"type": "string", "enum": list(STATES)},
-    "lifecycle_state": {**openapi.text(LIFECYCLE_STATE), **_TEXT_OR_NULL},
-    "link": {**openapi.text(LINK), **_TEXT_OR_NULL},
-}
-_WHOLE = {"type": "object", "properties": _FIELDS, "required": list(_FIELDS)}
-_PART = {"type": "object", "properties": _FIELDS}
-_FILTERS = (
-    Parameter("alarm_definition_id", "The definition's id", STRING),
-    openapi.METRIC_NAME,
-    Parameter("metric_dimensions", "key:value, key:value|value or key alone, separated by commas", STRING),
-    Parameter("state", "Some of OK, UNDETERMINED and ALARM, separated by |", STRING),
-    SEVERITY,
-    Parameter("lifecycle_state", "The lifecycle state", STRING),
-    Parameter("link", "The link", STRING),
-    Parameter("state_updated_start_time", "Only what has its state from this time on", TIME),
-)
-_GROUP_BY = Parameter("group_by", f"Some of {', '.join(GROUPS)}, separated by commas", STRING)
-_TRANSITION = of(
-    id=STRING, alarm_id=STRING, metrics=ARRAY, old_state=STRING, new_state=STRING, timestamp=TIME, sub_alarms=ARRAY
-)
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -114,7 +64,6 @@ class AlarmsList:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation("Alarms", *_FILTERS, sort_by(SORTS), LIMIT, ROW_OFFSET, returns=list_of(_ALARM))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._context.query(request)
         which, sorts, part = query.alarms(), query.sorts(SORTS), query.rows()
@@ -128,20 +77,16 @@ class Alarm:
         self._context = context
         self._publishing = publishing
 
-    @operation("One alarm", returns=_ALARM)
     def on_get(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
         alarm = Alarms(self._context.needed_database()).get(request.context.tenant, alarm_id)
         paging.answer(response, _shown(request, alarm))
 
-    @operation("Set an alarm's state, lifecycle state and link", body=_WHOLE, returns=_ALARM)
     def on_put(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
         self._change(request, response, alarm_id, self._context.document(request, WholeAlarm).of)
 
-    @operation("Set some of an alarm's state, lifecycle state and link", body=_PART, returns=_ALARM)
     def on_patch(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
         self._change(request, response, alarm_id, self._context.document(request, ChangedAlarm).of)
 
-    @operation("Delete an alarm, which comes again if its series go on", status=204)
     def on_delete(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
         Alarms(self._context.needed_database()).delete(request.context.tenant, alarm_id)
         response.status = falcon.HTTP_204
@@ -164,14 +109,6 @@ class AlarmsCount:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation(
-        "How many alarms there are, in all or by group",
-        *_FILTERS,
-        _GROUP_BY,
-        LIMIT,
-        ROW_OFFSET,
-        returns=of(links=ARRAY, columns=ARRAY, counts=ARRAY),
-    )
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query, alarms = self._context.query(request), Alarms(self._context.needed_database())
         which, group_by, part = query.alarms(), query.groups(GROUPS), query.rows()
@@ -191,7 +128,6 @@ class AlarmHistory:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    @operation("Transitions of alarms", *SELECTION, returns=list_of(_TRANSITION))
     def on_get(self, request: falcon.Request, response: falcon.Response, alarm_id: str | None = None) -> None:
         query = Query(request.query_string, tenant=request.context.tenant)
         which, page = query.alarm_history(alarm_id)

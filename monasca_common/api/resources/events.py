@@ -7,7 +7,6 @@ import falcon
 
 from monasca_common.api.body import read_json_body
 from monasca_common.api.ingest import PostContext, idempotency_key, parsed, records, refusal
-from monasca_common.api.openapi import EVENTS, IDEMPOTENCY_KEY, operation
 from monasca_common.api.problems import unprocessable
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.models import event
@@ -20,7 +19,6 @@ class Events:
     def __init__(self, context: PostContext) -> None:
         self._context = context
 
-    @operation("Post events", IDEMPOTENCY_KEY, body=EVENTS)
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         settings = self._context.settings
         tenant: str = request.context.tenant

@@ -19,7 +19,6 @@ from typing import Any
 import falcon
 import msgspec
 
-from monasca_common.api.openapi import PART, STRING, of, operation
 from monasca_common.api.problems import bad_request
 from monasca_common.kafka import AuthorizationError, FatalError, ProducerHealth, ProducerPool
 from monasca_common.storage.errors import StorageError
@@ -27,8 +26,6 @@ from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 
 LOG = logging.getLogger(__name__)
 
-_HEALTH = of(status=STRING)
-_LIVE = of(live={"type": "boolean"})
 _ALWAYS_TOLD = {"outstanding_messages", "oldest_unacknowledged_seconds"}
 _KEEP_SECONDS = 2.0  # the last result is returned again for so long: health checks must not become the load
 _NOBODY = "healthcheck"  # a tenant without series: one look at an index
@@ -49,7 +46,6 @@ class Health:
     def __init__(self, checks: Mapping[str, Check], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._kept = {part: _LastChecks(check, monotonic) for part, check in checks.items()}
 
-    @operation("Whether what is needed answers", PART, returns=_HEALTH, also={503: _HEALTH})
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         asked = request.get_param("part")
         if asked is not None and asked not in self._kept:
@@ -71,7 +67,6 @@ class Health:
 class Liveness:
     """What asks for nothing: a worker that gives this answer needs no restart."""
 
-    @operation("Whether this worker answers", returns=_LIVE)
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         response.content_type = falcon.MEDIA_JSON
         response.cache_control = ["no-store"]

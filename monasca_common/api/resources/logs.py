@@ -7,7 +7,6 @@ import falcon
 
 from monasca_common.api.body import read_json_body
 from monasca_common.api.ingest import PostContext, idempotency_key, parsed, records, refusal
-from monasca_common.api.openapi import IDEMPOTENCY_KEY, LOGS, PROJECT_ID, operation
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.models import log
 from monasca_common.storage.base import Kind
@@ -19,7 +18,6 @@ class Logs:
     def __init__(self, context: PostContext) -> None:
         self._context = context
 
-    @operation("Post logs", IDEMPOTENCY_KEY, PROJECT_ID, body=LOGS, status=204)
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         settings = self._context.settings
         tenant: str = request.context.tenant

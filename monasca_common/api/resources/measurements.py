@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import falcon
 
 from monasca_common.api import paging
-from monasca_common.api.openapi import OBJECT, PERIOD, ROWS, STATISTICS, STRING, list_of, of, operation
 from monasca_common.api.paging import encode
 from monasca_common.api.problems import conflict, unprocessable
 from monasca_common.api.query import EVERY_SERIES, LATEST_MS, Cursor, Query, RowsQuery, iso
@@ -24,8 +23,6 @@ from monasca_common.models.series import series_id
 from monasca_common.storage.reader import PageOf, Point, Position, Reader, StatisticsPeriod
 
 _END = b"]}"
-_ROWS = {"type": "array", "items": {"type": "array"}}
-_SHOWN = {"id": STRING, "name": STRING, "dimensions": OBJECT, "columns": {"type": "array", "items": STRING}}
 
 
 def add_routes(app: falcon.App[Any, Any], reader: Reader) -> None:
@@ -148,7 +145,6 @@ class _RowPage:
 
 
 class Measurements(_RowPage):
-    @operation("What metrics measured", *ROWS, returns=list_of(of(**_SHOWN, measurements=_ROWS)))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._query(request).measurements().resumed()
         cursor = query.cursor
@@ -165,13 +161,6 @@ class Measurements(_RowPage):
 
 
 class Statistics(_RowPage):
-    @operation(
-        "What metrics measured, over periods",
-        *ROWS,
-        STATISTICS,
-        PERIOD,
-        returns=list_of(of(**_SHOWN, statistics=_ROWS)),
-    )
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         asked = self._query(request).statistics()
         query, cursor = asked.rows.resumed(), asked.rows.cursor

@@ -21,19 +21,6 @@ from monasca_common.api.ingest import (
     refusal,
     violations_text,
 )
-from monasca_common.api.openapi import (
-    DIMENSION_NAME,
-    IDEMPOTENCY_KEY,
-    METRIC_NAME,
-    METRICS,
-    NAME,
-    OBJECT,
-    SELECTION,
-    STRING,
-    list_of,
-    of,
-    operation,
-)
 from monasca_common.api.paging import one_more
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.api.query import Query
@@ -47,7 +34,6 @@ from monasca_common.storage.reader import PageOf, Reader
 PATH = "/v2.0/metrics"
 REJECTED_HEADER = "Monasca-Rejected"
 _MAX_ERROR_TEXT = 1000
-_METRIC = of(id=STRING, name=STRING, dimensions=OBJECT)
 
 T = TypeVar("T")
 
@@ -91,7 +77,6 @@ class Metrics(_List):
         super().__init__(reader)
         self._posts = posts
 
-    @operation("Post metrics; the answer comes when Kafka has all of them", IDEMPOTENCY_KEY, body=METRICS, status=204)
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         posts, settings = self._posts, self._posts.settings
         tenant: str = request.context.tenant
@@ -114,7 +99,6 @@ class Metrics(_List):
             posts.publishing.publish(bulk, keyed=key is not None)
         response.status = falcon.HTTP_204
 
-    @operation("Which metrics there are", NAME, *SELECTION, returns=list_of(_METRIC))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = self._query(request).series()
         with contextlib.closing(self._reader.iter_series(which, one_more(page))) as found:
@@ -149,14 +133,12 @@ class Metrics(_List):
 
 
 class MetricNames(_List):
-    @operation("Names of metrics", METRIC_NAME, *SELECTION, returns=list_of(of(name=STRING)))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = self._query(request).names()
         self._answer_names(request, response, "name", self._reader.names(which, one_more(page)), page)
 
 
 class DimensionNames(_List):
-    @operation("Keys of dimensions", METRIC_NAME, *SELECTION, returns=list_of(of(dimension_name=STRING)))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = self._query(request).names()
         names = self._reader.dimension_names(which, one_more(page))
@@ -164,13 +146,6 @@ class DimensionNames(_List):
 
 
 class DimensionValues(_List):
-    @operation(
-        "Values of a dimension",
-        DIMENSION_NAME,
-        METRIC_NAME,
-        *SELECTION,
-        returns=list_of(of(dimension_value=STRING)),
-    )
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._query(request)
         key = query.dimension_name()

@@ -11,20 +11,10 @@ import msgspec
 
 from monasca_common.alarms import notification_methods as methods
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
-from monasca_common.api import openapi, paging
+from monasca_common.api import paging
 from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
-from monasca_common.api.openapi import ARRAY, INTEGER, LIMIT, ROW_OFFSET, STRING, list_of, of, operation, sort_by
 
 PATH = "/v2.0/notification-methods"
-_METHOD = of(id=STRING, links=ARRAY, name=STRING, type=STRING, address=STRING, period=INTEGER)
-_FIELDS = {
-    "name": openapi.text(methods.NAME),
-    "type": {"type": "string", "enum": list(methods.types())},
-    "address": openapi.text(methods.ADDRESS),
-    "period": {"type": "integer", "minimum": 0},
-}
-_WHOLE = {"type": "object", "properties": _FIELDS, "required": ["name", "type", "address"]}
-_PART = {"type": "object", "properties": _FIELDS}
 
 
 class NewMethod(msgspec.Struct):
@@ -64,14 +54,12 @@ class Methods:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation("Notification methods", sort_by(methods.SORTS), LIMIT, ROW_OFFSET, returns=list_of(_METHOD))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._context.query(request)
         sorts, part = query.sorts(methods.SORTS), query.rows()
         found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part))
         self._context.answer_slice(request, response, found, part, lambda method: _element(request, method))
 
-    @operation("Make a notification method", body=_WHOLE, status=201, returns=_METHOD)
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         asked = self._context.document(request, NewMethod)
         made = _stored(self._context).create(request.context.tenant, asked.method(), self._context.now_ms())
@@ -80,7 +68,6 @@ class Methods:
 
 
 class MethodTypes:
-    @operation("Types of notification methods", returns=list_of(of(type=STRING)))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         paging.answer_elements(request, response, [paging.encode({"type": name}) for name in methods.types()])
 
@@ -89,11 +76,9 @@ class Method:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation("One notification method", returns=_METHOD)
     def on_get(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
         paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, method_id)))
 
-    @operation("Replace a notification method", body=_WHOLE, returns=_METHOD)
     def on_put(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
         asked = self._context.document(request, NewMethod).method()
         made = _stored(self._context).change(
@@ -101,13 +86,11 @@ class Method:
         )
         paging.answer(response, _element(request, made))
 
-    @operation("Change a notification method", body=_PART, returns=_METHOD)
     def on_patch(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
         asked = self._context.document(request, ChangedMethod)
         made = _stored(self._context).change(request.context.tenant, method_id, asked.of, self._context.now_ms())
         paging.answer(response, _element(request, made))
 
-    @operation("Delete a notification method; no action names it afterwards", status=204)
     def on_delete(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
         _stored(self._context).delete(request.context.tenant, method_id)
         response.status = falcon.HTTP_204

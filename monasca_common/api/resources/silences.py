@@ -13,47 +13,13 @@ from monasca_common.alarms import silences
 from monasca_common.alarms.errors import BrokenRules
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.alarms.silences import Silence
-from monasca_common.api import openapi, paging
+from monasca_common.api import paging
 from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
-from monasca_common.api.openapi import (
-    ARRAY,
-    LIMIT,
-    OBJECT,
-    ROW_OFFSET,
-    STRING,
-    TIME,
-    Parameter,
-    list_of,
-    of,
-    operation,
-    sort_by,
-)
 from monasca_common.api.query import iso
 from monasca_common.models import times
 from monasca_common.models.errors import Violation
-from monasca_common.models.limits import MOST_DIMENSIONS, STORED
 
 PATH = "/v2.0/silences"
-_TIMES = {"from": TIME, "until": TIME, "created_timestamp": TIME}
-_SILENCE = of(id=STRING, links=ARRAY, dimensions=OBJECT, author=STRING, comment=STRING, **_TIMES)
-_GIVEN_TIME = {"oneOf": [TIME, {"type": "number", "description": "Milliseconds since the epoch"}]}
-_NEW = {
-    "type": "object",
-    "properties": {
-        "dimensions": {
-            "type": "object",
-            "maxProperties": MOST_DIMENSIONS,
-            "propertyNames": openapi.text(STORED.key),
-            "additionalProperties": openapi.text(STORED.value),
-        },
-        "from": _GIVEN_TIME,
-        "until": _GIVEN_TIME,
-        "author": openapi.text(silences.AUTHOR),
-        "comment": openapi.text(silences.COMMENT),
-    },
-    "required": ["dimensions", "until", "author"],
-}
-_LASTING = Parameter("lasting", "true: only those that last now", {"type": "string", "enum": ["true", "false"]})
 
 
 class NewSilence(msgspec.Struct):
@@ -88,7 +54,6 @@ class SilencesResource:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation("Silences", _LASTING, sort_by(silences.SORTS), LIMIT, ROW_OFFSET, returns=list_of(_SILENCE))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._context.query(request)
         sorts, part = query.sorts(silences.SORTS), query.rows()
@@ -96,7 +61,6 @@ class SilencesResource:
         found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part), lasting_at_ms=at_ms)
         self._context.answer_slice(request, response, found, part, lambda silence: _element(request, silence))
 
-    @operation("Make a silence", body=_NEW, status=201, returns=_SILENCE)
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         asked, now_ms = self._context.document(request, NewSilence), self._context.now_ms()
         made = _stored(self._context).create(asked.silence(request.context.tenant, now_ms), now_ms)
@@ -108,11 +72,9 @@ class SilenceResource:
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
-    @operation("One silence", returns=_SILENCE)
     def on_get(self, request: falcon.Request, response: falcon.Response, silence_id: str) -> None:
         paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, silence_id)))
 
-    @operation("End a silence", status=204)
     def on_delete(self, request: falcon.Request, response: falcon.Response, silence_id: str) -> None:
         _stored(self._context).delete(request.context.tenant, silence_id)
         response.status = falcon.HTTP_204

@@ -8,21 +8,16 @@ from typing import Any
 import falcon
 import msgspec
 
-from monasca_common.api.openapi import STRING, list_of, of, operation
-
 _UPDATED = "2014-07-18T03:25:02.423Z"
-_VERSION = of(id=STRING, links={"type": "array"}, status=STRING, updated=STRING)
 
 
 class Versions:
-    @operation("Which versions of the API there are", returns=list_of(_VERSION))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         links = [{"rel": "self", "href": f"{request.prefix}/"}]
         _answer(response, {"links": links, "elements": [_version(request)]})
 
 
 class Version:
-    @operation("This version", returns=_VERSION)
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         _answer(response, _version(request))
 

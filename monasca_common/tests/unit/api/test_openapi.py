@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 
+import msgspec
 import schemathesis
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
@@ -18,12 +19,16 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from monasca_common.api import openapi, query
+from monasca_common.alarms import alarm_queries, alarm_tables, definitions, sent_notifications, silences
+from monasca_common.alarms import notification_methods as methods
+from monasca_common.api import openapi, query, resources
 from monasca_common.api.limits import PUBLIC_PATHS
-from monasca_common.api.openapi import operations, text
+from monasca_common.api.paging import PAGE_LIMIT
 from monasca_common.api.settings import ApiSettings
-from monasca_common.models.limits import POSTED
+from monasca_common.models.limits import LONGEST_TEXT, MOST_DIMENSIONS, MOST_META_ENTRIES, POSTED, STORED, TextRule
+from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.base import Kind
+from monasca_common.storage.reader import FUNCTIONS
 from monasca_common.storage.testing.scenario import row
 from monasca_common.tests.unit.api.reads_case import ReadsCase
 
@@ -38,25 +43,63 @@ FUZZED = hypothesis_settings(
 )
 
 
+METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def text(rule):
+    """The schema of a string that keeps a rule."""
+    start = f"(?!{re.escape(rule.prefix)})" if rule.prefix else ""
+    forbidden = "".join(f"\\{character}" if character in '\\"' else character for character in rule.forbidden)
+    pattern = f"^{start}[^\\u0000{forbidden}]*$"
+    return {"type": "string", "minLength": rule.least, "maxLength": rule.most, "pattern": pattern}
+
+
 class TestDescription(ReadsCase):
     def setUp(self):
         super().setUp()
         self.routes = self.client.app._app._app.routes
         self.document = self.client.simulate_get("/openapi.json").json
 
-    def test_it_has_every_route_and_every_method(self):
-        for template, resource in self.routes.items():
-            if template == "/" or not template.endswith("/"):
-                found = self.document["paths"][template]
-                self.assertEqual(set(operations(resource)), found.keys() - {"parameters"}, template)
+    def resolved(self, part):
+        """The part without references."""
+        if isinstance(part, dict) and "$ref" in part:
+            found = self.document
+            for name in part["$ref"].removeprefix("#/").split("/"):
+                found = found[name]
+            return self.resolved(found)
+        if isinstance(part, dict):
+            return {name: self.resolved(value) for name, value in part.items()}
+        return [self.resolved(each) for each in part] if isinstance(part, list) else part
+
+    def schema(self, name):
+        return self.resolved(self.document["components"]["schemas"][name])
+
+    def parameter(self, template, name):
+        parameters = self.resolved(self.document["paths"][template]["get"]["parameters"])
+        (found,) = [each for each in parameters if each["name"] == name]
+        return found
+
+    def test_it_has_every_route_and_every_method_and_no_other(self):
+        described = {template: found.keys() - {"parameters"} for template, found in self.document["paths"].items()}
+        served = {
+            template: {method for method in METHODS if hasattr(resource, f"on_{method}")}
+            for template, resource in self.routes.items()
+            if template == "/" or not template.endswith("/")
+        }
+        self.assertEqual(served, described)
+
+    def test_each_value_in_a_path_is_described(self):
+        for template, found in self.document["paths"].items():
+            named = {each["name"] for each in self.resolved(found.get("parameters", [])) if each["in"] == "path"}
+            self.assertEqual(set(re.findall(r"{(\w+)}", template)), named, template)
 
     def test_the_parameters_of_a_read_are_those_that_it_looks_at(self):
-        for template, resource in self.routes.items():
-            described = operations(resource).get("get")
-            if described is None or template in PUBLIC_PATHS:
+        for template, found in self.document["paths"].items():
+            if "get" not in found or template in PUBLIC_PATHS:
                 continue
-            looked_at = self.looked_at(template, described.parameters)
-            self.assertEqual({each.name for each in described.parameters}, looked_at, template)
+            parameters = self.resolved(found["get"].get("parameters", []))
+            looked_at = self.looked_at(template, parameters)
+            self.assertEqual({each["name"] for each in parameters}, looked_at, template)
 
     def looked_at(self, template, parameters):
         names = set()
@@ -75,7 +118,7 @@ class TestDescription(ReadsCase):
         self.addCleanup(setattr, query.Query, "__init__", init)
         query.Query.__init__ = recording
         values = {"name": "cpu", "start_time": "2026-01-31T00:00:00Z", "statistics": "avg", "dimension_name": "host"}
-        required = {each.name: values[each.name] for each in parameters if each.required}
+        required = {each["name"]: values[each["name"]] for each in parameters if each.get("required")}
         answer = self.client.simulate_get(re.sub("{.*}", "a", template), params={**required, "group_by": "name"})
         self.assertEqual(404 if template.endswith("_id}") else 200, answer.status_code, answer.text)
         query.Query.__init__ = init
@@ -87,22 +130,87 @@ class TestDescription(ReadsCase):
             for given_text in ("a", "a b", "_a", "é", "a(", "a;", 'a"', "a\\", "a\0", "a=", "{a}"):
                 self.assertEqual(not list(rule.faults(given_text)), bool(pattern.search(given_text)), given_text)
 
+    def test_texts_have_the_rules_of_the_code(self):
+        definition = self.schema("WholeAlarmDefinition")["properties"]
+        alarm = self.schema("WholeAlarm")["properties"]
+        method = self.schema("WholeNotificationMethod")["properties"]
+        silence = self.schema("NewSilence")["properties"]
+        for rule, described in (
+            (POSTED.name, self.schema("MetricName")),
+            (POSTED.key, self.schema("DimensionKey")),
+            (POSTED.value, self.schema("DimensionValue")),
+            (TextRule(), self.schema("Text")),
+            (definitions.NAME, definition["name"]),
+            (definitions.DESCRIPTION, definition["description"]),
+            (methods.NAME, method["name"]),
+            (methods.ADDRESS, method["address"]),
+            (silences.AUTHOR, silence["author"]),
+            (silences.COMMENT, silence["comment"]),
+            (STORED.key, silence["dimensions"]["propertyNames"]),
+            (STORED.value, silence["dimensions"]["additionalProperties"]),
+        ):
+            self.assertEqual(text(rule), described)
+        for name, rule in (("lifecycle_state", alarm_tables.LIFECYCLE_STATE), ("link", alarm_tables.LINK)):
+            self.assertEqual({**text(rule), "type": ["string", "null"]}, alarm[name])
+        self.assertEqual(MOST_META_ENTRIES, self.schema("ValueMeta")["maxProperties"])
+        self.assertEqual(MOST_DIMENSIONS, silence["dimensions"]["maxProperties"])
+        self.assertEqual(LONGEST_TEXT, self.schema("Name")["maxLength"])
+
+    def test_choices_and_bounds_are_those_of_the_code(self):
+        definition = self.schema("WholeAlarmDefinition")["properties"]
+        self.assertEqual(list(definitions.SEVERITIES), definition["severity"]["enum"])
+        self.assertEqual(list(definitions.STATES), self.schema("WholeAlarm")["properties"]["state"]["enum"])
+        self.assertEqual(list(methods.types()), self.schema("NotificationMethodType")["enum"])
+        for template, name, choices in (
+            ("/v2.0/alarm-definitions", "sort_by", definitions.SORTS),
+            ("/v2.0/alarms", "sort_by", alarm_queries.SORTS),
+            ("/v2.0/alarms/count", "group_by", alarm_queries.GROUPS),
+            ("/v2.0/notification-methods", "sort_by", methods.SORTS),
+            ("/v2.0/notifications", "sort_by", sent_notifications.SORTS),
+            ("/v2.0/notifications", "state", sent_notifications.SENT_STATES),
+            ("/v2.0/silences", "sort_by", silences.SORTS),
+            ("/v2.0/metrics/statistics", "statistics", FUNCTIONS),
+        ):
+            self.assertIn(f"of {', '.join(choices)}", self.parameter(template, name)["description"])
+        period = self.parameter("/v2.0/metrics/statistics", "period")["schema"]
+        self.assertEqual(
+            (query.MAX_PERIOD_SECONDS, query.DEFAULT_PERIOD_SECONDS), (period["maximum"], period["default"])
+        )
+        self.assertEqual(PAGE_LIMIT, self.parameter("/v2.0/metrics", "limit")["schema"]["default"])
+
+    def test_bodies_have_the_members_that_the_resources_read(self):
+        for name, body in (
+            ("NewAlarmDefinition", resources.alarm_definitions.NewDefinition),
+            ("WholeAlarmDefinition", resources.alarm_definitions.WholeDefinition),
+            ("ChangedAlarmDefinition", resources.alarm_definitions.ChangedDefinition),
+            ("WholeAlarm", resources.alarms.WholeAlarm),
+            ("ChangedAlarm", resources.alarms.ChangedAlarm),
+            ("WholeNotificationMethod", resources.notification_methods.NewMethod),
+            ("ChangedNotificationMethod", resources.notification_methods.ChangedMethod),
+            ("NewSilence", resources.silences.NewSilence),
+        ):
+            fields = msgspec.structs.fields(body)
+            required = {each.encode_name for each in fields if each.required}
+            described = self.schema(name)
+            self.assertEqual({each.encode_name for each in fields}, set(described["properties"]), name)
+            self.assertEqual(required, set(described.get("required", ())), name)
+
     def test_settings_are_in_it(self):
         document = self.application(None, max_body_bytes=4096).simulate_get("/openapi.json").json
-        (limit,) = [
-            each["schema"]
-            for each in document["paths"]["/v2.0/metrics"]["get"]["parameters"]
-            if each["name"] == "limit"
-        ]
-        self.assertEqual(10_000, limit["default"])
         self.assertIn("4096 bytes", document["info"]["description"])
+        self.assertNotIn("security", document)
+
+    def test_with_a_status_port_the_metrics_are_not_in_it(self):
+        paths = json.loads(openapi.OpenApi(ApiSettings(status=StatusSettings(port=9999)))._data)["paths"]
+        self.assertEqual({"/metrics"}, self.document["paths"].keys() - paths.keys())
 
     def test_with_keystone_it_says_what_needs_a_token(self):
-        data = openapi.OpenApi(self.routes, ApiSettings(), PUBLIC_PATHS)._data
-        paths = json.loads(data)["paths"]
-        for template, found in paths.items():
-            for method in found.keys() - {"parameters"}:
-                self.assertEqual(template not in PUBLIC_PATHS, "security" in found[method], template)
+        document = json.loads(openapi.OpenApi(ApiSettings())._data)
+        self.assertEqual([{"token": []}], document["security"])
+        self.assertIn("token", document["components"]["securitySchemes"])
+        for template, found in document["paths"].items():
+            for method in found.keys() & set(METHODS):
+                self.assertEqual(template in PUBLIC_PATHS, found[method].get("security") == [], template)
 
     def test_it_is_small(self):
         self.assertLess(len(self.client.simulate_get("/openapi.json").content), 64_000)
