@@ -184,8 +184,8 @@ class UndeliveredError(MessagingError):
 class TransportError(MessagingError):
     """What the client library or the broker said.
 
-    ``code`` is Kafka's error code (negative: librdkafka's own), ``name`` its name;
-    ``from_broker``: a broker answered with it. ``fatal``: the client cannot be used any more.
+    ``code`` is Kafka's error code (negative: librdkafka's own, else a broker answered with it), ``name`` its name.
+    ``fatal``: the client cannot be used any more.
     """
 
     def __init__(self, message: str, *, code: int = -1, name: str = "_FAIL", fatal: bool = False) -> None:
@@ -193,10 +193,6 @@ class TransportError(MessagingError):
         self.code = code
         self.name = name
         self.fatal = fatal
-
-    @property
-    def from_broker(self) -> bool:
-        return self.code > 0
 
 
 class RetriableError(TransportError):

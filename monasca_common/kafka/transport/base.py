@@ -247,9 +247,6 @@ class ConsumerTransport(ABC):
     def seek(self, partition: TopicPartition, offset: int) -> None: ...
 
     @abstractmethod
-    def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]: ...
-
-    @abstractmethod
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
         """Commit and wait for the broker's answer, as long as that takes (45 s have been seen); thread-safe."""
 

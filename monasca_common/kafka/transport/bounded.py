@@ -198,7 +198,6 @@ class BoundedConsumer(ConsumerTransport):
     pause = _direct(ConsumerTransport.pause)
     resume = _direct(ConsumerTransport.resume)
     seek = _direct(ConsumerTransport.seek)
-    position = _direct(ConsumerTransport.position)
     group_metadata = _direct(ConsumerTransport.group_metadata)
 
     committed = _on_helper(ConsumerTransport.committed)

@@ -54,6 +54,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings)
         self._identity = id(self)
+        self._topics: frozenset[str] = frozenset()
         options = {**consumer_options(settings), "error_cb": self._heard}
         self._log = ClientLog(LOG, self.clock)
         self._client = make_client("consumer_options", lambda: Consumer(options, logger=self._log))
@@ -61,6 +62,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
         self._callbacks = callbacks
+        self._topics = frozenset(topics)
         with self._calling():
             self._client.subscribe(
                 list(topics),
@@ -68,6 +70,10 @@ class ConfluentConsumer(LibrdkafkaConsumer):
                 on_revoke=lambda _client, partitions: self._on_revoke(_ours(partitions)),
                 on_lost=lambda _client, partitions: self._on_lost(_ours(partitions)),
             )
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._topics = frozenset(partition.topic for partition in positions)
+        super().assign(positions)
 
     def poll(self, max_messages: int, timeout: float) -> Fetched:
         try:
@@ -83,7 +89,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
             # The client forgets the exception of a signal that comes in just as it calls us back.
             raise KeyboardInterrupt from error
         messages.insert(0, first)
-        return grouped(messages, Message, translate)
+        return grouped(messages, Message, self._topics, translate)
 
     def group_metadata(self) -> Any:
         with self._calling():

@@ -16,23 +16,20 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 
-_AUTHENTICATION = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
-_AUTHORIZATION = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
-_FENCED = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.FENCED_INSTANCE_ID,
-    }
-)
+_KINDS: dict[int, type[TransportError]] = {
+    KafkaError._AUTHENTICATION: AuthenticationError,
+    KafkaError._SSL: AuthenticationError,
+    KafkaError.SASL_AUTHENTICATION_FAILED: AuthenticationError,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: AuthorizationError,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: AuthorizationError,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: AuthorizationError,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AuthorizationError,
+    KafkaError._FENCED: FencedError,
+    KafkaError.PRODUCER_FENCED: FencedError,
+    KafkaError.INVALID_PRODUCER_EPOCH: FencedError,
+    KafkaError.FENCED_INSTANCE_ID: FencedError,
+    KafkaError._FATAL: FatalError,
+}
 _RETRIABLE = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -57,7 +54,6 @@ _RETRIABLE = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-
 
 _NOT_TRUSTED = "certificate verify failed"
 _WHY_NOT_TRUSTED = (
@@ -84,14 +80,6 @@ def translate(error: KafkaError | BaseException) -> TransportError:
 
 
 def _kind(error: KafkaError, code: int) -> type[TransportError]:
-    if code in _AUTHENTICATION:
-        return AuthenticationError
-    if code in _AUTHORIZATION:
-        return AuthorizationError
-    if code in _FENCED:
-        return FencedError
-    if error.fatal() or code == KafkaError._FATAL:
-        return FatalError
-    if code in _RETRIABLE or error.retriable():
-        return RetriableError
-    return TransportError
+    if code in _KINDS or error.fatal():
+        return _KINDS.get(code, FatalError)
+    return RetriableError if code in _RETRIABLE or error.retriable() else TransportError

@@ -125,6 +125,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._started[partition] = offset
 
     def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Where the client is in each partition; ``None`` before its first message."""
         return _known(self._ask("position", _without_offsets(partitions)))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:

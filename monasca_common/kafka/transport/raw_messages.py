@@ -3,35 +3,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import MessageColumns, TopicPartition
 from monasca_common.kafka.transport.base import Fetched, PartitionEvent
 
+_first, _second = itemgetter(0), itemgetter(1)
 
-def grouped(raws: Sequence[Any], message_type: Any, translate: Callable[[Any], TransportError]) -> Fetched:
+
+def grouped(
+    raws: Sequence[Any], message_type: Any, topics: Collection[str], translate: Callable[[Any], TransportError]
+) -> Fetched:
     """Group messages of ``message_type`` by partition, keeping the order within each, and separate the errors.
 
-    A pass in C over a batch (``map`` of an unbound method) costs 0.03 us a message, a loop in Python 0.15.
+    ``topics``: those that are read; messages of a single one are not asked for theirs. A pass in C over a batch
+    (``map`` of an unbound method) costs 0.03 us a message, a loop in Python 0.15.
     """
     events: list[PartitionEvent] = []
     if any(map(message_type.error, raws)):
         errors = [raw for raw in raws if raw.error() is not None]
         events = [PartitionEvent(translate(raw.error()), raw.topic(), raw.partition(), raw.offset()) for raw in errors]
         raws = [raw for raw in raws if raw.error() is None]
-    parts = _by_partition(raws, message_type)
-    return Fetched([(partition, MessageColumns(run)) for partition, run in parts.items()], events)
+    keys: list[Any] = list(map(message_type.partition, raws))
+    if len(topics) != 1:
+        keys = list(zip(map(message_type.topic, raws), keys, strict=True))
+    groups: Mapping[Any, Sequence[Any]] = {keys[0]: raws} if len(set(keys)) == 1 else _runs(keys, raws)
+    columns = {key: MessageColumns(run) for key, run in groups.items()}
+    if len(topics) == 1:
+        [topic] = topics
+        return Fetched([(TopicPartition(topic, number), each) for number, each in columns.items()], events)
+    return Fetched([(TopicPartition(*name), each) for name, each in columns.items()], events)
 
 
-def _by_partition(raws: Sequence[Any], message_type: Any) -> Mapping[TopicPartition, Sequence[Any]]:
-    topics, numbers = set(map(message_type.topic, raws)), set(map(message_type.partition, raws))
-    if len(topics) == len(numbers) == 1:
-        return {TopicPartition(topics.pop(), numbers.pop()): raws}
-    groups: dict[TopicPartition, list[Any]] = {}
-    for topic, run_of_topic in groupby(raws, message_type.topic):
-        for number, run in groupby(run_of_topic, message_type.partition):
-            groups.setdefault(TopicPartition(topic, number), []).extend(run)
+def _runs(keys: Sequence[Any], raws: Sequence[Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = {}
+    for key, run in groupby(zip(keys, raws, strict=True), _first):
+        groups.setdefault(key, []).extend(map(_second, run))
     return groups

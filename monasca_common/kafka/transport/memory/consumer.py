@@ -47,7 +47,6 @@ class _ReadPosition:
 
     next_offset: int
     topic_id: str | None  # of the topic as it was when the reading began
-    read: bool = False
     end_told: int | None = None  # the end of the log that was reported last
     dead: bool = False
 
@@ -121,15 +120,6 @@ class MemoryConsumer(ConsumerTransport):
             if cursor is None or cursor.dead:
                 raise _wrong_state(partition, "nothing is fetched from it")
             self._start({partition: offset})
-
-    def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The next offset of each partition; ``None`` until something was read, and when it is dead."""
-        with self._use():
-            found = {partition: self._cursors.get(partition) for partition in partitions}
-            return {
-                partition: cursor.next_offset if cursor is not None and cursor.read and not cursor.dead else None
-                for partition, cursor in found.items()
-            }
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
         with self._use(), self._broker.serve("commit", None, _COMMIT_SECONDS):
@@ -273,7 +263,6 @@ class MemoryConsumer(ConsumerTransport):
         if cursor.next_offset > log.high:
             return []
         records, cursor.next_offset = log.read(cursor.next_offset, limit)
-        cursor.read = cursor.read or bool(records)
         if not records and cursor.next_offset == log.high and cursor.end_told != log.high:
             # After the records, in a separate fetch, as a real client reports it.
             cursor.end_told = log.high

@@ -61,7 +61,7 @@ class ScriptedTransport(ConsumerTransport):
 
     def poll(self, max_messages, timeout):
         messages = self.steps.pop(0)(self.callbacks) if self.steps else []
-        return grouped(messages, FakeMessage, lambda error: error)
+        return grouped(messages, FakeMessage, (), lambda error: error)
 
     def assign_owned(self, positions):
         self.given.update(positions)
@@ -80,9 +80,6 @@ class ScriptedTransport(ConsumerTransport):
 
     def seek(self, partition, offset):
         self.sought.append((partition, offset))
-
-    def position(self, partitions):
-        return dict.fromkeys(partitions)
 
     def commit(self, offsets):
         self.calls.append(("commit", dict(offsets)))

@@ -254,7 +254,6 @@ CONSUMER_CALLS = {
     "pause": lambda bounded: bounded.pause([T]),
     "resume": lambda bounded: bounded.resume([T]),
     "seek": lambda bounded: bounded.seek(T, 0),
-    "position": lambda bounded: bounded.position([T]),
     "topic_ids": lambda bounded: bounded.topic_ids(["t"], _SECONDS),
     "group_metadata": lambda bounded: bounded.group_metadata(),
     "close": lambda bounded: bounded.thread.finish(bounded.close, _SECONDS),
@@ -263,7 +262,7 @@ CONSUMER_CALLS = {
 # Of these librdkafka keeps the time itself, or asks no broker; questions about topics have a client of their own.
 ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
     *("new_reservation", "send", "produce", "produce_record", "queued", "count"),
-    *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "position", "group_metadata"),
+    *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "group_metadata"),
     "abandon",
 }
 

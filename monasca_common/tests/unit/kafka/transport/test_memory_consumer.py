@@ -108,13 +108,6 @@ class ReadingTest(ConsumerCase):
         self.consumer.assign({TP: 0, TopicPartition("t", 1): 0})
         self.assertEqual({0, 1}, {message.partition for _ in range(2) for message in self.poll(1)})
 
-    def test_the_position_is_known_once_something_was_read(self):
-        self.fill(3)
-        self.consumer.assign({TP: 1})
-        self.assertEqual({TP: None}, self.consumer.position([TP]))
-        self.poll(1)
-        self.assertEqual({TP: 2}, self.consumer.position([TP]))
-
     def test_paused_partitions_deliver_nothing_and_stay_paused_when_they_are_assigned_again(self):
         self.fill(2)
         self.consumer.assign({TP: 0})
@@ -152,7 +145,6 @@ class OutOfRangeTest(ConsumerCase):
         [element] = self.poll()
         self.assertEqual(("_AUTO_OFFSET_RESET", offset), (element.error.name, element.offset))
         self.assertEqual([], self.poll())
-        self.assertEqual({TP: None}, self.consumer.position([TP]))
 
     def test_a_position_before_the_log_is_one_error_and_a_dead_partition(self):
         self.fill(5)

@@ -18,15 +18,15 @@ def messages(names):
 class TestGrouped(base.BaseTestCase):
     @given(st.lists(st.tuples(st.just("metrics"), st.integers(0, 3)), min_size=1))
     def test_one_topic_is_grouped_by_partition_in_order(self, names):
-        self._check(names)
+        self._check(("metrics",), names)
 
     @given(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 3)), min_size=1))
     def test_several_topics_are_grouped_by_both(self, names):
-        self._check(names)
+        self._check(TOPICS, names)
 
-    def _check(self, names):
+    def _check(self, topics, names):
         raws = messages(names)
-        fetched = grouped(raws, FakeMessage, str)
+        fetched = grouped(raws, FakeMessage, topics, str)
         self.assertEqual(set(names), {partition for partition, _ in fetched.parts})
         self.assertEqual(len(set(names)), len(fetched.parts))
         for partition, columns in fetched.parts:
@@ -36,8 +36,8 @@ class TestGrouped(base.BaseTestCase):
 
     def test_an_error_anywhere_is_an_event(self):
         raws = messages([("metrics", 0)] * 3)
-        self.assertEqual([], grouped(raws, FakeMessage, str).events)
+        self.assertEqual([], grouped(raws, FakeMessage, ("metrics",), str).events)
         raws[1:1] = [FakeMessage.about(TopicPartition("metrics", 0), 7, 5)]
-        fetched = grouped(raws, FakeMessage, str)
+        fetched = grouped(raws, FakeMessage, ("metrics",), str)
         self.assertEqual([PartitionEvent("7", "metrics", 0, 5)], fetched.events)
         self.assertEqual([b"0", b"1", b"2"], fetched.parts[0][1].column("values"))
