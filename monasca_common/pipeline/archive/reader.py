@@ -17,7 +17,7 @@ import msgspec
 from monasca_common.kafka.message import Message
 from monasca_common.models import json_text
 from monasca_common.pipeline.archive import layout
-from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
+from monasca_common.pipeline.archive.layout import HOUR_MS
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.patterns import Pattern
 
@@ -90,7 +90,7 @@ class Selection:
         return after and (self.to_ms is None or first_ms < self.to_ms)
 
     @property
-    def looks_inside(self) -> bool:
+    def needs_value(self) -> bool:
         return self.name is not None or self.tenant is not None
 
     def wanted(self, values: Sequence[bytes | None]) -> list[bool]:
@@ -128,19 +128,10 @@ def _name_and_tenant(envelope: _ArchivedEnvelope) -> tuple[str, str]:
     return envelope.event.event_type if envelope.event is not None else "", tenant
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file of the archive. ``path`` is relative to the store."""
-
-    path: str
-    hour_ms: int
-    offsets: Offsets
-    size_bytes: int
-
-
-def find_files(store: Store, topic: str, selection: Selection) -> list[FoundFile]:
-    """The files of the hours that the selection may cover, in order of time. Raises `ArchiveUnavailable`."""
-    found: list[FoundFile] = []
+def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
+    """The paths of the files of the hours that the selection may cover, in order of time. Raises
+    `ArchiveUnavailable`."""
+    found: list[tuple[int, str]] = []
     root = layout.topic_folder(topic)
     for date in sorted(store.folders(root)):
         first_ms = layout.hour_of(f"{date}/hour=00")
@@ -149,23 +140,9 @@ def find_files(store: Store, topic: str, selection: Selection) -> list[FoundFile
         for hour in store.folders(f"{root}/{date}"):
             hour_ms = layout.hour_of(f"{date}/{hour}")
             if hour_ms is not None and selection.has_time(hour_ms, hour_ms + HOUR_MS - 1):
-                found += _files(store, f"{root}/{date}/{hour}", hour_ms)
-    return sorted(found, key=lambda file: (file.hour_ms, file.path))
-
-
-def _files(store: Store, folder: str, hour_ms: int) -> Iterator[FoundFile]:
-    for name, size_bytes in store.files(folder).items():
-        offsets = layout.offsets_of(name)
-        if offsets is not None:
-            yield FoundFile(f"{folder}/{name}", hour_ms, offsets, size_bytes)
-
-
-def record_count(store: Store, path: str) -> int:
-    """Return the number of records that the file's footer states. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
-    import pyarrow.parquet as pq
-
-    with store.reading(path) as opened, store.decoding(path):
-        return int(pq.ParquetFile(opened).metadata.num_rows)
+                folder = f"{root}/{date}/{hour}"
+                found += ((hour_ms, f"{folder}/{name}") for name in store.files(folder) if layout.offsets_of(name))
+    return [path for _, path in sorted(found)]
 
 
 def read(
@@ -185,7 +162,7 @@ def read(
                 times = wanted.column("event_time").cast(pa.int64())
             if selection.to_ms is not None:
                 wanted = wanted.filter(pc.less(times, selection.to_ms))
-            if selection.looks_inside and wanted.num_rows:
+            if selection.needs_value and wanted.num_rows:
                 wanted = wanted.filter(pa.array(selection.wanted(wanted.column("value").to_pylist())))
             if wanted.num_rows:
                 yield wanted
@@ -231,9 +208,9 @@ class _FileReader:
 
 
 def archived_frame(
-    spark: SparkSession, location: str, topic: str, files: Sequence[FoundFile], selection: Selection
+    spark: SparkSession, location: str, topic: str, paths: Sequence[str], selection: Selection
 ) -> DataFrame:
     """The selected records of these files, with the connector's columns and ``event_time``."""
-    paths = spark.createDataFrame([(file.path,) for file in files], "path string")
-    tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
-    return paths.repartition(tasks).mapInArrow(_FileReader(location, topic, selection), _FRAME)
+    files = spark.createDataFrame([(path,) for path in paths], "path string")
+    tasks = max(1, min(len(paths), spark.sparkContext.defaultParallelism * 4))
+    return files.repartition(tasks).mapInArrow(_FileReader(location, topic, selection), _FRAME)

@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 from monasca_common.pipeline.archive import manifest, reader
+from monasca_common.pipeline.archive.layout import HOUR_MS
 from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
-from monasca_common.pipeline.archive.reader import FoundFile, Selection
+from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.errors import ArchiveUnavailable, RecordsLost
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _PLACING_SECONDS = 60.0
-_LOOK_EVERY_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _DAY_MS = 86_400_000
 
 
@@ -47,23 +48,22 @@ class History:
                 "that: backfill a later time"
             )
         files, next_offsets = self._in_place()
-        begins = {partition: min(f.offsets.first for f in of) for partition, of in _by_partition(files).items()}
-        for partition, first in begins.items():
+        begins: dict[int, int] = {}
+        for file in files:
+            partition, first = file.offsets.partition, file.offsets.first
+            begins[partition] = min(first, begins.get(partition, first))
+        for partition, first in sorted(begins.items()):
             if first:
                 LOG.warning(
                     "the archive of %s/%s begins at offset %s: what was before it counts nowhere",
                     *(self._source.topic, partition, first),
                 )
         selection = Selection(from_ms, to_ms)
-        found = [
-            FoundFile(file.path, file.hour_ms, file.offsets, file.size_bytes)
-            for file in files
-            if selection.has_time(file.hour_ms, file.hour_ms + 3_599_999)
-        ]
-        if not found:
+        paths = [file.path for file in files if selection.has_time(file.hour_ms, file.hour_ms + HOUR_MS - 1)]
+        if not paths:
             return None, next_offsets
         topic = self._source.topic
-        return reader.archived_frame(self._spark, self._location, topic, found, selection), next_offsets
+        return reader.archived_frame(self._spark, self._location, topic, paths, selection), next_offsets
 
     def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
         """The files and the next offsets, at one moment at which every accounted file is in place."""
@@ -80,11 +80,4 @@ class History:
                     f"the archive of {self._source.topic} has files that are not in place: if no archive runs, run it "
                     "once"
                 )
-            time.sleep(_LOOK_EVERY_SECONDS)
-
-
-def _by_partition(files: list[ArchivedFile]) -> dict[int, list[ArchivedFile]]:
-    found: dict[int, list[ArchivedFile]] = {}
-    for file in files:
-        found.setdefault(file.offsets.partition, []).append(file)
-    return found
+            time.sleep(_POLL_SECONDS)

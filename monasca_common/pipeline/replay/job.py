@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 
 from oslo_config import cfg
 
@@ -62,9 +61,7 @@ class ReplayJob(Job):
             tasks = spark.sparkContext.defaultParallelism
             if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
                 tasks = 1
-            # Messages are counted by the hour, and one label per hour is too many for Prometheus.
-            status = self._status if request.execute else replace(self._status, port=None)
-            with served("replay", status, watcher) as watched:
+            with served("replay", self._status, watcher) as watched:
                 progress = Replay(spark, archive, send, tasks=tasks).run(watched)
         if not request.execute:
             LOG.warning("nothing was sent: these are the messages that --execute would send")

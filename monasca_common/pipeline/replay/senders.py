@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executors send archived files to Kafka or to storage; each call returns the outcome of one file.
+"""Executors send archived files to Kafka or to storage; each call returns the numbers of messages of one file, by what
+became of them. A call that raises may have sent a part.
 
 A message keeps its id, and a row its key and version. So a file that is sent again, because a task or a whole replay
 was repeated, adds nothing; and the database keeps its newer rows.
@@ -16,21 +17,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record, TopicPartition
 from monasca_common.models import alarm, event, log
 from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded
 from monasca_common.pipeline.archive import reader
-from monasca_common.pipeline.archive.layout import HOUR_MS
 from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.errors import PipelineError, ReplayFailed
+from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.spark.worker_producer import worker_producer
 from monasca_common.storage import parts, row_keys
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Writer
-from monasca_common.storage.errors import RowsRefused, StorageError, TooMuchAtOnce
+from monasca_common.storage.errors import RowsRefused, TooMuchAtOnce
 from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
 
@@ -48,17 +47,7 @@ class Archive:
     selection: Selection
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOutcome:
-    """The outcome of one file, or of several. ``counts``: the selected records by what became of them. ``hours``: the
-    selected records of each hour, by its start in ms. ``failure``: why not all of them were sent."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    hours: Counter[int] = field(default_factory=Counter)
-    failure: str | None = None
-
-
-Send = Callable[[str], ReplayOutcome]
+Send = Callable[[str], Counter[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +56,10 @@ class MatchingCount:
 
     archive: Archive
 
-    def __call__(self, path: str) -> ReplayOutcome:
-        import pyarrow as pa
-
-        columns = ["event_time", "value"] if self.archive.selection.looks_inside else ["event_time"]
-        hours: Counter[int] = Counter()
-        try:
-            for batch in reader.read(Store(self.archive.location), path, self.archive.selection, columns):
-                times = batch.column("event_time").cast(pa.int64()).to_numpy()
-                hours.update((times // HOUR_MS * HOUR_MS).tolist())
-        except PipelineError as error:
-            return ReplayOutcome(failure=f"{path}: {error}")
-        return ReplayOutcome(Counter(matching=hours.total()), hours)
+    def __call__(self, path: str) -> Counter[str]:
+        columns = ["event_time", "value"] if self.archive.selection.needs_value else ["event_time"]
+        batches = reader.read(Store(self.archive.location), path, self.archive.selection, columns)
+        return Counter(matching=sum(batch.num_rows for batch in batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +71,15 @@ class ToKafka:
     topic: str
     producer: bytes = field(repr=False)
 
-    def __call__(self, path: str) -> ReplayOutcome:
+    def __call__(self, path: str) -> Counter[str]:
         producer = worker_producer(self.producer)
         sent = 0
-        try:
-            for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
-                records = [record_of(each) for each in reader.messages(self.archive.topic, batch)]
-                for start in range(0, len(records), _BULK):
-                    report = producer.publish(self.topic, records[start : start + _BULK])
-                    sent += report.delivered_count
-                    report.raise_for_undelivered()
-        except (PipelineError, MessagingError) as error:
-            return ReplayOutcome(Counter(sent=sent), failure=f"{path}: {error}")
-        return ReplayOutcome(Counter(sent=sent))
+        for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
+            records = [record_of(each) for each in reader.messages(self.archive.topic, batch)]
+            for start in range(0, len(records), _BULK):
+                producer.publish(self.topic, records[start : start + _BULK]).raise_for_undelivered()
+            sent += len(records)
+        return Counter(sent=sent)
 
 
 def record_of(message: Message) -> Record:
@@ -119,24 +96,21 @@ class ToStorage:
     kind: Kind
     storage: bytes = field(repr=False)
 
-    def __call__(self, path: str) -> ReplayOutcome:
-        outcome = ReplayOutcome()
-        try:
-            settings: StorageSettings = pickle.loads(self.storage)
-            storage = open_storage(settings)
-            keeps_offsets = Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
-            with storage.open_writer() as writer:
-                filing = _FileWriter(
-                    writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=settings.max_dimensions
-                )
-                with filing:
-                    for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
-                        for start in range(0, batch.num_rows, _BULK):
-                            part = batch.slice(start, _BULK)
-                            outcome.counts.update(filing.write(reader.messages(self.archive.topic, part)))
-        except (PipelineError, StorageError) as error:
-            return ReplayOutcome(outcome.counts, failure=f"{path}: {error}")
-        return outcome
+    def __call__(self, path: str) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        settings: StorageSettings = pickle.loads(self.storage)
+        storage = open_storage(settings)
+        keeps_offsets = Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
+        with storage.open_writer() as writer:
+            file_writer = _FileWriter(
+                writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=settings.max_dimensions
+            )
+            with file_writer:
+                for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
+                    for start in range(0, batch.num_rows, _BULK):
+                        part = batch.slice(start, _BULK)
+                        counts.update(file_writer.write(reader.messages(self.archive.topic, part)))
+        return counts
 
 
 class _FileWriter:

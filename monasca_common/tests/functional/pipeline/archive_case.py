@@ -142,8 +142,8 @@ class ArchiveCase(KafkaPipelineCase):
 
     # Replay
 
-    def replay(self, send, *, tasks=2, **changes):
-        return Replay(self.spark, send.archive, send, tasks=tasks, **changes).run(JobWatcher())
+    def replay(self, send, *, tasks=2):
+        return Replay(self.spark, send.archive, send, tasks=tasks).run(JobWatcher())
 
     def archive(self, **selection):
         return Archive(str(self.location), self.topic, Selection(**selection))
