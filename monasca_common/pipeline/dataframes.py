@@ -10,21 +10,19 @@ from __future__ import annotations
 import functools
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from monasca_common.pipeline.aggregate.batch import KEY, PARTIALS, RecordDecoder, partial_batches, partials_of
-from monasca_common.pipeline.aggregate.output import dimensions, output, value_meta
+from monasca_common.pipeline.aggregate.output import dimensions, value_meta
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, merged
-from monasca_common.pipeline.aggregate.records import RecordReader
 from monasca_common.pipeline.aggregate.rollup import aggregate
-from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.spark.arrow import ddl
 from monasca_common.pipeline.spark.session import open_session
-from monasca_common.pipeline.specification.specification import Publisher, Specifications, Transform
+from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import FUTURE_MS, PERIODS_MS, TimeBounds, period_start_ms
 
 if TYPE_CHECKING:
@@ -32,14 +30,13 @@ if TYPE_CHECKING:
     from oslo_config import cfg
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["envelopes", "merge", "messages", "partials", "rejections", "rows", "session"]
+__all__ = ["envelopes", "merge", "partials", "rows", "session"]
 
 PARTIAL_COLUMNS = tuple(name for name, _ in PARTIALS)
 _ROWS = (
     "metric_id string, name string, timestamp timestamp, value double, dimensions map<string, string>, "
     "value_meta map<string, string>"
 )
-_REJECTIONS = "partition int, offset long, kind string, reason string"
 
 
 def session(conf: cfg.ConfigOpts, name: str) -> SparkSession:
@@ -82,19 +79,10 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
     ``frame`` has ``value`` (a metric envelope, binary or string), and may have ``partition`` (int) and ``offset``
     (long), as Kafka's frames, those of the archive, and those of `envelopes` have them. ``bounds``: the event times
     that count, by default from 1970 to ten minutes from now. What is not a metric, or is out of bounds, counts
-    nowhere: see `rejections`.
+    nowhere.
     """
     decoder = RecordDecoder(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
     return _read(frame).mapInArrow(decoder, ddl(PARTIALS))
-
-
-def rejections(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
-    """Return the records that `partials` leaves out of the same frame: ``partition``, ``offset``, ``kind`` and
-    ``reason`` of each.
-
-    ``kind``: ``malformed``, ``too_new`` or ``too_old``. The reason names the place and the rule, and quotes no value.
-    """
-    return _read(frame).mapInArrow(_Rejecting(pickle.dumps(specifications), bounds or _bounds()), _REJECTIONS)
 
 
 def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
@@ -114,20 +102,17 @@ def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
     period in memory. A quantity that is not finite, and a rate that begins at zero, has no row. The frame's action
     fails with a `ValueError` for partials of another specification than those that are given.
     """
-    return _by_period(partial_frame, specifications, _PeriodRows(pickle.dumps(specifications)), _ROWS)
+    from pyspark.sql import functions
 
-
-def messages(
-    partial_frame: DataFrame, specifications: Specifications, publisher: Publisher, *, version_ms: int
-) -> DataFrame:
-    """Return the rows of `rows` as messages for the topic ``metrics``: ``message_id`` (16 bytes) and ``value`` (an
-    envelope).
-
-    ``version_ms``: of two rows of one series and period storage keeps the one with the greater version, so a
-    correction has a greater one than what it corrects.
-    """
-    to_messages = _PeriodMessages(pickle.dumps(specifications), publisher, version_ms)
-    return _by_period(partial_frame, specifications, to_messages, "message_id binary, value binary")
+    daily = [each.id for each in specifications.transforms.values() if each.period == "daily"]
+    length_ms = functions.when(functions.col("specification").isin(daily), PERIODS_MS["daily"]).otherwise(
+        PERIODS_MS["hourly"]
+    )
+    start = functions.col("window_start") - functions.pmod(functions.col("window_start"), length_ms)
+    grouped = partial_frame.select(*PARTIAL_COLUMNS).groupBy("specification", start.alias("period_start"))
+    to_rows = _PeriodRows(pickle.dumps(specifications))
+    # A function, because Spark counts the arguments of an object's method with the object itself.
+    return grouped.applyInArrow(lambda table: to_rows(table), _ROWS)
 
 
 def _bounds() -> TimeBounds:
@@ -154,74 +139,19 @@ def _read(frame: DataFrame) -> DataFrame:
     return frame.select(*_place(frame), functions.col("value").cast("binary").alias("value"))
 
 
-def _by_period(
-    partial_frame: DataFrame, specifications: Specifications, make: Callable[[pa.Table], pa.Table], ddl: str
-) -> DataFrame:
-    """Apply ``make`` to the partials of each specification and period; it refuses specifications that are not given."""
-    from pyspark.sql import functions
-
-    daily = [each.id for each in specifications.transforms.values() if each.period == "daily"]
-    length_ms = functions.when(functions.col("specification").isin(daily), PERIODS_MS["daily"]).otherwise(
-        PERIODS_MS["hourly"]
-    )
-    start = functions.col("window_start") - functions.pmod(functions.col("window_start"), length_ms)
-    grouped = partial_frame.select(*PARTIAL_COLUMNS).groupBy("specification", start.alias("period_start"))
-    # A function, because Spark counts the arguments of an object's method with the object itself.
-    return grouped.applyInArrow(lambda table: make(table), ddl)
-
-
 def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from partial_batches(merged(partials_of(batches, group_of_text)).items())
 
 
 @dataclass(frozen=True, slots=True)
-class _Rejecting:
-    specifications: bytes
-    bounds: TimeBounds
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        reader = RecordReader(pickle.loads(self.specifications))
-        for batch in batches:
-            rejected = reader.read(batch.column("value").to_pylist(), self.bounds).rejected
-            indices = pa.array(list(rejected), pa.int64())
-            where = [batch.column(name).take(indices) for name in ("partition", "offset")]
-            why = [
-                pa.array([getattr(each, name) for each in rejected.values()], pa.string())
-                for name in ("kind", "reason")
-            ]
-            yield pa.record_batch([*where, *why], names=["partition", "offset", "kind", "reason"])
-
-
-@dataclass(frozen=True, slots=True)
 class _PeriodRows:
-    """Makes rows of the partials of one specification and period."""
+    """Computes the rows of the partials of one specification and period."""
 
     specifications: bytes
 
     def __call__(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        transform, period_ms, usages = self.aggregated(table)
-        made = [
-            {
-                "metric_id": transform.metric_id,
-                "name": transform.name,
-                "timestamp": datetime.fromtimestamp(period_ms / 1000, UTC),
-                "value": usage.quantity + 0.0,
-                "dimensions": list(dimensions(transform, usage).items()),
-                "value_meta": list(value_meta(usage, provisional=False).items()),
-            }
-            for usage in usages
-        ]
-        texts = pa.map_(pa.string(), pa.string())
-        kinds = (pa.string(), pa.string(), pa.timestamp("us", "UTC"), pa.float64(), texts, texts)
-        names = ("metric_id", "name", "timestamp", "value", "dimensions", "value_meta")
-        return pa.Table.from_pylist(made, schema=pa.schema(list(zip(names, kinds, strict=True))))
-
-    def aggregated(self, table: pa.Table) -> tuple[Transform, int, tuple[Usage, ...]]:
-        """The transform, the start of the period, and its usages."""
         found: list[tuple[PartialKey, Partial]] = list(
             partials_of(table.select(PARTIAL_COLUMNS).to_batches(), group_of_text)
         )
@@ -232,22 +162,22 @@ class _PeriodRows:
                 f"there are partials of {key.specification_id}, which is none of the specifications: give those by "
                 "which they were computed, or leave them out"
             )
-        return transform, period_start_ms(transform.period, key.window_ms), aggregate(transform, found).usages
-
-
-@dataclass(frozen=True, slots=True)
-class _PeriodMessages:
-    specifications: bytes
-    publisher: Publisher
-    version_ms: int
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        import pyarrow as pa
-
-        transform, period_ms, usages = _PeriodRows(self.specifications).aggregated(table)
-        made = [output(self.publisher, transform, each, period_ms, version_ms=self.version_ms) for each in usages]
-        ids, values = [each.message_id for each in made], [each.value for each in made]
-        return pa.table({"message_id": pa.array(ids, pa.binary()), "value": pa.array(values, pa.binary())})
+        period_ms = period_start_ms(transform.period, key.window_ms)
+        rows = [
+            {
+                "metric_id": transform.metric_id,
+                "name": transform.name,
+                "timestamp": datetime.fromtimestamp(period_ms / 1000, UTC),
+                "value": usage.quantity + 0.0,
+                "dimensions": list(dimensions(transform, usage).items()),
+                "value_meta": list(value_meta(usage, provisional=False).items()),
+            }
+            for usage in aggregate(transform, found).usages
+        ]
+        texts = pa.map_(pa.string(), pa.string())
+        kinds = (pa.string(), pa.string(), pa.timestamp("us", "UTC"), pa.float64(), texts, texts)
+        names = ("metric_id", "name", "timestamp", "value", "dimensions", "value_meta")
+        return pa.Table.from_pylist(rows, schema=pa.schema(list(zip(names, kinds, strict=True))))
 
 
 @functools.lru_cache(maxsize=2)

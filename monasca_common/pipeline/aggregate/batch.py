@@ -58,33 +58,21 @@ if TYPE_CHECKING:
 
 
 DAY_MS = 86_400_000
-
-
 LOG = logging.getLogger(__name__)
-
-
 _READING = (("timestamp", "double"), ("partition", "int"), ("offset", "long"), ("value", "double"))
-
-
 _ENDS = tuple((f"{end}_{name}", kind) for end in ("oldest", "latest") for name, kind in _READING)
-
-
 PARTIALS = (
     *(("specification", "string"), ("window_start", "long"), ("group_values", "string"), ("record_count", "long")),
     *(("sums", "array<double>"), ("least", "double"), ("greatest", "double")),
     *_ENDS,
     ("sketch", "string"),
 )
-
-
 _STAGED = (  # the columns of `usage_table.STAGED`
     *(("specification", "string"), ("window_start", "long"), ("group_id", "binary"), ("group_values", "string")),
     *(("record_count", "long"), ("sums", "string"), ("least", "double"), ("greatest", "double")),
     *_ENDS,
     ("sketch", "string"),
 )
-
-
 KEY = ("specification", "window_start", "group_values")
 
 

@@ -24,11 +24,7 @@ from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import Publisher, Transform
 
 BULK = 1_000
-
-
 IN_MEMORY_BYTES = 16 * 1024 * 1024
-
-
 PROVISIONAL = "provisional"
 """The key of value_meta that marks rows of a period that is still open."""
 

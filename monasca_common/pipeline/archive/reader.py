@@ -35,11 +35,7 @@ _FRAME = (
     "topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key string, value binary>>, event_time timestamp"
 )
-
-
 _LONGEST_VALID = 255
-
-
 _REFUSED = (*json_text.UNREADABLE, TypeError)
 
 

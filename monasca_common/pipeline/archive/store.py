@@ -32,15 +32,9 @@ _S3_COPIES_BYTES = 5 * 1024**3
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # The file system has no exchange or no hard links, or the archive is a mount of its own or in a folder of others.
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOTSUP)
-
-
 _SAME = {"s3a": "s3", "s3n": "s3"}
-
-
 # An attempt waits twice as long as the one before; 3 take 5 s, and the default over two minutes.
 _HDFS_OPTIONS = {"dfs.client.failover.max.attempts": "3"}
-
-
 # A forked child, such as the one that becomes Spark's Java, drops what fsspec has cached. The end of a client waits for
 # its threads, which a child does not have: so none may end there.
 _HDFS_CLIENTS: set[Any] = set()

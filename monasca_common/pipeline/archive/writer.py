@@ -46,31 +46,17 @@ _MOST_OPEN = 256
 # What a merged file has in one part.
 _PART_BYTES = 32 * 1024 * 1024
 NAMES = ("metric_name", "metric_tenant", "metric_value", "metric_dimensions")
-
-
 #: The columns whose values repeat.
 DICTIONARIES = ["metric_name", "metric_tenant", "metric_dimensions.key_value.key", "metric_dimensions.key_value.value"]
-
-
 # The other columns are all different, so a dictionary would cost time and save nothing.
 _DICTIONARIES = ["partition", "key", "headers.list.element.key", *DICTIONARIES]
-
-
 _REFUSED = (*json_text.UNREADABLE, TypeError)
-
-
 _NOTHING = (None, None, None, None)
-
-
 #: The last millisecond of the year 9999. A later time has no date, and counts as missing.
 LATEST_MS = 253_402_300_799_999
-
-
 # A metric as the API and agents write it. The expression is three times as fast as the parser, which reads all others.
 # It cannot match within a string, because a quote there has a backslash before it.
 _USUAL_METRIC = r'^\{"metric": ?\{"name": ?"[^"]*", ?"dimensions": ?\{[^}]*\}, ?"timestamp": ?(\d{1,15})[,}]'
-
-
 _DATE = f"^(?:{times.ISO_8601.pattern})$"
 
 

@@ -2,10 +2,8 @@
 """Spark jobs of others on the pipeline's face: ``examples/own_spark_job.py``, with the package that it needs."""
 
 import json
-import re
 import sys
 import tempfile
-import textwrap
 import tomllib
 import zipfile
 from pathlib import Path
@@ -37,7 +35,6 @@ from monasca_common.tests.unit.pipeline.pipeline_case import (
 )
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
-PAGE = EXAMPLES.parent / "doc" / "source" / "user" / "own-job.rst"
 
 
 def zipped(package):
@@ -103,41 +100,26 @@ class OwnJobTest(PipelineCase):
         self.assertEqual(("http.latency_p95_s", {"host": "a"}), (row.name, row.dimensions))
         self.assertEqual("200", row.value_meta["record_count"])
 
-    def test_messages_are_what_the_job_aggregate_publishes(self):
+    def test_rows_are_what_the_job_aggregate_publishes_and_broken_records_count_nowhere(self):
         specs = specifications(CPU_PRE_ROWS, CPU_ROWS)
         sent = [(cpu(minute, minute / 7, host), minute % 2, minute) for minute in range(120) for host in ("a", "b")]
         broken = [(b"{", 0, 1000), (cpu(10**9, 1), 1, 1001)]
         first, second = self.frame(sent[:99] + broken), self.frame(sent[99:])
 
-        partials = dataframes.merge(dataframes.partials(first, specs), dataframes.partials(second, specs)).cache()
-        self.addCleanup(partials.unpersist)
-        messages = dataframes.messages(partials, specs, PUBLISHER, version_ms=5000).collect()
+        partials = dataframes.merge(dataframes.partials(first, specs), dataframes.partials(second, specs))
         rows = dataframes.rows(partials, specs).collect()
-        (to_kafka,) = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", PAGE.read_text())
-        page = {"messages": dataframes.messages(partials, specs, PUBLISHER, version_ms=5000)}
-        exec(textwrap.dedent(to_kafka), page)
-        refused = dataframes.rejections(first, specs).collect()
 
-        self.assertEqual(
-            expected(CPU_PRE_ROWS, CPU_ROWS, sent), newest(json.loads(bytes(each.value)) for each in messages)
-        )
-        made = {
-            pipeline.output(PUBLISHER, specs.transforms[metric_id], usage, period_ms, version_ms=5000).message_id
+        published = [
+            json.loads(pipeline.output(PUBLISHER, specs.transforms[metric_id], usage, period_ms, version_ms=1).value)
             for (metric_id, period_ms), found in aggregates(specs, partials_of(specs, sent)).items()
             for usage in found.usages
-        }
-        self.assertEqual(made, {bytes(each.message_id) for each in messages})
-        self.assertEqual(
-            {(bytes(each.message_id), bytes(each.value)) for each in messages},
-            {(bytes(each.headers[0].value), bytes(each.value)) for each in page["sent"].collect()},
-        )
-        self.assertEqual(
-            sorted((each.name, each.value) for each in rows),
-            sorted((whole["name"], whole["value"]) for each in messages if (whole := json.loads(each.value)["metric"])),
-        )
-        self.assertEqual(
-            [(0, 1000, "malformed"), (1, 1001, "too_new")],
-            sorted((each.partition, each.offset, each.kind) for each in refused),
+        ]
+        self.assertEqual(expected(CPU_PRE_ROWS, CPU_ROWS, sent), newest(published))
+        facts = ("name", "value", "dimensions", "value_meta")
+        metrics = [each["metric"] for each in published]
+        self.assertCountEqual(
+            [(each["timestamp"] / 1000, *(each[name] for name in facts)) for each in metrics],
+            [(row.timestamp.timestamp(), *(row[name] for name in facts)) for row in rows],
         )
 
     def test_a_job_of_another_package_is_run_by_its_name(self):
