@@ -28,7 +28,7 @@ from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, Par
 from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher, Published
 from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records
 from monasca_common.pipeline.aggregate.usage_table import Retention
-from monasca_common.pipeline.errors import NotAggregated, StagingLost
+from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.pipeline.jobs.durations import PartitionLag, StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
 from monasca_common.pipeline.settings import AggregateSettings
@@ -50,6 +50,7 @@ from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import Specifications, Transform
 from monasca_common.pipeline.windows import TimeBounds
+from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql.tables import aggregate_staging
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-DAY_MS = 86_400_000
 LOG = logging.getLogger(__name__)
 _READING = (("timestamp", "double"), ("partition", "int"), ("offset", "long"), ("value", "double"))
 _ENDS = tuple((f"{end}_{name}", kind) for end in ("oldest", "latest") for name, kind in _READING)
@@ -224,8 +224,7 @@ class StagedPartials:
         """
         windows = usage_table.staged_windows(connection, batch, staged.attempts)
         rows = sum(windows.values())
-        if rows != staged.rows:
-            raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
+        staged.check(rows)
         self._missing.check(connection, batch, staged.attempts, (specification for specification, _ in windows))
         usage_table.merge(connection, self._settings.publisher.job, batch, staged.attempts)
         self.touch(connection, periods.periods_of(self._settings.specifications, windows))

@@ -19,6 +19,7 @@ from monasca_common.models.readings import exact_sum
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, sketch_of_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.spark.staging import staged_rows
+from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
 
@@ -35,7 +36,6 @@ MOST_SKETCHES = 8
 _SUMS_AT_ONCE = 1000
 _READ_ROWS = 2_000
 _EVERY_MS = 3_600_000
-_DAY_MS = 86_400_000
 
 
 def staged_row(specification: str, window_ms: int, group: str, partial: Partial) -> tuple[Any, ...]:
@@ -220,7 +220,7 @@ class Retention:
         self._offset_store = offset_store
         self._job = job
         # A day more, because a record within retention may belong to a day that began before it.
-        self._kept_ms = retention_ms + _DAY_MS
+        self._kept_ms = retention_ms + DAY_MS
         self._applied_ms = 0
 
     def apply(self, now_ms: int) -> int:

@@ -20,6 +20,7 @@ from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
+from monasca_common.storage.retention import DAY_MS
 
 
 class Placement:
@@ -102,16 +103,13 @@ def _states(new: Sequence[ArchivedFile], old: Sequence[ArchivedFile]) -> dict[st
     return {file.name: FileState.COMMITTED for file in new} | {file.name: FileState.REPLACED for file in old}
 
 
-_DAY_MS = 86_400_000
-
-
 class Expiry:
     """Removes old hours of one archive. With ``retention_days`` 0 nothing is ever removed."""
 
     def __init__(self, offset_store: OffsetStore, store: Store, retention_days: int) -> None:
         self._offset_store = offset_store
         self._store = store
-        self._kept_ms = retention_days * _DAY_MS
+        self._kept_ms = retention_days * DAY_MS
         self._applied_ms = -HOUR_MS
 
     def apply(self, source: Source, now_ms: int) -> int:

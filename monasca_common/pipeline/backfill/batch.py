@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import periods, usage_table
-from monasca_common.pipeline.aggregate.batch import DAY_MS, StagedPartials
+from monasca_common.pipeline.aggregate.batch import StagedPartials
 from monasca_common.pipeline.backfill.history import History
 from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
@@ -35,6 +35,7 @@ from monasca_common.pipeline.spark.duplicates import Distinct
 from monasca_common.pipeline.spark.source_records import SourceRecords
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.pipeline.windows import WINDOW_MS
+from monasca_common.storage.retention import DAY_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

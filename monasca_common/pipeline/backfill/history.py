@@ -13,6 +13,7 @@ from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
 from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.errors import ArchiveUnavailable, RecordsLost
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
+from monasca_common.storage.retention import DAY_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +22,6 @@ LOG = logging.getLogger(__name__)
 
 _PLACING_SECONDS = 60.0
 _POLL_SECONDS = 0.5
-_DAY_MS = 86_400_000
 
 
 class History:
@@ -42,7 +42,7 @@ class History:
 
         Raises `RecordsLost` if the retention has passed, `ArchiveUnavailable` while files are not in place.
         """
-        if self._retention_days and from_ms < now_ms - self._retention_days * _DAY_MS:
+        if self._retention_days and from_ms < now_ms - self._retention_days * DAY_MS:
             raise RecordsLost(
                 f"the archive keeps {self._source.topic} for {self._retention_days} days, and the range begins before "
                 "that: backfill a later time"

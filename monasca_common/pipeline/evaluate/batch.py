@@ -417,7 +417,7 @@ class StagedMerge:
         new = watermark.advanced(stored, scan, self._grace_ms)
         watermark.save(connection, self._job, new)
         if created:
-            self._passes.evaluate_new(connection, held, new, now_ms)
+            self._passes.evaluate_new(connection, new, now_ms)
         return created
 
     def _merged(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -192,20 +192,3 @@ def load_definitions(connection: sa.Connection, ids: Sequence[str]) -> dict[str,
     found: Select = sa.select(alarm_definition).where(among(connection, alarm_definition.c.id, ids))
     rows = connection.execute(found).all()
     return {row.id: LoadedDefinition(row, _parsed(row.expression), tuple(subs[row.id])) for row in rows}
-
-
-class DefinitionCache:
-    """The definitions that were loaded since a definition last changed."""
-
-    def __init__(self) -> None:
-        self._version = -1
-        self._known: dict[str, LoadedDefinition] = {}
-
-    def load(self, connection: sa.Connection, version: int, ids: Set[str]) -> Mapping[str, LoadedDefinition]:
-        """Return at least those of ``ids`` that exist. ``version``: of all definitions, which the transaction holds."""
-        if version != self._version:
-            self._version, self._known = version, {}
-        missing = sorted(ids - self._known.keys())
-        if missing:
-            self._known |= load_definitions(connection, missing)
-        return self._known

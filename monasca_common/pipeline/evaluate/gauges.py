@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 from prometheus_client import Counter, Metric
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from monasca_common.alarms import outbox
@@ -19,6 +18,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.jobs.metrics import PREFIX
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.runtime.metrics import Sample, gauge_family
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.tables import alarm
@@ -112,8 +112,6 @@ def _metrics(found: EvaluationGauges, now_ms: int) -> Iterable[Metric]:
     yield _gauge("alarms", "Alarms in each state", states, "state")
 
 
-def _gauge(name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
-    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["job", *labels])
-    for of, value in values:
-        family.add_metric([EVALUATE, *of], value)
-    return family
+def _gauge(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
+    of_job = (((EVALUATE, *values), value) for values, value in samples)
+    return gauge_family(f"{PREFIX}_{name}", text, ("job", *labels), of_job)

@@ -35,7 +35,7 @@ from monasca_common.alarms.partials import WindowPartial, readings_of, runs, sum
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.evaluate import definitions, transitions, watermark
-from monasca_common.pipeline.evaluate.definitions import DefinitionCache, LoadedDefinition, among
+from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, among, load_definitions
 from monasca_common.pipeline.evaluate.transitions import EvaluatedAlarm, LoadedAlarm
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState, Scan
 from monasca_common.pipeline.evaluate.windows import LAST_WINDOW, parse_summary, summary_text
@@ -91,20 +91,18 @@ class PassRunner:
         self._clock = clock or SystemClock()
         self._writes_history = writes_history
         self._page_alarms = page_alarms
-        self._definitions = DefinitionCache()
         self._new_transitions = 0
 
-    def evaluate_new(self, connection: sa.Connection, version: int, stored: EvaluatorState, created_ms: int) -> None:
+    def evaluate_new(self, connection: sa.Connection, stored: EvaluatorState, created_ms: int) -> None:
         """Evaluate alarms that have only ``last`` and were created since ``created_ms``, in the transaction that
         creates them, so that an alarm and its first state are one step. No window is due for it, so the next pass,
         which evaluates it again, has the same result. At most a page; the other alarms get their state from that pass.
-
-        ``version``: of all definitions, which the transaction holds.
+        The transaction holds the definitions.
         """
         alarms = new_alarms(connection, created_ms, self._page_alarms)
         if alarms:
             span = self._span(stored, stored.evaluated_to_ms)
-            self._new_transitions = self._evaluate(connection, version, alarms, span)
+            self._new_transitions = self._evaluate(connection, alarms, span)
 
     def finish(self) -> PassReport:
         """Finish the pass that a crash interrupted."""
@@ -152,11 +150,11 @@ class PassRunner:
     ) -> tuple[EvaluatorState, PassReport]:
         span = self._span(stored, pass_to_ms)
         # No definition changes until the commit. Locked before the evaluator's row, as batches do.
-        version = definitions.lock_version(connection)
+        definitions.lock_version(connection)
         watermark.hold(connection, self._job, stored)
         prefer_indexes(connection)
         alarms = next_alarms(connection, span, stored.cursor, self._page_alarms)
-        changed = self._evaluate(connection, version, alarms, span)
+        changed = self._evaluate(connection, alarms, span)
         fail_point("evaluate.inside_page")
         is_last = len(alarms) < self._page_alarms
         cursor = "" if is_last else alarms[-1].id
@@ -168,9 +166,9 @@ class PassRunner:
         watermark.save(connection, self._job, new)
         return new, PassReport(len(alarms), changed)
 
-    def _evaluate(self, connection: sa.Connection, version: int, alarms: Sequence[Row], span: EvaluationSpan) -> int:
+    def _evaluate(self, connection: sa.Connection, alarms: Sequence[Row], span: EvaluationSpan) -> int:
         """Return the number of transitions."""
-        known = self._definitions.load(connection, version, {row.definition_id for row in alarms})
+        known = load_definitions(connection, sorted({row.definition_id for row in alarms}))
         outcomes = [
             EvaluatedAlarm(
                 each,

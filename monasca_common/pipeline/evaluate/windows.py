@@ -25,7 +25,6 @@ from monasca_common.alarms.partials import WindowPartial, readings_of, readings_
 from monasca_common.models import json_text
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series
-from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, MatchTarget
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
@@ -233,8 +232,7 @@ def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) 
     rows = connection.execute(
         sa.select(sa.func.count()).select_from(alarm_staging).where(*staged_rows(alarm_staging, batch, staged.attempts))
     ).scalar_one()
-    if rows != staged.rows:
-        raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
+    staged.check(rows)
 
 
 def staged_sub_expression_ids(connection: sa.Connection, batch: str, staged: StagedAttempts) -> list[str]:

@@ -37,16 +37,6 @@ class Greatest:
         return {each: max(found[each] for found in (one, other) if each in found) for each in {**one, **other}}
 
 
-class Sum:
-    """Adds up numbers, as Spark's ``AccumulatorParam``."""
-
-    def zero(self, _value: int) -> int:
-        return 0
-
-    def addInPlace(self, one: int, other: int) -> int:  # noqa: N802
-        return one + other
-
-
 @dataclass(slots=True)
 class _DriverAccumulator:
     """Adds up in the driver. Spark keeps each accumulator of its own until the driver ends."""
@@ -69,8 +59,10 @@ class TaskCounts:
     """The counters of a batch; the driver reads them after the batch. ``spark``: see `accumulator`."""
 
     def __init__(self, spark: SparkSession | None) -> None:
-        self._records: Accumulator[int] = accumulator(spark, 0, Sum())
-        self._rejected: Accumulator[int] = accumulator(spark, 0, Sum())
+        from pyspark.accumulators import INTEGER_ACCUMULATOR_PARAM
+
+        self._records: Accumulator[int] = accumulator(spark, 0, INTEGER_ACCUMULATOR_PARAM)
+        self._rejected: Accumulator[int] = accumulator(spark, 0, INTEGER_ACCUMULATOR_PARAM)
         self._newest_ms: Accumulator[Mapping[int, float]] = accumulator(spark, {}, Greatest())
 
     @property

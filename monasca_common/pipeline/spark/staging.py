@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.source.offset_store import SESSIONS, OffsetStore
 from monasca_common.pipeline.spark.arrow import Columns, ToPartials, arrow_schema, ddl, row_batches
 from monasca_common.storage.sql import tables
@@ -56,6 +57,11 @@ class StagedAttempts:
 
     attempts: tuple[int, ...]
     rows: int
+
+    def check(self, found: int) -> None:
+        """Raise `StagingLost` unless the database has all of these rows."""
+        if found != self.rows:
+            raise StagingLost(f"{self.rows} rows were staged for a batch, and {found} are there")
 
 
 @dataclass(frozen=True, slots=True)

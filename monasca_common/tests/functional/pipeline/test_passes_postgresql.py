@@ -4,7 +4,7 @@ from sqlalchemy import event
 
 from monasca_common.alarms.evaluation import EvaluationSpan
 from monasca_common.pipeline.evaluate import passes
-from monasca_common.pipeline.evaluate.definitions import DefinitionCache
+from monasca_common.pipeline.evaluate.definitions import load_definitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
@@ -48,7 +48,7 @@ class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
             span = EvaluationSpan(30_000, 90_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "5", 400)
-            definitions = DefinitionCache().load(connection, 1, {alarms.definition.id})
+            definitions = load_definitions(connection, [alarms.definition.id])
             self.assertEqual(400, len(passes.load_alarms(connection, rows, definitions, span)))
             plans = [self.plan(connection, *each) for each in told]
         self.assertIn("alarm_window_pkey", "".join(plans))

@@ -4,7 +4,7 @@ from sqlalchemy import event
 
 from monasca_common.alarms.evaluation import EvaluationSpan
 from monasca_common.pipeline.evaluate import passes
-from monasca_common.pipeline.evaluate.definitions import DefinitionCache
+from monasca_common.pipeline.evaluate.definitions import load_definitions
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.evaluate.passes_contract import PassesContract
@@ -33,7 +33,7 @@ class SqlitePassesTest(PassesContract, DatabaseCase):
             event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
             span = EvaluationSpan(30_000, 90_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "", 100)
-            definitions = DefinitionCache().load(connection, 1, {alarms.definition.id})
+            definitions = load_definitions(connection, [alarms.definition.id])
             self.assertEqual(100, len(passes.load_alarms(connection, rows, definitions, span)))
             raw = connection.connection.dbapi_connection
             plans = [step for each in told for (*_, step) in raw.execute(f"EXPLAIN QUERY PLAN {each[0]}", each[1])]
