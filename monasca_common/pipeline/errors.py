@@ -19,8 +19,8 @@
     ├── SparkFailed             Spark failed in a job that does not retry
     ├── BackfillStopped         the backfill was asked to stop before it was done
     ├── DefinitionsChanged      definitions of alarms changed while a batch was computed: compute it again
-    ├── NotEvaluated            a record that no alarm looks at; its dead letter says why
-    └── NotAggregated           a record that counts nowhere; its dead letter says why
+    ├── NotEvaluated            a record that alarms do not count; its dead letter has the reason
+    └── NotAggregated           a record that counts nowhere; its dead letter has the reason
 """
 
 from __future__ import annotations
@@ -128,4 +128,4 @@ class DefinitionsChanged(PipelineError):
 
 
 class NotEvaluated(PipelineError):
-    """A record that no alarm looks at; the text says why, and quotes no value."""
+    """A record that alarms do not count; the text has the reason, and quotes no value."""

@@ -117,23 +117,12 @@ class Aggregation:
         publisher: PeriodPublisher,
         clock: Clock | None = None,
     ) -> None:
-        self._spark = spark
-        self._settings = settings
-        self._topic = topic
-        self._offset_store = offset_store
         self._publisher = publisher
         self._clock = clock or SystemClock()
         self._partials = StagedPartials(spark, settings, offset_store, self._clock)
-        self._batches = FencedBatches(
-            spark,
-            "aggregate",
-            settings.stream,
-            settings.limits,
-            topic,
-            offset_store,
-            self._clock,
-        )
-        self._rejected = RejectedPublisher.of(settings.stream, NotAggregated)
+        stream = settings.stream
+        self._batches = FencedBatches(spark, "aggregate", stream, settings.limits, topic, offset_store, self._clock)
+        self._rejected = RejectedPublisher.of(stream, NotAggregated)
         self._retention = Retention(offset_store, settings.publisher.job, settings.retention_days * DAY_MS)
 
     def step(self) -> AggregateReport:
@@ -179,7 +168,6 @@ class StagedPartials:
     def __init__(
         self, spark: SparkSession, settings: AggregateSettings, offset_store: OffsetStore, clock: Clock
     ) -> None:
-        self._spark = spark
         self._settings = settings
         self._offset_store = offset_store
         self._clock = clock

@@ -127,7 +127,6 @@ class Evaluation:
     ) -> None:
         self._clock = clock or SystemClock()
         self._steady = SteadyTime(self._clock)
-        self._offset_store = offset_store
         stream = settings.stream
         self._batches = FencedBatches(spark, "evaluate", stream, settings.limits, topic, offset_store, self._clock)
         grace_ms = settings.outage_grace_seconds * 1000

@@ -56,21 +56,21 @@ class SourceTopic:
 
     def extents(self) -> dict[int, Extent]:
         """The extent of every existing partition."""
-        consumer = self._looking()
+        consumer = self._assigned()
         firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
         return {tp.partition: Extent(first, ends[tp]) for tp, first in firsts.items()}
 
     def topic_id(self) -> str | None:
-        return self._looking().topic_ids().get(self.name)
+        return self._assigned().topic_ids().get(self.name)
 
     def starts(self, partitions: Iterable[int]) -> dict[int, int]:
         """The offsets at which reading begins by the option ``start``."""
         wanted = [TopicPartition(self.name, partition) for partition in partitions]
-        return {tp.partition: offset for tp, offset in self._looking().resolve_starts(wanted).items()}
+        return {tp.partition: offset for tp, offset in self._assigned().resolve_starts(wanted).items()}
 
     def at_time(self, time_ms: int) -> dict[int, int]:
         """The first offset of each partition at or after this time; the end if there is none."""
-        consumer = self._looking()
+        consumer = self._assigned()
         found = consumer.seek_to_time(dict.fromkeys(self._partitions, time_ms))
         return {tp.partition: offset for tp, offset in found.items()}
 
@@ -88,7 +88,7 @@ class SourceTopic:
 
     def commit(self, offsets: Mapping[int, int]) -> Mapping[TopicPartition, CommitResult]:
         """Commit to Kafka, for tools that show consumer groups. The offsets that count are in the database."""
-        return self._looking().commit({TopicPartition(self.name, partition): at for partition, at in offsets.items()})
+        return self._assigned().commit({TopicPartition(self.name, partition): at for partition, at in offsets.items()})
 
     def close(self) -> None:
         self._close_reader()
@@ -101,7 +101,7 @@ class SourceTopic:
             self._reader.close()
             self._reader = None
 
-    def _looking(self) -> KafkaConsumer:
+    def _assigned(self) -> KafkaConsumer:
         """A consumer with all partitions assigned and paused."""
         consumer = self._consumer or self._open(())
         count = consumer.partition_count(self.name)

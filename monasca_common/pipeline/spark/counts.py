@@ -59,10 +59,10 @@ class TaskCounts:
     """The counters of a batch; the driver reads them after the batch. ``spark``: see `accumulator`."""
 
     def __init__(self, spark: SparkSession | None) -> None:
-        from pyspark.accumulators import INTEGER_ACCUMULATOR_PARAM
+        from pyspark.accumulators import AddingAccumulatorParam
 
-        self._records: Accumulator[int] = accumulator(spark, 0, INTEGER_ACCUMULATOR_PARAM)
-        self._rejected: Accumulator[int] = accumulator(spark, 0, INTEGER_ACCUMULATOR_PARAM)
+        self._records: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
+        self._rejected: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
         self._newest_ms: Accumulator[Mapping[int, float]] = accumulator(spark, {}, Greatest())
 
     @property

@@ -111,7 +111,8 @@ class GoldenTest(KafkaPipelineCase):
         """All periods of these, by the job of that name."""
         times = [json.loads(value)["metric"]["timestamp"] for value in values]
         spark = self.useFixture(SharedSpark()).session
-        backfill = Backfill(spark, aggregation._settings, aggregation._topic, self.offset_store, 86_400_000)
+        settings, topic = aggregation._partials._settings, aggregation._batches._topic
+        backfill = Backfill(spark, settings, topic, self.offset_store, 86_400_000)
         report = backfill.run(int(min(times)), int(max(times)) + 1)
         self.assertGreater(report.periods, 0)
 
