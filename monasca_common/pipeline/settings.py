@@ -320,9 +320,9 @@ class StreamGroup:
         register(conf, self.own.name)
         for name, default in self.defaults.items():
             conf.set_default(name, default, group=self.own.name)
+        read = GroupReader(conf, self.own)  # before the consumer's reader, to which a removed name is just unknown
         consumer = consumer_settings(conf, self.own.name)
         audit = audit_settings(conf)
-        read = GroupReader(conf, self.own)
         stream = read.settings(
             StreamSettings,
             consumer=consumer,

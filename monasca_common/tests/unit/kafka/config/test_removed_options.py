@@ -5,6 +5,7 @@ from pathlib import Path
 from monasca_common.api.settings import api_settings
 from monasca_common.cli.configuration import own_options
 from monasca_common.kafka.config import OptionGroup, consumer_settings, group_of
+from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 ROOT = Path(__file__).parents[5]
@@ -17,6 +18,7 @@ PACKAGES = (
     "operations.dashboard",
     "operations.mirror",
     "persister",
+    "pipeline.archive",
     "storage",
 )
 
@@ -26,7 +28,8 @@ def removed():
     groups = [group_of("kafka")]
     for package in PACKAGES:
         module = importlib.import_module(f"monasca_common.{package}.settings")
-        groups += [value for value in vars(module).values() if isinstance(value, OptionGroup)]
+        declared = [getattr(value, "own", value) for value in vars(module).values()]
+        groups += [each for each in declared if isinstance(each, OptionGroup)]
     return {(group.name, name) for group in groups for name in group.removed}
 
 
@@ -43,6 +46,10 @@ class RemovedOptionsTest(ConfigurationTestCase):
         line = "isolation_level = read_uncommitted\n"
         for conf in (self.with_kafka(line), self.with_kafka(kafka_metrics=line)):
             self.assertIn("consumers read what is committed", self.refused(consumer_settings, conf, "kafka_metrics"))
+
+    def test_a_group_with_options_of_a_consumer_says_what_decides_too(self):
+        conf = self.with_kafka(pipeline_archive="compact_to_mb = 64\n")
+        self.assertIn("the job compact merges files to 128 MB", self.refused(archive_settings, conf))
 
     def test_a_removed_name_is_no_option_and_none_of_an_option_s_former_names(self):
         current = {(group, each.name) for group, options in own_options() for each in options}
