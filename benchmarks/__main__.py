@@ -92,7 +92,7 @@ class _Run:
         assert section.backlog
         with self._topics.new() as topic, self._topics.new(f"{topic}.dlq"):
             print(f"writing {count:,} messages for {section.name} ...", file=sys.stderr, flush=True)
-            run_case(section.backlog, Job(self._servers, topic, count))
+            run_case("fill", Job(self._servers, topic, count, case=section.backlog))
             if self._topics.records(topic) != count:
                 raise CaseFailed(f"the backlog has {self._topics.records(topic)} records instead of {count}")
             yield topic

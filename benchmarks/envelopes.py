@@ -10,7 +10,7 @@ from benchmarks.librdkafka import PARTITIONS
 
 _SERIES = 10_000
 _PER_HOST = 100
-TENANT = "9f2d4c0a7b6e4d31a5c8e0f1b2a3c4d5"
+_TENANT = "9f2d4c0a7b6e4d31a5c8e0f1b2a3c4d5"
 _INTERVAL_MS = 30_000
 
 _TEXT = (
@@ -37,7 +37,7 @@ def values(count: int) -> Iterator[tuple[int, bytes, int]]:
             f"compute-{host:03d}.example.org",
             time_ms,
             round(number * 0.61803 % 100, 3),
-            TENANT,
+            _TENANT,
             time_ms // 1000 + 1,
         )
         # An agent's metrics come together, and not always to the same partition.

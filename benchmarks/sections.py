@@ -28,7 +28,7 @@ class Case:
 class Section:
     """Cases whose repeats take turns.
 
-    ``backlog``: the module that fills the topic that all of them read; without it each run writes its own topic.
+    ``backlog``: what all of them read, ``messages`` or ``metrics``; without it each run writes its own topic.
     ``stores``: each run has its own database.
     """
 
@@ -65,7 +65,6 @@ SECTIONS = (
             Case("send-bare", "confluent-kafka, counting callback", "messaging.send_bare", 2_000_000, 400_000),
             Case("send", "send with message ids, and flush", "messaging.send_ours", 2_000_000, 400_000),
             Case("send-confluent", "send, driver confluent", "messaging.send_ours", 2_000_000, 400_000),
-            Case("send-arroyo", "arroyo", "messaging.send_arroyo", 200_000, 60_000, environment="arroyo"),
         ),
     ),
     Section(
@@ -103,10 +102,10 @@ SECTIONS = (
         "posting",
         "Metrics over HTTP, answered after Kafka's acknowledgement; one worker",
         (
-            Case("http-bare-100", "Falcon, bulks of 100", "api.http_bare", 200_000, 100_000, threads=16, bulk=100),
-            Case("http-100", "the API, bulks of 100", "api.http_ours", 200_000, 100_000, threads=16, bulk=100),
-            Case("http-bare-1", "Falcon, one metric a request", "api.http_bare", 10_000, 6_000, threads=64),
-            Case("http-1", "the API, one metric a request", "api.http_ours", 10_000, 6_000, threads=64),
+            Case("http-bare-100", "Falcon, bulks of 100", "api.posting", 200_000, 100_000, threads=16, bulk=100),
+            Case("http-100", "the API, bulks of 100", "api.posting", 200_000, 100_000, threads=16, bulk=100),
+            Case("http-bare-1", "Falcon, one metric a request", "api.posting", 10_000, 6_000, threads=64),
+            Case("http-1", "the API, one metric a request", "api.posting", 10_000, 6_000, threads=64),
         ),
         repeats=9,
     ),
@@ -119,7 +118,7 @@ SECTIONS = (
             Case("consume-confluent", "poll, driver confluent", "messaging.consume_ours", 4_000_000, 800_000),
             Case("processor", "Processor, no-op handler", "messaging.consume_processor", 4_000_000, 800_000),
         ),
-        backlog="messaging.fill",
+        backlog="messages",
     ),
     Section(
         "persisting",
@@ -142,7 +141,7 @@ SECTIONS = (
                 go_program=_GO_PERSISTER,
             ),
         ),
-        backlog="storage.fill_metrics",
+        backlog="metrics",
         stores=True,
         repeats=3,
     ),
@@ -153,18 +152,7 @@ SECTIONS = (
             Case("aggregate-bare", "from_json and one aggregation", "pipeline.aggregating", *_SPARK, threads=2),
             Case("aggregate-5", "aggregate, 5 specifications", "pipeline.aggregating", *_SPARK, threads=2),
         ),
-        backlog="storage.fill_metrics",
-        stores=True,
-        repeats=3,
-        quick_repeats=1,
-    ),
-    Section(
-        "notifying",
-        "Alarm changes to 100 webhooks that answer after 200 ms",
-        (
-            Case("notify-bare", "4 processes, one request at a time", "notifications.notifying", 400, 200),
-            Case("notify", "the notification service", "notifications.notifying", 4_000, 1_000),
-        ),
+        backlog="metrics",
         stores=True,
         repeats=3,
         quick_repeats=1,
@@ -173,7 +161,6 @@ SECTIONS = (
 
 REQUIRED = (
     Required("send", 0.5, "send-bare"),
-    Required("send", 8, "send-arroyo"),
     Required("send-confluent", 0.3, "send-bare"),
     Required("publish", 1, "publish-old"),
     Required("publish", 1, "publish-bare"),
@@ -190,5 +177,4 @@ REQUIRED = (
     Required("persist", 0.8, "persist-go", goal=True),
     Required("persist", 1, "persist-go-conflict", goal=True),
     Required("aggregate-5", 1, "aggregate-bare"),
-    Required("notify", 8, "notify-bare"),
 )

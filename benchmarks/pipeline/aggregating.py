@@ -32,7 +32,7 @@ from monasca_common.pipeline.specification.reader import JsonRows, read
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAMES = ("total_used_mb", "space_used_perc", "inode_used_perc", "read_req_sec", "write_req_sec")
+_NAMES = ("total_used_mb", "space_used_perc", "inode_used_perc", "read_req_sec", "write_req_sec")
 _ENVELOPE = (
     "metric struct<name:string,dimensions:map<string,string>,timestamp:double,value:double>,"
     "meta struct<tenantId:string,region:string>,creation_time double"
@@ -50,18 +50,13 @@ def run(job: Job) -> Figures:
         spark.stop()
 
 
-def specification_rows() -> tuple[list[str], list[str]]:
-    """One specification for each name, by host and tenant: the rows of pre-transforms and of transforms."""
+def _specifications() -> Specifications:
+    """One for each name, by host and tenant."""
     pre_transforms = [
         json.dumps({"event_type": f"disk.{name}", "metric_id_list": [name], "required_raw_fields_list": []})
-        for name in NAMES
+        for name in _NAMES
     ]
-    transforms = [json.dumps(_transform(name, f"{name}_agg")) for name in NAMES]
-    return pre_transforms, transforms
-
-
-def _specifications() -> Specifications:
-    pre_transforms, transforms = specification_rows()
+    transforms = [json.dumps(_transform(name, f"{name}_agg")) for name in _NAMES]
     return read(JsonRows("pre_transforms", pre_transforms), JsonRows("transforms", transforms))
 
 
