@@ -74,13 +74,8 @@ class ReadConnections:
 
     def run(self, work: Callable[[sa.Connection, Deadline], T]) -> T:
         """Call ``work``; repeat it on another connection if the one from the pool was closed meanwhile."""
-        deadline = Deadline(self._settings.read_timeout_seconds)
-        try:
-            return self._attempt(work, deadline)
-        except ConnectionDied:
-            if not deadline.left():
-                raise
-            return self._attempt(work, deadline)
+        with contextlib.closing(self.stream(lambda *arguments: iter((work(*arguments),)))) as results:
+            return next(results)
 
     def stream(self, work: Callable[[sa.Connection, Deadline], Iterator[T]]) -> Generator[T]:
         """What ``work`` yields, which reads by `in_steps`. It has a connection until it is exhausted or closed.
@@ -106,10 +101,6 @@ class ReadConnections:
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()
-
-    def _attempt(self, work: Callable[[sa.Connection, Deadline], T], deadline: Deadline) -> T:
-        with self._connected(deadline) as connection:
-            return work(connection, deadline)
 
     def _streamed(self, work: Callable[[sa.Connection, Deadline], Iterator[T]], deadline: Deadline) -> Generator[T]:
         with self._connected(deadline) as connection:

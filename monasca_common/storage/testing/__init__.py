@@ -9,7 +9,6 @@ where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.database`
 does not declare what its database cannot do: the tests that need it still run, and must fail.
 """
 
-from monasca_common.storage.testing.accounting import AccountingContract
 from monasca_common.storage.testing.database import Database, FixedClock, SqlDatabase, needs
 from monasca_common.storage.testing.fencing import FenceContract
 from monasca_common.storage.testing.keys import KeyContract
@@ -19,7 +18,6 @@ from monasca_common.storage.testing.resetting import ResetContract
 from monasca_common.storage.testing.writing import WriteContract
 
 __all__ = [
-    "AccountingContract",
     "Database",
     "FenceContract",
     "FixedClock",

@@ -74,11 +74,26 @@ class FenceContract(Scenario):
         self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [measurement(3)], 20))
 
     @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_claim_without_rows_moves_the_offset(self) -> None:
+    def test_a_claim_without_rows_moves_the_offset_and_never_back(self) -> None:
         writer = self.database.writer()
-        for start, end in ((3, 3), (3, 10), (10, 10), (5, 8)):
+        other = TopicPartition(TOPIC, 1)
+        for start, end, expected in ((3, 3, 3), (3, 10, 10), (10, 10, 10), (5, 8, 10), (8, 12, 12)):
             self.assertEqual(Written(), writer.write(claim(start, end), Rows(Kind.METRICS, [], [])))
-            self.assertEqual(max(3, end) if end != 8 else 10, self.next_offset(writer))
+            writer.accounted(claim(start, end, partition=1))
+            stored = writer.next_offsets(GROUP, {PARTITION: TOPIC_ID, other: TOPIC_ID})
+            self.assertEqual({PARTITION: expected, other: expected}, stored)
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_what_is_accounted_for_is_where_reading_goes_on(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(0)])
+        writer.accounted(claim(1, 3))
+        self.assertEqual(3, self.next_offset(writer))
+        self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [measurement(3)], 3))
+        self.assertEqual([0.0, 3.0], sorted(each.value for each in self.stored(Kind.METRICS)))
+
+    def test_a_claim_that_ends_before_it_begins_is_its_callers_bug(self) -> None:
+        self.assertRaises(ValueError, self.database.writer().accounted, claim(5, 4))
 
     @needs(Capability.TRANSACTIONAL_OFFSETS)
     def test_rows_below_the_stored_offset_are_skipped_and_the_rest_stored(self) -> None:
@@ -103,8 +118,11 @@ class FenceContract(Scenario):
     def test_a_claim_beyond_the_stored_offset_is_told_where_to_read_on(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)])
-        error = self.assertRaises(RangeBeyondNext, self.write, writer, Kind.METRICS, [measurement(1)], 2)
-        self.assertEqual(1, error.next_offset)
+        for error in (
+            self.assertRaises(RangeBeyondNext, self.write, writer, Kind.METRICS, [measurement(1)], 2),
+            self.assertRaises(RangeBeyondNext, writer.accounted, claim(2, 3)),
+        ):
+            self.assertEqual(1, error.next_offset)
         self.assertEqual((1, 1), (self.next_offset(writer), len(self.stored(Kind.METRICS))))
 
     @needs(Capability.TRANSACTIONAL_OFFSETS)
@@ -116,6 +134,7 @@ class FenceContract(Scenario):
             lambda: self.write(writer, Kind.METRICS, [measurement(1)], 1, topic_id=again),
             lambda: self.next_offset(writer, again),
             lambda: writer.begin(GROUP, {PARTITION: 0}, {PARTITION: again}),
+            lambda: writer.accounted(claim(1, 2, topic_id=again)),
         )
         for call in calls:
             error = self.assertRaises(TopicMismatch, call)
@@ -135,6 +154,13 @@ class FenceContract(Scenario):
         self.write(writer, Kind.METRICS, [measurement(0)], topic_id=None)
         self.write(writer, Kind.METRICS, [measurement(1)], 1)
         self.write(writer, Kind.METRICS, [measurement(2)], 2, topic_id=None)
+        self.assertRaises(TopicMismatch, self.next_offset, writer, "second-of-its-name")
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_an_id_that_is_told_later_is_stored_when_a_partition_is_begun_again(self) -> None:
+        writer = self.database.writer()
+        writer.accounted(claim(0, 5, topic_id=None))
+        self.assertEqual({PARTITION: 5}, writer.begin(GROUP, {PARTITION: 0}, {PARTITION: TOPIC_ID}))
         self.assertRaises(TopicMismatch, self.next_offset, writer, "second-of-its-name")
 
     @needs(Capability.TRANSACTIONAL_OFFSETS)

@@ -40,11 +40,6 @@ class InfluxdbFenceTest(testing.FenceContract, InfluxdbTestCase):
 
 
 @periodic("second database; InfluxdbWriteTest is its smoke test")
-class InfluxdbAccountingTest(testing.AccountingContract, InfluxdbTestCase):
-    pass
-
-
-@periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbKeyTest(testing.KeyContract, InfluxdbTestCase):
     pass
 

@@ -37,11 +37,6 @@ class PostgresqlFenceTest(testing.FenceContract, PostgresqlTestCase):
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlFenceTest is the smoke test")
-class PostgresqlAccountingTest(testing.AccountingContract, PostgresqlTestCase):
-    pass
-
-
-@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlFenceTest is the smoke test")
 class PostgresqlKeyTest(testing.KeyContract, PostgresqlTestCase):
     pass
 

@@ -13,7 +13,6 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.connections import ReadConnections
 from monasca_common.storage.sql.reader import open_sql_reader
 from monasca_common.storage.testing import (
-    AccountingContract,
     FenceContract,
     KeyContract,
     OperationContract,
@@ -30,9 +29,6 @@ class SqliteWriteTest(WriteContract, SqliteTestCase): ...
 
 
 class SqliteFenceTest(FenceContract, SqliteTestCase): ...
-
-
-class SqliteAccountingTest(AccountingContract, SqliteTestCase): ...
 
 
 class SqliteKeyTest(KeyContract, SqliteTestCase): ...
