@@ -40,12 +40,29 @@ class AskedPosition:
     expected: int | None = None
 
 
+def _as_arrays(group: str, rows: Sequence[AskedPosition]) -> dict[str, Any]:
+    return {
+        "consumer_group": group,
+        "topics": [row.partition.topic for row in rows],
+        "partitions": [row.partition.partition for row in rows],
+        "topic_ids": [row.topic_id for row in rows],
+        "offsets": [row.next_offset for row in rows],
+        "expected": [row.expected for row in rows],
+    }
+
+
+def _as_json(group: str, rows: Sequence[AskedPosition]) -> dict[str, Any]:
+    asked = [(*row.partition, row.topic_id, row.next_offset, row.expected) for row in rows]
+    return {"consumer_group": group, "rows": json.dumps(asked)}
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The differences between the databases: how rows, which are JSON, enter a statement as the table ``asked``, and
-    how a row is locked against other transactions."""
+    """The differences between the databases: how rows enter a statement, as the table ``asked``, and how a row is
+    locked against other transactions."""
 
     asked: str
+    parameters: Callable[[str, Sequence[AskedPosition]], dict[str, Any]]
     lock: str
     of_topic: str
 
@@ -53,11 +70,14 @@ class Dialect:
 POSTGRESQL = Dialect(
     asked="""
         WITH asked AS (
-            SELECT %(consumer_group)s::text AS consumer_group, value->>0 AS topic, (value->>1)::int AS partition,
-                value->>2 AS topic_id, (value->>3)::bigint AS next, (value->>4)::bigint AS expected
-            FROM json_array_elements(%(rows)s::json)
+            SELECT %(consumer_group)s::text AS consumer_group, item.*
+            FROM unnest(
+                %(topics)s::text[], %(partitions)s::int[], %(topic_ids)s::text[], %(offsets)s::bigint[],
+                %(expected)s::bigint[]
+            ) AS item (topic, partition, topic_id, next, expected)
         )
     """,
+    parameters=_as_arrays,
     # In one order, so that two transactions that lock the same partitions wait, and do not deadlock.
     lock=" ORDER BY stored.topic, stored.partition FOR UPDATE OF stored",
     of_topic=" WHERE consumer_group = %(consumer_group)s AND topic = %(topic)s",
@@ -71,6 +91,7 @@ SQLITE = Dialect(
             FROM json_each(:rows)
         )
     """,
+    parameters=_as_json,
     lock="",  # a writing transaction locks the whole file from its begin
     of_topic=" WHERE consumer_group = :consumer_group AND topic = :topic",
 )
@@ -222,8 +243,7 @@ class StoredPositions:
         return _by_partition(self._run(statement + suffix, group, rows)) if rows else {}
 
     def _run(self, statement: str, group: str, rows: Sequence[AskedPosition]) -> Result:
-        asked = [(*row.partition, row.topic_id, row.next_offset, row.expected) for row in rows]
-        return self._execute(self._dialect.asked + statement, {"consumer_group": group, "rows": json.dumps(asked)})
+        return self._execute(self._dialect.asked + statement, self._dialect.parameters(group, rows))
 
 
 def _by_partition(result: Result) -> dict[TopicPartition, StoredNext]:
