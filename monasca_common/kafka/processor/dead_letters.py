@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -54,18 +54,25 @@ _WORD = re.compile(r"\w{3,}")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Send what cannot be handled to ``topic``, within a limit.
+    """Send what cannot be handled to ``topic``, within limits.
 
     ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or without one the origin's name with ``.dlq``.
     ``max_consecutive``: how many in a row are taken, per partition; the next one ends the loop.
+    ``max_ratio``: at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
     """
 
     topic: str | None = None
     max_consecutive: int | None = None
+    max_ratio: float | None = None
+    window: int = 1000
 
     def __post_init__(self) -> None:
         if self.max_consecutive is not None and self.max_consecutive < 0:
             raise ConfigurationError(f"DeadLetters(max_consecutive={self.max_consecutive}): it must be 0 or more")
+        if self.max_ratio is not None and not 0 <= self.max_ratio <= 1:
+            raise ConfigurationError(f"DeadLetters(max_ratio={self.max_ratio}): it must be a share, from 0 to 1")
+        if self.window < 1:
+            raise ConfigurationError(f"DeadLetters(window={self.window}): it must be at least 1 message")
 
     def topic_for(self, origin: str, configured: str | None = None) -> str:
         return self.topic or configured or f"{origin}.dlq"
@@ -83,7 +90,7 @@ class Failure:
 
 @dataclass(slots=True)
 class DeadLetterPublisher:
-    """Publishes the dead letters of one processor. Its handler threads use it. ``count`` checks the limit."""
+    """Publishes the dead letters of one processor. Its handler threads use it. ``count`` checks the limits."""
 
     policy: DeadLetters
     settings: ConsumerSettings
@@ -215,25 +222,29 @@ def _class_name(error: Exception) -> str:
 
 
 class DeadLetterCount:
-    """How many messages in a row became dead letters, against the limit of a `DeadLetters`. Thread-safe."""
+    """How many went to the dead letters lately, against the limits of a `DeadLetters`. Thread-safe."""
 
-    def __init__(self, policy: DeadLetters) -> None:
-        self._most = policy.max_consecutive
+    def __init__(self, limits: DeadLetters) -> None:
+        self._limits = limits
         self._lock = threading.Lock()
+        self._seen = 0
+        self._recent: deque[int] = deque()  # positions among everything seen, of the dead letters in the window
         self._in_a_row: Counter[TopicPartition] = Counter()
 
     def passed(self, partition: TopicPartition, count: int) -> None:
         """``count`` messages of the partition were handled."""
-        if count:
-            with self._lock:
-                self._in_a_row[partition] = 0
+        if not count:
+            return
+        with self._lock:
+            self._seen += count
+            self._in_a_row[partition] = 0
 
     def admit_some(
         self, partition: TopicPartition, errors: Mapping[int, Exception], total: int
     ) -> tuple[list[int], DeadLetterLimit | None]:
         """`admit` those of ``total`` messages that have an error, by position, and count the others as passed.
 
-        Returns the positions that the limit lets through and, if it was crossed after these, its error.
+        Returns the positions that the limits let through and, if one was crossed after these, that limit.
         """
         admitted: list[int] = []
         following = 0
@@ -250,15 +261,24 @@ class DeadLetterCount:
 
     def admit(self, partition: TopicPartition, error: Exception) -> None:
         """Count one more dead letter, or raise `DeadLetterLimit`: then it must be neither sent nor committed."""
+        limits = self._limits
         with self._lock:
-            in_a_row = self._in_a_row[partition] + 1
-            if self._most is None or in_a_row <= self._most:
+            position = self._seen + 1
+            while self._recent and self._recent[0] <= position - limits.window:
+                self._recent.popleft()
+            in_a_row, recent = self._in_a_row[partition] + 1, len(self._recent) + 1
+            if limits.max_consecutive is not None and in_a_row > limits.max_consecutive:
+                broken = f"{in_a_row} messages in a row (max_consecutive={limits.max_consecutive})"
+            elif limits.max_ratio is not None and recent > limits.max_ratio * limits.window:
+                broken = f"{recent} of the last {limits.window} messages (max_ratio={limits.max_ratio})"
+            else:
+                self._seen = position
+                self._recent.append(position)
                 self._in_a_row[partition] = in_a_row
                 return
         raise DeadLetterLimit(
-            f"{in_a_row} messages in a row of {partition.topic}/{partition.partition} could not be handled "
-            f"(max_consecutive={self._most}): the last one stays uncommitted; repair the handler or the input and "
-            "start again, or raise the limit"
+            f"{broken} could not be handled, the last one from {partition.topic}/{partition.partition}: it stays "
+            "uncommitted; repair the handler or the input and start again, or raise the limit"
         ) from error
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:

@@ -100,14 +100,23 @@ class LimitTest(base.BaseTestCase):
         count.admit(TP, FAILURE.error)
         count.admit(TopicPartition("t", 2), FAILURE.error)
 
+    def test_the_ratio_is_of_the_last_window_of_messages(self):
+        count = self.count(max_ratio=0.2, window=10)
+        for _ in range(6):
+            count.admit(TP, FAILURE.error)
+            count.passed(TP, 4)
+        count.admit(TP, FAILURE.error)
+        self.assertRaises(DeadLetterLimit, count.admit, TP, FAILURE.error)
+
     def test_of_some_errors_those_before_the_limit_are_let_through(self):
         errors = dict.fromkeys((1, 2, 3), FAILURE.error)
         admitted, limit = self.count(max_consecutive=2).admit_some(TP, errors, 5)
         self.assertEqual([1, 2], admitted)
         self.assertIs(FAILURE.error, limit.__cause__)
 
-    def test_a_limit_out_of_bounds_is_refused(self):
-        self.assertRaises(ConfigurationError, dl.DeadLetters, max_consecutive=-1)
+    def test_limits_out_of_bounds_are_refused(self):
+        for limits in ({"max_consecutive": -1}, {"max_ratio": 1.5}, {"window": 0}):
+            self.assertRaises(ConfigurationError, dl.DeadLetters, **limits)
 
 
 class ProcessingTest(ProcessorCase):
