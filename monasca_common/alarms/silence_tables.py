@@ -17,7 +17,7 @@ from monasca_common.storage.sql import tables
 MOST_OF_A_TENANT = 1000  # that have not ended: each change of an alarm is compared with all of them
 
 _WHAT = "silence"
-_SILENCE, _HELD = tables.silence, tables.notification_held
+_SILENCE, _HELD = tables.silence, tables.notification_deferred
 _NAMES = ("id", "tenant", "dimensions", "from_ms", "until_ms", "author", "comment", "created_ms")
 _SELECT = sa.select(*(_SILENCE.c[name] for name in _NAMES))
 _SORTED_BY = {

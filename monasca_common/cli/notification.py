@@ -68,7 +68,7 @@ class NotificationTest(MonascaCommand):
         """Exit status: 0 when the receiver has taken it; 1, and a line that says why, when not; 2: usage."""
         from monasca_common.alarms.errors import AlarmsError
         from monasca_common.notification.errors import NotificationError
-        from monasca_common.notification.notice import notice_of
+        from monasca_common.notification.notification import notification_of
         from monasca_common.notification.notifiers.plugins import Notifiers
         from monasca_common.storage.errors import StorageError
 
@@ -79,13 +79,13 @@ class NotificationTest(MonascaCommand):
         try:
             conf = configuration.read(parsed_args)
             type_, address = _where(conf, parsed_args)
-            notice = replace(notice_of(_test_change(), _METHOD), method_id=parsed_args.method or "")
-            answer = Notifiers(conf).load(type_).send(notice, address)
+            notification = replace(notification_of(_test_change(), _METHOD), method_id=parsed_args.method or "")
+            answer = Notifiers(conf).load(type_).send(notification, address)
         except NotificationError as error:
             return self.complain(error.for_operators)
         except (AlarmsError, StorageError, ConfigurationError, cfg.Error) as error:
             return self.complain(str(error))
-        self.print(f"sent: {notice.id}" + (f" ({answer})" if answer else ""))
+        self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))
         return 0
 
 

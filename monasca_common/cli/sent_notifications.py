@@ -150,29 +150,29 @@ class NotificationResend(_LedgerCommand):
         from monasca_common.alarms.notification_methods import NotificationMethods
         from monasca_common.alarms.sent_notifications import SentNotifications
         from monasca_common.notification.errors import NotificationError
-        from monasca_common.notification.ledger import FAILED, SENT, NoticeLedger
-        from monasca_common.notification.notice import Notice
+        from monasca_common.notification.ledger import FAILED, SENT, Ledger
+        from monasca_common.notification.notification import Notification
         from monasca_common.notification.notifiers.plugins import Notifiers
 
-        stored, ledger = SentNotifications(database, keys), NoticeLedger(database)
+        stored, ledger = SentNotifications(database, keys), Ledger(database)
         before, changes = stored.get(None, parsed_args.id), stored.changes(parsed_args.id)
         if not changes:
             return self.complain("an older program recorded it, without what it said: it cannot be sent again")
         method = NotificationMethods(database, keys).get(before.tenant, before.method_id)
         notifier = Notifiers(conf).load(method.type)
-        notice = Notice(before.id, changes[0], tuple(changes[1:]), method.id)
-        if not ledger.resend(notice.id, _now_ms(), also_under_way=parsed_args.force):
+        notification = Notification(before.id, changes[0], tuple(changes[1:]), method.id)
+        if not ledger.resend(notification.id, _now_ms(), also_under_way=parsed_args.force):
             return self.complain("an attempt is under way: wait for its end, or use --force if its process is gone")
         try:
-            answer = notifier.send(notice, method.address)
+            answer = notifier.send(notification, method.address)
         except Exception as error:
             if not isinstance(error, NotificationError):
                 error = NotificationError(f"{method.type}: {type(error).__name__}")
-            ledger.finish(notice, FAILED, _now_ms(), str(error))
-            ledger.restore(notice.id, before.state)
+            ledger.finish(notification, FAILED, _now_ms(), str(error))
+            ledger.restore(notification.id, before.state)
             return self.complain(error.for_operators)
-        ledger.finish(notice, SENT, _now_ms(), answer)
-        self.print(f"sent: {notice.id}" + (f" ({answer})" if answer else ""))
+        ledger.finish(notification, SENT, _now_ms(), answer)
+        self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))
         return 0
 
 

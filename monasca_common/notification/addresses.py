@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendPostponed
-from monasca_common.notification.shared_slots import SharedSlots
+from monasca_common.notification.slots import TenantSlots
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -152,7 +152,7 @@ class Resolver:
 
     def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
         self._lookup = lookup
-        self._slots = SharedSlots(_MOST_LOOKUPS)
+        self._slots = TenantSlots(_MOST_LOOKUPS)
 
     def addresses(self, where: Endpoint, rules: AddressRules, seconds: float, tenant: str = "") -> list[IpAddress]:
         """Return each address of the host, once, in the resolver's order.
@@ -199,7 +199,8 @@ def _literal(host: str) -> list[IpAddress]:
 
 
 def refusal(what: str, address: str) -> AddressRefused:
-    """``what`` leads to an address where nothing may be sent. Which one it is tells of a network that is not public."""
+    """``what`` leads to an address where nothing may be sent. The address is in ``detail``: it reveals a network
+    that is not public."""
     return AddressRefused(
         f"{what} leads where notifications may not go: use a public address, or have the operator add its network to "
         "allowed_networks in the notifier's group",

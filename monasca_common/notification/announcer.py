@@ -20,6 +20,7 @@ from monasca_common.kafka import MessagingError, Record
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.notification.ledger import NOTIFICATION
+from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.restarts import PublishingLoop
 from monasca_common.storage.errors import StorageError
 
@@ -36,10 +37,12 @@ _LOOK_SECONDS = 30.0
 class NotificationAnnouncer(PublishingLoop):
     """`add` is for any thread; `run` for one of its own. What is left after `stop` is in the outbox."""
 
+    name = "announcer"
     expected = (MessagingError, StorageError)
 
     def __init__(self, database: AlarmsDatabase, producer: ProducerSettings, topic: str, clock: Clock) -> None:
         super().__init__("announcing notifications", producer, clock)
+        self.health = LoopHealth(self.name, clock, trouble="")
         self._database = database
         self._topic = topic
         self._due: deque[Unpublished] = deque(maxlen=_MOST_REMEMBERED)
@@ -54,7 +57,11 @@ class NotificationAnnouncer(PublishingLoop):
         super().stop()
         self._wake.set()
 
+    def failed(self, error: Exception) -> None:
+        self.health.failed(error)
+
     def publish_due(self, producer: KafkaProducer) -> float:
+        self.health.turned()
         self._wake.wait(_LOOK_SECONDS)
         self._wake.clear()
         own = [self._due.popleft() for _ in range(min(len(self._due), _MOST_AT_ONCE))]
@@ -67,6 +74,7 @@ class NotificationAnnouncer(PublishingLoop):
                     return 0.0
         if self._due:
             self._wake.set()
+        self.health.works()
         return 0.0
 
     def _publish(self, producer: KafkaProducer, rows: Sequence[Unpublished]) -> bool:

@@ -19,8 +19,8 @@ _MOST_REASON = 500  # characters
 
 
 def storable(reason: str) -> str:
-    """As it is recorded and published: what a receiver or a notifier of another package says may hold signs that
-    neither a database nor JSON takes."""
+    """Return the reason as it is recorded and published: texts of receivers and of other packages' notifiers may hold
+    characters that neither a database nor JSON accepts."""
     return reason[:_MOST_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
@@ -33,7 +33,7 @@ class NotificationError(Exception):
 
     @property
     def for_operators(self) -> str:
-        """For a log, whose file takes no more signs than a database."""
+        """The text for a log, whose file accepts the same characters as a database."""
         return storable(f"{self} ({self.detail})" if self.detail else str(self))
 
 

@@ -8,8 +8,8 @@ published before that. So a message is committed only when nothing of it can be 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -22,44 +22,41 @@ from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka import Message, Output, Poison, RetryLater
 from monasca_common.kafka.clock import Clock
 from monasca_common.models.errors import InvalidEnvelope
-from monasca_common.notification import calm
-from monasca_common.notification.calm import ChangeFacts
-from monasca_common.notification.delivery import NoticeDelivery
-from monasca_common.notification.notice import Notice, notice_of
-from monasca_common.notification.planning import NoticePlanner
-from monasca_common.notification.retries import Retry
-from monasca_common.notification.shared_slots import SharedSlots
-from monasca_common.notification.waiting import WaitingRetries
+from monasca_common.notification.delivery import NotificationDelivery
+from monasca_common.notification.notification import Notification, notification_of
+from monasca_common.notification.pipeline import Pipeline
+from monasca_common.notification.retries import FIRST, Retry
+from monasca_common.notification.slots import TenantSlots
+from monasca_common.notification.stages import Facts
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 T = TypeVar("T")
 
-_FIRST = 1
-_SOON_SECONDS = 2.0  # what is due so soon waits in memory
-_MOST_AT_ONCE = 16  # methods of one change
+_SOON_SECONDS = 2.0  # a retry that is due within this time waits in memory
 
 
 class ChangesHandler:
-    """Tells the methods of the definition and the new state, at once, so that none waits for a slower one.
+    """Notifies the methods of the definition and the new state concurrently, so that none waits for a slower one.
 
-    ``threads``: how many call it, and how many further ones it starts at most.
+    ``threads``: how many call it. ``executor``: for further methods of a change.
     """
 
     def __init__(
         self,
         methods: NotificationMethods,
-        planner: NoticePlanner,
-        delivery: NoticeDelivery,
+        pipeline: Pipeline,
+        delivery: NotificationDelivery,
         clock: Clock,
         *,
         retry_topic: str,
         ttl_seconds: float,
         threads: int,
+        executor: Executor,
     ) -> None:
-        self._threads = SharedSlots(threads)
-        self._helpers = threading.BoundedSemaphore(threads)
+        self._threads = TenantSlots(threads)
+        self._executor = executor
         self._methods = methods
-        self._planner = planner
+        self._pipeline = pipeline
         self._delivery = delivery
         self._clock = clock
         self._retry_topic = retry_topic
@@ -70,93 +67,89 @@ class ChangesHandler:
         if not change.actions_enabled:
             return []
         if self._clock.time_ms() - change.time_ms > self._ttl_ms:
-            self._delivery.skip("too old")
+            self._delivery.count("too old")
             return []
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
-            facts = self._planner.facts(change, [each.id for each in methods]) if methods else []
-            works = [partial(self._tell, change, *each) for each in zip(methods, facts, strict=True)]
-            retries = _at_once(works, self._helpers)
+            facts = self._pipeline.facts(change, [method.id for method in methods]) if methods else []
+            calls = [partial(self._notify, change, *each) for each in zip(methods, facts, strict=True)]
+            retries = _concurrently(calls, self._executor)
             return [Output(self._retry_topic, retry.record()) for retry in retries if retry is not None]
 
-    def _tell(self, change: AlarmChange, method: NotificationMethod, facts: ChangeFacts) -> Retry | None:
-        notice = notice_of(change, method.id)
-        if self._planner.withholds(notice, method, facts):
+    def _notify(self, change: AlarmChange, method: NotificationMethod, facts: Facts) -> Retry | None:
+        notification = notification_of(change, method.id)
+        if self._pipeline.defers(notification, method, facts):
             return None
-        return self._delivery.attempt(notice, method, _FIRST, self._threads)
+        return self._delivery.attempt(notification, method, FIRST, self._threads)
 
 
 class RetriesHandler:
     """Makes each attempt when it is due; after the last one the notification is a dead letter.
 
     A change is not sent if a later one of its alarm goes to the same method, unless ``keeps_superseded``.
-
-    ``ttl_seconds``: how long after a change an address may wait for its key. ``max_late_seconds``: a first attempt that
-    comes later than that is left out, as there is a newer one.
+    ``ttl_seconds``: how long a notification may wait without an attempt.
     """
 
     def __init__(
         self,
         methods: NotificationMethods,
-        waiting: WaitingRetries,
-        planner: NoticePlanner,
-        delivery: NoticeDelivery,
+        pipeline: Pipeline,
+        delivery: NotificationDelivery,
         clock: Clock,
         *,
         retry_topic: str,
         max_attempts: int,
         ttl_seconds: float,
         threads: int,
-        max_late_seconds: float | None = None,
         keeps_superseded: bool = False,
     ) -> None:
-        self._threads = SharedSlots(threads)
+        self._threads = TenantSlots(threads)
         self._methods = methods
-        self._waiting = waiting
-        self._planner = planner
-        self._held = planner.held
+        self._pipeline = pipeline
+        self._deferred = pipeline.deferred
         self._delivery = delivery
         self._clock = clock
         self._retry_topic = retry_topic
         self._max_attempts = max_attempts
         self._ttl_ms = ttl_seconds * 1000
-        self._max_late_seconds = max_late_seconds
         self._keeps_superseded = keeps_superseded
 
     def __call__(self, message: Message) -> list[Output]:
         retry = _read(Retry.read, message)
-        left_seconds = (retry.not_before_ms - self._clock.time_ms()) / 1000
+        now_ms = self._clock.time_ms()
+        left_seconds = (retry.not_before_ms - now_ms) / 1000
         if 0 < left_seconds <= _SOON_SECONDS:
             raise RetryLater(after=left_seconds)
-        if self._max_late_seconds is not None and retry.attempt == _FIRST and -left_seconds > self._max_late_seconds:
-            self._delivery.skip("too late")
+        if retry.expires_ms and retry.attempt == FIRST and now_ms > retry.expires_ms:
+            self._delivery.count("too late")
             return []
         with _translated():
             if left_seconds > 0:
-                self._waiting.park(retry, message.value or b"")
+                self._deferred.schedule(retry, message.value or b"", now_ms)
                 return []
             following = self._attempt(retry)
         return [] if following is None else [Output(self._retry_topic, following.record())]
 
     def _attempt(self, retry: Retry) -> Retry | None:
-        """The attempt after this one. Raises `StorageError`, `Poison`."""
-        notice: Notice | None = retry.notice if retry.members == 1 else self._held.message(retry.notice.id)
-        if notice is None:
-            return None  # a group that was finished before a crash
-        notice = self._standing(retry, notice)
-        if notice is None:
+        """Return the attempt after this one. Raises `StorageError`, `Poison`."""
+        notification: Notification | None = retry.notification
+        if retry.members > 1:
+            notification = self._deferred.message(retry.notification.id)  # none: it was finished before a crash
+        if notification is not None:
+            notification = self._without_superseded(retry, notification)
+        if notification is None:
             return None
         if retry.attempt > self._max_attempts:
-            self._give_up(retry, notice, retry.reason)
+            self._give_up(retry, notification, retry.reason)
             raise Poison(retry.reason)
         try:
-            method = self._methods.told(notice.change.tenant, retry.method_id)
+            method = self._methods.told(notification.change.tenant, retry.method_id)
         except UnknownId:
-            self._give_up(retry, notice, "the method was deleted")
+            self._give_up(retry, notification, "the method was deleted")
             return None
-        standing = partial(self._standing, retry)
+        again = partial(self._without_superseded, retry)
         following = self._delivery.attempt(
-            notice, method, retry.attempt, self._threads, released=True, standing=standing
+            notification, method, retry.attempt, self._threads, released=True, before=again
         )
         if following is None:
             self._finish(retry)
@@ -166,77 +159,66 @@ class RetriesHandler:
             return following
         since_ms = retry.waits_since_ms or following.waits_since_ms
         if self._clock.time_ms() - since_ms > self._ttl_ms:
-            self._give_up(retry, notice, following.reason)
+            self._give_up(retry, notification, following.reason)
             raise Poison(following.reason)
         return replace(following, waits_since_ms=since_ms)
 
-    def _standing(self, retry: Retry, notice: Notice) -> Notice | None:
-        """The notice without its superseded changes, which are recorded; ``None``: none is left."""
+    def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
+        """Return the notification without its superseded changes, which are recorded; ``None``: none is left."""
         if self._keeps_superseded:
-            return notice
-        superseded = [each for each in notice.changes if self._is_superseded(each, retry.method_id)]
-        standing = [each for each in notice.changes if each not in superseded]
-        if not standing:
-            self._delivery.supersede(notice, retry.method_id)
+            return notification
+        superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
+        left = [each for each in notification.changes if each not in superseded]
+        if not left:
+            self._delivery.supersede(notification, retry.method_id)
             self._finish(retry)
             return None
         if superseded:
-            ids = [notice_of(each, retry.method_id).id for each in superseded]
-            self._held.supersede(notice.id, ids, self._clock.time_ms())
-        return Notice(notice.id, standing[0], tuple(standing[1:]))
+            ids = [notification_of(each, retry.method_id).id for each in superseded]
+            self._deferred.supersede(notification.id, ids, self._clock.time_ms())
+        return Notification(notification.id, left[0], tuple(left[1:]))
 
     def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:
-        """Whether the alarm is in another state since, which the method is notified of."""
-        current = self._planner.current(change)
-        if current is None or not current.actions_enabled or calm.stands(current, change):
+        """Return whether the alarm has left the state, and the method is notified of its present one."""
+        alarm = self._pipeline.current(change)
+        if alarm is None or not alarm.actions_enabled or alarm.is_result_of(change):
             return False
-        methods = self._methods.notified(change.tenant, change.definition_id, current.state)
-        return any(each.id == method_id for each in methods)
+        methods = self._methods.notified(change.tenant, change.definition_id, alarm.state)
+        return any(method.id == method_id for method in methods)
 
     def _finish(self, retry: Retry) -> None:
         if retry.members > 1:
-            self._held.finish(retry.notice.id, self._clock.time_ms())
+            self._deferred.finish(retry.notification.id, self._clock.time_ms())
 
-    def _give_up(self, retry: Retry, notice: Notice, reason: str) -> None:
-        self._delivery.give_up(notice, retry.method_id, reason)
+    def _give_up(self, retry: Retry, notification: Notification, reason: str) -> None:
+        self._delivery.give_up(notification, retry.method_id, reason)
         if retry.members > 1:
-            self._held.give_up_all(notice.id, self._clock.time_ms(), f"in the message {notice.id}: {reason}")
+            now_ms = self._clock.time_ms()
+            self._deferred.give_up_all(notification.id, now_ms, f"in the message {notification.id}: {reason}")
 
 
-def _at_once(works: Sequence[Callable[[], T]], helpers: threading.Semaphore) -> list[T]:
-    """The results, in order. Raises what one of them raised, once all are over.
+def _concurrently(calls: Sequence[Callable[[], T]], executor: Executor) -> list[T]:
+    """Return the results, in order. Raises the first error, once all calls are over.
 
-    ``helpers``: one for each further thread; where there are none left, this one does all of it.
+    The caller's thread makes the first call, and then those that the executor has not begun.
     """
-    results: dict[int, T] = {}
-    errors: list[Exception] = []
-    numbers = iter(range(len(works)))  # each thread takes the next one
+    begun = [executor.submit(_outcome, call) for call in calls[1:]]
+    outcomes = [_outcome(call) for call in calls[:1]]
+    for call, future in zip(calls[1:], begun, strict=True):
+        outcomes.append(_outcome(call) if future.cancel() else future.result())
+    results = []
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+        results.append(outcome)
+    return results
 
-    def run() -> None:
-        for number in numbers:
-            try:
-                results[number] = works[number]()
-            except Exception as error:
-                errors.append(error)
 
-    def help_out() -> None:
-        try:
-            run()
-        finally:
-            helpers.release()
-
-    threads = []
-    for _ in range(min(len(works), _MOST_AT_ONCE) - 1):
-        if not helpers.acquire(blocking=False):
-            break
-        threads.append(threading.Thread(target=help_out, daemon=True))
-        threads[-1].start()
-    run()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [results[number] for number in range(len(works))]
+def _outcome(call: Callable[[], T]) -> T | Exception:
+    try:
+        return call()
+    except Exception as error:
+        return error
 
 
 def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
@@ -248,8 +230,9 @@ def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """While the database is unavailable, messages wait; so they do after another process wrote the same row. What it
-    refuses is a dead letter. Other errors of it stop the member: they concern every message, and do not pass."""
+    """Translate errors of the database. While it is unavailable, or after another process wrote the same row, messages
+    wait. A message whose values it refuses is a dead letter. Other errors end the member, because they concern every
+    message."""
     try:
         yield
     except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:

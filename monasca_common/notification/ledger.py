@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: a row says *sending* before an attempt and *sent* after it, so a crash hides at most the one between."""
+"""The ledger: a row is *sending* before an attempt and *sent* after it, so a crash hides at most one attempt."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.outbox import Unpublished
 from monasca_common.models import json_text
-from monasca_common.notification.calm import HELD, INHIBITED, OK, SILENCED
 from monasca_common.notification.errors import storable
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.notification import Notification
+from monasca_common.notification.stages import HELD, INHIBITED, OK, SILENCED
 from monasca_common.storage.sql import tables
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
@@ -29,7 +29,7 @@ _WITHHELD = (SILENCED, INHIBITED)
 _MOST_FAILURES = 50
 NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
 ROWS_A_PORTION = 1000
-# Made once, because making a statement takes longer than the database takes for it.
+# Built once, because building a statement takes longer than the database takes for it.
 _OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
 _FIND = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.attempts).where(_OWN).with_for_update()
 _INSERT = {
@@ -45,7 +45,7 @@ _END = (
 
 
 class NextStep(enum.Enum):
-    """What to do about an attempt."""
+    """What follows from the ledger for an attempt."""
 
     SEND = "send it"
     REPEAT = "send it, although an attempt with an unknown outcome was made before"
@@ -53,78 +53,83 @@ class NextStep(enum.Enum):
     NOTHING = "it is done, or a later attempt is under way"
 
 
-class NoticeLedger:
+class Ledger:
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
 
-    def begin(self, notice: Notice, method_id: str, attempt: int, now_ms: int, *, released: bool = False) -> NextStep:
-        """``released``: it was withheld, and is not any more. Raises `StorageError`; so do the others."""
-        made = new_row(notice, method_id, now_ms, state=SENDING, attempts=attempt)
+    def begin(
+        self, notification: Notification, method_id: str, attempt: int, now_ms: int, *, released: bool = False
+    ) -> NextStep:
+        """Record an attempt. ``released``: it was deferred before. Raises `StorageError`; so do the others."""
+        made = new_row(notification, method_id, now_ms, state=SENDING, attempts=attempt)
 
         def work(connection: sa.Connection) -> NextStep:
             if connection.execute(_INSERT[connection.dialect.name], made).one_or_none() is not None:
                 return NextStep.SEND
-            row = connection.execute(_FIND, {"own_id": notice.id}).one()
+            row = connection.execute(_FIND, {"own_id": notification.id}).one()
             step = _step(row, attempt, released=released)
             if step in (NextStep.SEND, NextStep.REPEAT):
                 repeats = _NOTIFICATION.c.repeats + int(step is NextStep.REPEAT)
                 values = {"state": SENDING, "reason": None, "attempts": attempt, "repeats": repeats, "updated": now_ms}
-                connection.execute(_NOTIFICATION.update().where(_of(notice.id)).values(values))
+                connection.execute(_NOTIFICATION.update().where(_of(notification.id)).values(values))
             return step
 
         return self._database.write(work)
 
-    def finish(self, notice: Notice, state: str, now_ms: int, reason: str | None = None) -> Unpublished | None:
-        """``state``: `FAILED` or one of `ENDED`. ``reason``: what the receiver answered, or why it was not sent.
+    def finish(
+        self, notification: Notification, state: str, now_ms: int, reason: str | None = None
+    ) -> Unpublished | None:
+        """Record the outcome, and return what is in the outbox since then.
 
-        Returns what is in the outbox since then: whoever is told of sent notifications is told of those that are given
-        up too.
+        ``state``: `FAILED` or one of `ENDED`. ``reason``: the receiver's answer, or why it was not sent.
         """
-        return self._database.write(lambda connection: _finish(connection, notice, state, now_ms, reason))
+        return self._database.write(lambda connection: _finish(connection, notification, state, now_ms, reason))
 
-    def end(self, notice: Notice, method_id: str, state: str, now_ms: int, reason: str) -> Unpublished | None:
-        """Record that there will be no further attempt. ``None``: it had ended before, and stays as it was."""
-        made = new_row(notice, method_id, now_ms, state=FAILED, attempts=0)
+    def end(
+        self, notification: Notification, method_id: str, state: str, now_ms: int, reason: str
+    ) -> Unpublished | None:
+        """Record that no further attempt follows. ``None``: it had ended before, and stays as it was."""
+        made = new_row(notification, method_id, now_ms, state=FAILED, attempts=0)
 
         def work(connection: sa.Connection) -> Unpublished | None:
             connection.execute(_INSERT[connection.dialect.name], made)
-            if connection.execute(_FIND, {"own_id": notice.id}).one().state in ENDED:
+            if connection.execute(_FIND, {"own_id": notification.id}).one().state in ENDED:
                 return None
-            return _finish(connection, notice, state, now_ms, reason)
+            return _finish(connection, notification, state, now_ms, reason)
 
         return self._database.write(work)
 
-    def resend(self, notice_id: str, now_ms: int, *, also_under_way: bool = False) -> bool:
-        """Begin another attempt at whatever has ended. ``False``: one is under way, or nothing has this id.
+    def resend(self, notification_id: str, now_ms: int, *, also_under_way: bool = False) -> bool:
+        """Begin another attempt after the last one ended. ``False``: one is under way, or the id is unknown.
 
-        ``also_under_way``: begin it although an attempt seems to be, because who made that one is gone.
+        ``also_under_way``: begin it although an attempt seems to be under way, because its process is gone.
         """
-        those = [_of(notice_id)] if also_under_way else [_of(notice_id), _NOTIFICATION.c.state != SENDING]
-        # What was under way is this attempt too: a retry that waits counts on from the attempts that have ended.
+        those = [_of(notification_id)] if also_under_way else [_of(notification_id), _NOTIFICATION.c.state != SENDING]
+        # The attempt that was under way counts as this one: retries continue from the number of attempts that ended.
         further = sa.case((_NOTIFICATION.c.state == SENDING, 0), else_=1)
         values = {"state": SENDING, "attempts": _NOTIFICATION.c.attempts + further, "updated": now_ms}
         statement = _NOTIFICATION.update().where(*those).values(values)
         return self._database.write(lambda connection: connection.execute(statement).rowcount) == 1
 
-    def restore(self, notice_id: str, state: str) -> None:
-        """Take an attempt back that does not count: one by hand that failed, or one that was not made."""
-        # Retries that wait count on from the attempts that there were.
+    def restore(self, notification_id: str, state: str) -> None:
+        """Take back an attempt that does not count: an operator's that failed, or one that was not made."""
+        # Retries continue from the number of attempts before it.
         values = {"state": state, "attempts": _NOTIFICATION.c.attempts - int(state == FAILED)}
-        statement = _NOTIFICATION.update().where(_of(notice_id)).values(values)
+        statement = _NOTIFICATION.update().where(_of(notification_id)).values(values)
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:
         """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``, and minutes of methods that got
         nothing since then. Returns how many rows.
 
-        Rows of withheld notifications stay until their alarm is OK, with those next to them: they say whether its end
-        is news.
+        Rows of withheld notifications stay until their alarm is OK, with those next to them: `stages.deduplication`
+        needs them.
         """
         is_active = sa.exists().where(_ALARM.c.id == _NOTIFICATION.c.alarm_id, _ALARM.c.state != OK)
         is_needed = sa.and_(is_active, sa.or_(_NOTIFICATION.c.state.in_(_WITHHELD), _is_next_to_withheld()))
         is_old = sa.and_(_NOTIFICATION.c.updated < before_ms, ~is_needed)
         portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
-        # The age is asked for twice, because an attempt may begin between the choice of a row and its removal.
+        # The age is compared twice, because an attempt may begin between the choice of a row and its removal.
         statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)
 
         def work(connection: sa.Connection) -> int:
@@ -136,7 +141,7 @@ class NoticeLedger:
 
 
 def _is_next_to_withheld() -> sa.ColumnElement[bool]:
-    """Whether no change of the alarm is between that of this row and a withheld one."""
+    """Return whether no change of the alarm is between that of this row and a withheld one."""
     withheld, between = _NOTIFICATION.alias(), _NOTIFICATION.alias()
     own_ms, withheld_ms, between_ms = _NOTIFICATION.c.alarm_time, withheld.c.alarm_time, between.c.alarm_time
     is_between = sa.or_(
@@ -149,10 +154,10 @@ def _is_next_to_withheld() -> sa.ColumnElement[bool]:
 
 
 def _finish(
-    connection: sa.Connection, notice: Notice, state: str, now_ms: int, reason: str | None
+    connection: sa.Connection, notification: Notification, state: str, now_ms: int, reason: str | None
 ) -> Unpublished | None:
     shown = reason and storable(reason)
-    values: dict[str, Any] = {"own_id": notice.id, "ended_as": state, "ended": now_ms, "answer": shown}
+    values: dict[str, Any] = {"own_id": notification.id, "ended_as": state, "ended": now_ms, "answer": shown}
     statement = _END
     if state == FAILED:
         line = json_text.write({"timestamp": now_ms, "answer": shown}).decode() + "\n"
@@ -162,24 +167,24 @@ def _finish(
     row = connection.execute(statement, values).first()
     if row is None or state == FAILED:
         return None
-    message_id = f"{notice.id}/{state}/{row.attempts}".encode()
-    value = announcement(notice, row, state=state, answer=shown, now_ms=now_ms)
-    return outbox.put(connection, NOTIFICATION, notice.change.alarm_id, message_id, value, now_ms)
+    message_id = f"{notification.id}/{state}/{row.attempts}".encode()
+    value = announcement(notification, row, state=state, answer=shown, now_ms=now_ms)
+    return outbox.put(connection, NOTIFICATION, notification.change.alarm_id, message_id, value, now_ms)
 
 
-def announcement(notice: Notice, row: Row, *, state: str, answer: str | None, now_ms: int) -> bytes:
-    """The message to the topic ``alarm-notifications``. It names the method, and not its address."""
-    change = notice.change
+def announcement(notification: Notification, row: Row, *, state: str, answer: str | None, now_ms: int) -> bytes:
+    """Return the message to the topic ``alarm-notifications``. It names the method, and not its address."""
+    change = notification.change
     return json_text.write(
         {
             "alarm-notification": {
-                "id": notice.id,
+                "id": notification.id,
                 "tenantId": change.tenant,
                 "alarmId": change.alarm_id,
                 "alarmDefinitionId": change.definition_id,
                 "newState": change.new_state,
                 "alarmTimestamp": change.time_ms,
-                "alarmIds": [each.alarm_id for each in notice.changes],
+                "alarmIds": [each.alarm_id for each in notification.changes],
                 "methodId": row.method_id,
                 "state": state,
                 "attempts": row.attempts,
@@ -201,24 +206,24 @@ def _step(row: Row, attempt: int, *, released: bool) -> NextStep:
     return NextStep.RETRY if row.attempts == attempt else NextStep.SEND
 
 
-def new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, Any]:
-    """Of a notification that has none."""
+def new_row(notification: Notification, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, Any]:
+    """Return the first row of a notification."""
     return {
-        "id": notice.id,
-        "tenant": notice.change.tenant,
-        "alarm_id": notice.change.alarm_id,
+        "id": notification.id,
+        "tenant": notification.change.tenant,
+        "alarm_id": notification.change.alarm_id,
         "method_id": method_id,
-        "new_state": notice.change.new_state,
-        "alarm_time": notice.change.time_ms,
+        "new_state": notification.change.new_state,
+        "alarm_time": notification.change.time_ms,
         "state": state,
         "attempts": attempts,
         "repeats": 0,
         "created": now_ms,
         "updated": now_ms,
-        "definition_id": notice.change.definition_id,
-        "change": zlib.compress(b"\n".join(each.message for each in notice.changes), 1),
+        "definition_id": notification.change.definition_id,
+        "change": zlib.compress(b"\n".join(each.message for each in notification.changes), 1),
     }
 
 
-def _of(notice_id: str) -> sa.ColumnElement[bool]:
-    return _NOTIFICATION.c.id == notice_id
+def _of(notification_id: str) -> sa.ColumnElement[bool]:
+    return _NOTIFICATION.c.id == notification_id

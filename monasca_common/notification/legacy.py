@@ -6,11 +6,11 @@ from __future__ import annotations
 from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 
 _DATABASE = (
-    "alarm definitions and notification methods are where [alarms] connection says, write connection = "
+    "alarm definitions and notification methods are in the database of [alarms] connection, write connection = "
     "postgresql://user:password@host/monasca there"
 )
 _CERTIFICATES = "certificates are always verified; those of your own authorities are in the file [notification] ca_file"
-_PROXY = "each connection is made to an address that was judged, and a proxy would hide it"
+_PROXY = "each connection is made to an address that was checked, and a proxy would hide it"
 _HTTP = (
     OldOption("insecure", Fate.IGNORED, _CERTIFICATES),
     OldOption("ca_certs", Fate.IGNORED, _CERTIFICATES),
@@ -22,13 +22,13 @@ OLD_GROUPS = (
     OldGroup("mysql", f"{_DATABASE}, and remove the group"),
     OldGroup("postgresql", f"{_DATABASE}, and remove the group"),
     OldGroup("orm", f"{_DATABASE}, and remove the group"),
-    OldGroup("keystone", "nothing is asked of keystone, and no token of the service is sent; remove the group"),
+    OldGroup("keystone", "the service sends no requests to keystone and no token; remove the group"),
     OldGroup("notification_types", "every type whose notifier is installed is there, remove the group"),
     OldGroup("notification_processor", "write number in [alarm_processor], whose threads send; remove the group"),
     OldGroup("queues", "what waits is bounded by buffer_bytes in [kafka_notifications]; remove the group"),
     OldGroup("statsd", "nothing is sent to a statsd; remove the group"),
     OldGroup("slack_notifier", None, _HTTP),
-    OldGroup("hipchat_notifier", "HipChat is no more, remove the group"),
+    OldGroup("hipchat_notifier", "HipChat no longer exists, remove the group"),
     OldGroup(
         "email_notifier",
         None,
@@ -48,11 +48,11 @@ OLD_GROUPS = (
     ),
 )
 
-#: What old files say where events of PagerDuty are sent: to Events API v1, which takes none of v2.
+#: The URL of PagerDuty in old files: Events API v1, which accepts no events of v2.
 EVENTS_V1 = "https://events.pagerduty.com/generic/2010-04-15/create_event.json"
 EVENTS_V1_IGNORED = "events are of PagerDuty's Events API v2, and this is v1; remove it"
 
 
 def names(group: str) -> frozenset[str]:
-    """Those of which there is more to say in a group that is still read."""
+    """Return the old options of a group that is still read."""
     return frozenset(old.name for each in OLD_GROUPS if each.name == group for old in each.options)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters, Hook, MessagingError, Output, Processor, RetryLater
@@ -15,6 +16,7 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import StreamOf
 from monasca_common.operations.lag.verdict import LagWindow
+from monasca_common.runtime.health import LoopHealth, ServiceHealth, liveness, readiness
 from monasca_common.runtime.member import DATABASE_RETRY, Member
 from monasca_common.runtime.polling import LAG_SECONDS
 from monasca_common.storage.errors import StorageError
@@ -64,7 +66,7 @@ class PausedHandler:
                 self._until = now + DATABASE_RETRY.delay(self._failures, random.random())
 
 
-class _MemberProgress(Hook):
+class _Commits(Hook):
     """``at``: when something was committed last, or when there was nothing to do."""
 
     def __init__(self, clock: Clock) -> None:
@@ -77,7 +79,7 @@ class _MemberProgress(Hook):
 
 
 class NotificationMember(Member):
-    """Calls ``handler`` with what is in the stream's topic."""
+    """Calls ``handler`` with the messages of the stream's topic."""
 
     expected = (MessagingError, StorageError)
 
@@ -91,35 +93,38 @@ class NotificationMember(Member):
             tap=audit_tap(stream.audit, "notification", stream.consumer.group_id),
             clock=clock,
         )
+        self.health = LoopHealth(self.name, clock, turn_seconds=lambda: self.turn_seconds, more=self._unready)
         self._threads = threads
         self._paused = PausedHandler(handler, clock, self.stopping)
-        self._trouble = "it has not begun"
         self._began = 0.0
-        self._progress = _MemberProgress(clock)
+        self._commits = _Commits(clock)
 
-    @property
-    def trouble(self) -> str:
-        """Why it does not work now; empty: it does."""
-        return self._trouble or ("it waits for the database" if self._paused.waits else "")
-
-    def unready(self) -> str:
-        """Why it does not do its work now; empty: it does."""
+    def _unready(self) -> Iterator[str]:
+        """Return why it does no work now, in addition to the failure that ended its loop."""
         consumer, now = self.consumer, self.clock.monotonic()
-        if self.trouble or consumer is None:
-            return self.trouble or "it has not begun"
+        if self.health.trouble:
+            return
+        if consumer is None:
+            yield "it has not begun"
+            return
+        if self._paused.waits:
+            yield "it waits for the database"
+            return
         try:
             behind = consumer.lag(LAG_SECONDS)
         except MessagingError as error:
-            return f"it does not reach Kafka: {error}"
+            yield f"it does not reach Kafka: {error}"
+            return
         if not behind and now - self._began < _ASSIGNED_SECONDS:
-            return "it has no partitions yet"
+            yield "it has no partitions yet"
         if not sum(behind.values()):
-            self._progress.at = now
-        stalled = now - self._progress.at
-        return f"STALL: nothing is done for {stalled:.0f} s" if stalled > _STALL_SECONDS else ""
+            self._commits.at = now
+        stalled = now - self._commits.at
+        if stalled > _STALL_SECONDS:
+            yield f"STALL: nothing is done for {stalled:.0f} s"
 
     def failed(self, error: Exception) -> None:
-        self._trouble = str(error) or type(error).__name__
+        self.health.failed(error)
 
     def open(self, stack: contextlib.ExitStack) -> Processor:
         consumer, producer, hooks = self.open_clients(stack)
@@ -132,10 +137,10 @@ class NotificationMember(Member):
             dead_letters=DeadLetters(),
             order="key",
             threads=self._threads,
-            hooks=[self._progress, *hooks],
+            hooks=[self._commits, *hooks],
         )
-        self._began = self._progress.at = self.clock.monotonic()
-        self._trouble = ""
+        self._began = self._commits.at = self.clock.monotonic()
+        self.health.works()
         return processor
 
     def _handle(self, attempt: contextlib.ExitStack, message: Message) -> Iterable[Output]:
@@ -145,3 +150,27 @@ class NotificationMember(Member):
         except StorageError as error:
             self.fail(attempt, error)
             raise RetryLater from error
+
+
+def service_health(loops: Sequence[LoopHealth]) -> ServiceHealth:
+    """Return the health of a service with these loops."""
+
+    def reasons() -> dict[str, list[str]]:
+        return {loop.probes.service: loop.probes.ready()[1]["reasons"] for loop in loops}
+
+    def look() -> tuple[bool, dict[str, Any]]:
+        shown = {
+            name: {"state": "waiting" if found else "running", "reason": "; ".join(found)}
+            for name, found in reasons().items()
+        }
+        healthy = all(each["state"] == "running" for each in shown.values())
+        return healthy, {"healthy": healthy, "members": shown}
+
+    return ServiceHealth(
+        "notification",
+        look,
+        liveness(
+            lambda: {name: age for loop in loops for name, age in loop.probes.live()[1]["seconds_since_turn"].items()}
+        ),
+        readiness(lambda: (f"{name}: {reason}" for name, found in reasons().items() for reason in found)),
+    )

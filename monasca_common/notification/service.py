@@ -2,8 +2,8 @@
 """The notification service: a process with a member for each topic, and what signals do.
 
 SIGTERM: what is being sent is finished and committed, and the process ends with status 0. SIGHUP: the configuration is
-read again, and the process finishes what it is sending and is replaced. A process that dies is
-replaced; what it was sending is sent again under the same id, and counted.
+read again, and the process finishes what it is sending and is replaced. A process that ends by itself is replaced; what
+it was sending is sent again under the same id, and counted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 import cotyledon
 from cotyledon.types import WorkerId
@@ -24,24 +24,22 @@ from monasca_common.alarms.silence_tables import Silences
 from monasca_common.audit.reporter import audited_source
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.notification.announcer import NotificationAnnouncer
-from monasca_common.notification.delivery import NoticeDelivery
+from monasca_common.notification.deferred_sender import DeferredSender
+from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
-from monasca_common.notification.ledger import NoticeLedger
-from monasca_common.notification.member import NotificationMember
+from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.member import NotificationMember, service_health
+from monasca_common.notification.metrics import NotificationMetrics, WaitingNotifications
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import Notifiers, types
-from monasca_common.notification.planning import NoticePlanner
-from monasca_common.notification.release import HeldRelease
+from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import (
     NOTIFICATION_GROUP,
-    PERIOD_SECONDS,
     NotificationSettings,
     notification_settings,
     status_settings,
 )
-from monasca_common.notification.status import NotificationMetrics, WaitingNotifications, service_health
-from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
 from monasca_common.runtime.settings import StatusSettings
@@ -49,12 +47,12 @@ from monasca_common.runtime.status_server import StatusServer, listen_for_status
 
 LOG = logging.getLogger(__name__)
 
-_RETRY_THREADS = 32  # of each of the two topics
+_RETRY_THREADS = 64
 _ANNOUNCE_SECONDS = 3.0
 
 
 class NotificationWork:
-    """A member for each topic, and what is done by the clock. Create it after the fork."""
+    """The members and loops of a process. Create it after the fork."""
 
     def __init__(
         self,
@@ -62,79 +60,67 @@ class NotificationWork:
         notifiers: dict[str, Notifier],
         keys: AddressKeys = PLAIN,
     ) -> None:
-        clock = SystemClock()
+        clock, processing = SystemClock(), settings.processing
         self._database = AlarmsDatabase(settings.database, grouped=True)
-        methods = NotificationMethods(self._database, keys)
-        ledger = NoticeLedger(self._database)
-        self.metrics = NotificationMetrics(notifiers)
-        self.metrics.computed(WaitingNotifications(self._database, clock).families)
         self._audits = contextlib.ExitStack()
         changes_producer, retries_producer = (
             self._audits.enter_context(audited_source(stream.producer, stream.audit, NOTIFICATION_GROUP))
             for stream in (settings.changes, settings.retries)
         )
-        topic = settings.processing.notification_topic
-        self._announcer = NotificationAnnouncer(self._database, changes_producer, topic, clock)
-        self._delivery = NoticeDelivery(
-            ledger,
-            notifiers,
-            settings.retry.policy(),
-            clock,
-            announce=self._announcer.add,
-            metrics=self.metrics,
+        (retry_topic,) = settings.retries.consumer.topics
+        self.metrics = NotificationMetrics(notifiers)
+        self.metrics.computed(WaitingNotifications(self._database, clock).families)
+
+        methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
+        pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)
+        self._announcer = NotificationAnnouncer(self._database, changes_producer, processing.notification_topic, clock)
+        delivery = NotificationDelivery(
+            ledger, notifiers, settings.retry.policy(), clock, announce=self._announcer.add, metrics=self.metrics
         )
-        (topic,) = settings.retries.consumer.topics
-        (periodic_topic,) = settings.periodic.consumer.topics
-        planner = NoticePlanner(self._database, settings.calm, clock, self._delivery.skip)
+        self._executor = ThreadPoolExecutor(processing.number, thread_name_prefix="methods")
         changes = ChangesHandler(
             methods,
-            planner,
-            self._delivery,
+            pipeline,
+            delivery,
             clock,
-            retry_topic=topic,
-            ttl_seconds=settings.processing.ttl,
-            threads=settings.processing.number,
+            retry_topic=retry_topic,
+            ttl_seconds=processing.ttl,
+            threads=processing.number,
+            executor=self._executor,
         )
-        waiting = WaitingRetries(self._database)
-        again = partial(
-            RetriesHandler,
+        retries = RetriesHandler(
             methods,
-            waiting,
-            planner,
-            self._delivery,
+            pipeline,
+            delivery,
             clock,
-            retry_topic=topic,
+            retry_topic=retry_topic,
             max_attempts=settings.retry.max_attempts,
-            ttl_seconds=settings.processing.ttl,
+            ttl_seconds=processing.ttl,
             threads=_RETRY_THREADS,
             keeps_superseded=settings.retry.keep_superseded,
         )
-        members = (
-            NotificationMember(settings.changes, changes, settings.processing.number, clock),
-            NotificationMember(settings.retries, again(), _RETRY_THREADS, clock),
-            NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), _RETRY_THREADS, clock),
+        loops = (
+            NotificationMember(settings.changes, changes, processing.number, clock),
+            NotificationMember(settings.retries, retries, _RETRY_THREADS, clock),
+            DeferredSender(pipeline, methods, retries_producer, clock, retry_topic),
+            LedgerRetention(ledger, Silences(self._database), clock, processing.kept_ms),
         )
-        self.health = service_health(members)
-        release = HeldRelease(
-            planner, methods, retries_producer, clock, retry_topic=topic, periodic_topic=periodic_topic
-        )
-        timer = RetryTimer(waiting, topic, retries_producer, clock)
-        retention = LedgerRetention(ledger, Silences(self._database), clock, settings.processing.kept_ms)
-        self._threads = ServiceThreads((*members, release, timer, retention))
-        self._announcing = threading.Thread(target=self._announcer.run, daemon=True)
+        self.health = service_health([loop.health for loop in (*loops, self._announcer)])
+        self._threads = ServiceThreads(loops)
+        self._announcing = ServiceThreads([self._announcer])
 
     def start(self) -> None:
         self._announcing.start()
         self._threads.start()
 
     def stop(self) -> dict[str, int]:
-        """What became of the notifications of this process."""
+        """Return what happened to the notifications of this process."""
         self._threads.stop()
-        self._announcer.stop()
-        self._announcing.join(_ANNOUNCE_SECONDS)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._announcing.stop(_ANNOUNCE_SECONDS)
         self._audits.close()
         self._database.close()
-        return dict(self._delivery.counts)
+        return dict(self.metrics.counts)
 
 
 class NotificationPlan(Plan):

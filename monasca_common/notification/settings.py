@@ -15,23 +15,20 @@ from monasca_common.alarms.transitions import SEVERITIES
 from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.config import (
-    KAFKA_GROUP,
     GroupReader,
     LinesOpt,
     OptionGroup,
     config_file,
     consumer_settings,
-    group_of,
     option,
     options_of,
     producer_settings,
     register,
 )
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.notification import legacy
-from monasca_common.notification.calm import CalmRules, Inhibition
+from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 from monasca_common.storage.settings import StorageSettings
 
@@ -39,19 +36,11 @@ T = TypeVar("T")
 
 NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications"
-PERIODIC_GROUP = "kafka_periodic_notifications"
-PERIOD_SECONDS = 60
 MAX_INTERVAL_SECONDS = 600.0  # between two attempts
 _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
     "How long one attempt may take. Too small: slow receivers get a notification twice. Too large: a receiver that "
     "hangs keeps a thread."
-)
-
-
-_ALLOWED_HELP = (
-    "Networks to which notifications of this type may go although their addresses are not public, in addition to those "
-    "of [notification]."
 )
 
 
@@ -98,14 +87,14 @@ def networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IP
 
 
 @dataclass(frozen=True, slots=True)
-class CalmSettings:
+class StageSettings:
     """Of all tenants; silences are each tenant's own."""
 
     group_by: tuple[str, ...] = option(
         (),
-        help="What alarms have in common whose notifications a method gets in one message: the word definition, for "
-        "the alarm definition, or keys of dimensions, separated by commas. Unset: each notification is a message. Too "
-        "many: hardly any are alike, and each waits for nothing.",
+        help="What the alarms in one message to a method have in common: the word definition, for the alarm "
+        "definition, or keys of dimensions, separated by commas. Unset: each notification is a message. Too many: most "
+        "groups have one alarm, which waits needlessly.",
     )
     group_wait: float = option(
         30.0,
@@ -113,22 +102,22 @@ class CalmSettings:
         maximum=3600.0,
         unit="seconds",
         help="How long the first notification of a group waits for others. Too small: a failure of many hosts is many "
-        "messages, and services are told of before their host inhibits them. Too large: people are told late.",
+        "messages, and alarms of services are sent before their host inhibits them. Too large: notifications are late.",
     )
     max_per_minute: int = option(
         0,
         minimum=0,
         maximum=100_000,
         unit="messages",
-        help="How many messages a method gets in a minute; what is more is sent in a digest when the minute is over. "
-        "0: any number. Too small: people are told late. Too large: a failure of many hosts floods a receiver.",
+        help="How many messages a method gets in a minute; further ones are sent in a digest when the minute is over. "
+        "0: no limit. Too small: notifications are late. Too large: a failure of many hosts floods a receiver.",
     )
     inhibit_by_definition: tuple[str, ...] = option(
         (),
         type=LinesOpt,
-        help="NAME=KEYS: while an alarm of the definition with this name is in the state ALARM, nobody is told of "
-        "alarms of other definitions that have the same values of these dimensions, separated by commas. May be "
-        "given several times, the strongest first: the alarms of a definition are inhibited by those before it alone.",
+        help="NAME=KEYS: while an alarm of the definition with this name is in the state ALARM, alarms of other "
+        "definitions with the same values of these dimensions, separated by commas, are not sent. May be given several "
+        "times, the strongest first: the alarms of a definition are inhibited only by the definitions before it.",
     )
     inhibit_by_severity: tuple[str, ...] = option(
         (),
@@ -137,17 +126,17 @@ class CalmSettings:
         "several times.",
     )
 
-    def rules(self) -> CalmRules:
+    def rules(self) -> StageRules:
         """Raises `ValueError`, which names the option."""
         by_definition = [Inhibition(keys, definition=name) for name, keys in _named(self, "inhibit_by_definition")]
         by_severity = [Inhibition(keys, severity=name) for name, keys in _named(self, "inhibit_by_severity")]
         if unknown := sorted({each.severity or "" for each in by_severity} - set(SEVERITIES)):
             raise ValueError(f"inhibit_by_severity names {unknown[0]!r}: write one of {', '.join(SEVERITIES)}")
         wait_ms = round(self.group_wait * 1000)
-        return CalmRules(self.group_by, wait_ms, self.max_per_minute, (*by_definition, *by_severity))
+        return StageRules(self.group_by, wait_ms, self.max_per_minute, (*by_definition, *by_severity))
 
 
-def _named(settings: CalmSettings, option_name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _named(settings: StageSettings, option_name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     for line in getattr(settings, option_name):
         name, _, keys = line.rpartition("=")
         named = tuple(key.strip() for key in keys.split(",") if key.strip())
@@ -157,18 +146,21 @@ def _named(settings: CalmSettings, option_name: str) -> Iterator[tuple[str, tupl
 
 
 @dataclass(frozen=True, slots=True)
-class OldPeriodicSettings:
-    """An option of ``[kafka]`` in Monasca's files."""
+class NotifierSettings:
+    """The options of each notifier that sends over HTTP."""
 
-    periodic: tuple[str, ...] = option((), help="Topics of periodic notifications: PERIOD:TOPIC.")
+    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    allowed_networks: tuple[str, ...] = option(
+        (),
+        help="Networks to which notifications of this type may go although their addresses are not public, in addition "
+        "to those of [notification].",
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookSettings:
+class WebhookSettings(NotifierSettings):
     """``hmac_secret``: never shown."""
 
-    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
-    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
     hmac_secret: str | None = option(
         None,
         secret=True,
@@ -179,30 +171,20 @@ class WebhookSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class SlackSettings:
-    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
-    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
-
-
-@dataclass(frozen=True, slots=True)
-class PagerdutySettings:
-    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
-    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
+class PagerdutySettings(NotifierSettings):
     url: str = option(
         "https://events.pagerduty.com/v2/enqueue", help="Where events are sent: an endpoint of Events API v2."
     )
 
 
 @dataclass(frozen=True, slots=True)
-class JiraSettings:
+class JiraSettings(NotifierSettings):
     """``password`` and ``token``: never shown."""
 
-    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
-    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
     url: str | None = option(
         None,
-        help="The server of Jira, such as https://jira.example.org. The account is used there alone: methods whose "
-        "address is on another server are refused. Unset: methods of this type are refused.",
+        help="The server of Jira, such as https://jira.example.org. The account is sent only there: methods with an "
+        "address on another server are refused. Unset: methods of this type are refused.",
     )
     user: str | None = option(
         None, secret=True, help="The user for HTTP basic authentication. Unset: token is used. Write $$ for each $."
@@ -216,7 +198,7 @@ class JiraSettings:
         help="A personal access token, which is used instead of user and password. Unset: those are used. Write $$ "
         "for each $.",
     )
-    issue_type: str = option("Bug", help="The type of the issues that are made.")
+    issue_type: str = option("Bug", help="The type of new issues.")
     reopen_transition: str | None = option(
         None,
         help="The name of the transition that opens a resolved issue again when its alarm comes back. Unset: the first "
@@ -225,9 +207,7 @@ class JiraSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class AppriseSettings:
-    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
-    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
+class AppriseSettings(NotifierSettings):
     schemes: tuple[str, ...] = option(
         FIXED_HOSTS,
         help="The forms of addresses that methods of type apprise may have: what stands before :// in them. Those of "
@@ -267,15 +247,15 @@ class ProcessorSettings:
         minimum=1,
         maximum=31_536_000,
         unit="seconds",
-        help="How old a change of an alarm may be; nobody is told of an older one. Too small: what happened while this "
-        "service was down is not told. Too large: people are told what is long over.",
+        help="How old a change of an alarm may be; older ones are not sent. Too small: changes during an outage of "
+        "this service are not sent. Too large: changes are sent that no longer matter.",
     )
     number: int = option(
         128,
         minimum=1,
         maximum=1024,
         unit="threads",
-        help="How many new changes are told at once. Too small: many slow receivers delay others. Too large: "
+        help="How many new changes are handled concurrently. Too small: many slow receivers delay others. Too large: "
         "threads that wait take memory.",
     )
     retention_days: int = option(
@@ -290,12 +270,12 @@ class ProcessorSettings:
     notification_topic: str = option(
         "alarm-notifications",
         old_names=("kafka.notification_topic",),
-        help="The topic that is told of each notification that was sent or given up.",
+        help="The topic with a message for each notification that was sent, given up or superseded.",
     )
 
     @property
     def kept_ms(self) -> int:
-        """How long the ledger keeps a row: at least as long as its change may be told, so that none is told twice."""
+        """How long the ledger keeps a row: at least as long as its change may be sent, so that none is sent twice."""
         return max(self.retention_days * _DAY_SECONDS, self.ttl) * 1000
 
 
@@ -309,7 +289,7 @@ class RetrySettings:
         maximum=86_400.0,
         unit="seconds",
         help="How long to wait after the first failed attempt; each further one doubles it, and chance takes up to "
-        "half off. Too small: a receiver that is down is a load. Too large: people are told late.",
+        "half off. Too small: a receiver that is down is a load. Too large: notifications are late.",
     )
     max_attempts: int = option(
         5,
@@ -317,7 +297,7 @@ class RetrySettings:
         maximum=1000,
         unit="attempts",
         help="How many attempts are made before a notification becomes a dead letter. Too small: a short outage of a "
-        "receiver loses notifications. Too large: nobody learns that a method does not work.",
+        "receiver loses notifications. Too large: a method that does not work is noticed late.",
     )
     keep_superseded: bool = option(
         False,
@@ -349,15 +329,13 @@ class NotificationSettings:
     database: StorageSettings
     processing: ProcessorSettings
     retry: RetrySettings
-    periodic: StreamOf
-    calm: CalmRules
+    rules: StageRules
 
     @property
     def consumers(self) -> tuple[ConsumerSettings, ...]:
-        return tuple(each.consumer for each in (self.changes, self.retries, self.periodic))
+        return self.changes.consumer, self.retries.consumer
 
 
-_OLD = OptionGroup(KAFKA_GROUP, options_of(OldPeriodicSettings), shared=True)
 _PROCESSOR = OptionGroup(
     "alarm_processor",
     options_of(ProcessorSettings),
@@ -371,12 +349,12 @@ _RETRY = OptionGroup(
     options_of(RetrySettings),
     removed={
         "max_interval": "two attempts are at most 600 seconds apart, or interval",
-        "number": "32 threads send retries, and 32 periodic notifications",
+        "number": "64 threads send retries and periodic notifications",
     },
 )
 _HTTP = OptionGroup(
     NOTIFICATION_GROUP,
-    (*options_of(HttpSettings), *options_of(CalmSettings), *options_of(StatusSettings)),
+    (*options_of(HttpSettings), *options_of(StageSettings), *options_of(StatusSettings)),
     removed={
         **REMOVED_STATUS,
         "connect_timeout_seconds": "connecting to an address of a receiver may take 3 seconds",
@@ -385,7 +363,7 @@ _HTTP = OptionGroup(
     },
 )
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
-_SLACK = OptionGroup("slack_notifier", options_of(SlackSettings), old=legacy.names("slack_notifier"))
+_SLACK = OptionGroup("slack_notifier", options_of(NotifierSettings), old=legacy.names("slack_notifier"))
 _PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings))
 _JIRA = OptionGroup("jira_notifier", options_of(JiraSettings), old=legacy.names("jira_notifier"))
 _APPRISE = OptionGroup("apprise_notifier", options_of(AppriseSettings))
@@ -403,26 +381,25 @@ def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)
     changes = _stream(conf, CHANGES_GROUP)
-    # Old files have one name for all. One group would move the partitions of each topic for the others' sake.
-    retries = _own_group(_stream(conf, RETRIES_GROUP), changes, "retry")
-    periodic = _own_group(_periodic(conf), changes, "periodic")
-    for name, stream in ((RETRIES_GROUP, retries), (PERIODIC_GROUP, periodic)):
-        if len(stream.consumer.topics) != 1:
-            raise ConfigurationError(f"topic in group [{name}] must name one topic: name the one that is written to")
+    # Old files have one name for both. In one group, a member of one topic would move the partitions of the other.
+    retries = _own_group(_stream(conf, RETRIES_GROUP), changes)
+    if len(retries.consumer.topics) != 1:
+        raise ConfigurationError(
+            f"topic in group [{RETRIES_GROUP}] must name one topic: name the one that is written to"
+        )
     return NotificationSettings(
         changes,
         retries,
         database_settings(conf),
         GroupReader(conf, _PROCESSOR).settings(ProcessorSettings),
         GroupReader(conf, _RETRY).settings(RetrySettings),
-        periodic,
-        calm_rules(conf),
+        stage_rules(conf),
     )
 
 
-def calm_rules(conf: cfg.ConfigOpts) -> CalmRules:
+def stage_rules(conf: cfg.ConfigOpts) -> StageRules:
     """Raises `ConfigurationError`, which names the option."""
-    settings = GroupReader(conf, _HTTP).settings(CalmSettings)
+    settings = GroupReader(conf, _HTTP).settings(StageSettings)
     try:
         return settings.rules()
     except ValueError as error:
@@ -434,26 +411,11 @@ def status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
     return GroupReader(conf, _HTTP).settings(StatusSettings)
 
 
-def _own_group(stream: StreamOf, changes: StreamOf, suffix: str) -> StreamOf:
-    if stream.consumer.group_id != changes.consumer.group_id:
-        return stream
-    own = replace(stream.consumer, group_id=f"{stream.consumer.group_id}-{suffix}")
-    return replace(stream, consumer=own)
-
-
-def _periodic(conf: cfg.ConfigOpts) -> StreamOf:
-    """Old files name topics by their period; the API allows this one alone."""
-    stream = _stream(conf, PERIODIC_GROUP)
-    named = dict(each.partition(":")[::2] for each in GroupReader(conf, _OLD).settings(OldPeriodicSettings).periodic)
-    if not named or GroupReader(conf, group_of(PERIODIC_GROUP)).is_set("topic"):
-        return stream
-    topic = named.get(str(PERIOD_SECONDS), "").strip()
-    if not is_topic_name(topic):
-        raise ConfigurationError(
-            f"periodic in group [{KAFKA_GROUP}] names no topic of {PERIOD_SECONDS} seconds: write "
-            f"{PERIOD_SECONDS}:TOPIC, or set topic in group [{PERIODIC_GROUP}]"
-        )
-    return replace(stream, consumer=replace(stream.consumer, topics=(topic,)))
+def _own_group(retries: StreamOf, changes: StreamOf) -> StreamOf:
+    if retries.consumer.group_id != changes.consumer.group_id:
+        return retries
+    own = replace(retries.consumer, group_id=f"{retries.consumer.group_id}-retry")
+    return replace(retries, consumer=own)
 
 
 def _stream(conf: cfg.ConfigOpts, group: str) -> StreamOf:
@@ -486,8 +448,8 @@ def webhook_settings(conf: cfg.ConfigOpts) -> WebhookSettings:
     return _with_networks(conf, _WEBHOOK, WebhookSettings)
 
 
-def slack_settings(conf: cfg.ConfigOpts) -> SlackSettings:
-    return _with_networks(conf, _SLACK, SlackSettings)
+def slack_settings(conf: cfg.ConfigOpts) -> NotifierSettings:
+    return _with_networks(conf, _SLACK, NotifierSettings)
 
 
 def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:

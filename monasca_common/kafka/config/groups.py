@@ -94,7 +94,6 @@ _KNOWN_CONSUMERS = {
     "kafka_retry_notifications": _KnownConsumer(
         "retry-notifications", "monasca-notification", "notification_retry_topic", "group"
     ),
-    "kafka_periodic_notifications": _KnownConsumer("60-seconds-notifications", "monasca-notification", None, "group"),
 }
 CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 

@@ -48,11 +48,7 @@ OLD_OPTIONS = (
     OldOption("uri", Fate.RENAMED, "bootstrap_servers", consumers=True),
     OldOption("url", Fate.RENAMED, "bootstrap_servers", consumers=True),
     OldOption("database_batch_size", Fate.RENAMED, "batch_size", consumers=True),
-    OldOption(
-        "group",
-        Fate.RENAMED,
-        "group_id in [kafka_notifications], [kafka_retry_notifications] and [kafka_periodic_notifications]",
-    ),
+    OldOption("group", Fate.RENAMED, "group_id in [kafka_notifications] and [kafka_retry_notifications]"),
     OldOption("alarm_topic", Fate.RENAMED, "topic in [kafka_notifications]"),
     OldOption("notification_retry_topic", Fate.RENAMED, "topic in [kafka_retry_notifications]"),
     OldOption("enabled", Fate.SERVICE, "whether the persister runs this consumer", consumers=True),
@@ -62,7 +58,7 @@ OLD_OPTIONS = (
     OldOption("logs_topics", Fate.SERVICE, "where the API sends logs"),
     OldOption("alarm_state_transitions_topic", Fate.SERVICE, "where alarm transitions are sent"),
     OldOption("notification_topic", Fate.SERVICE, "where notifications are sent"),
-    OldOption("periodic", Fate.SERVICE, "topics of periodic notifications, by period in seconds: the one of 60 counts"),
+    OldOption("periodic", Fate.IGNORED, "periodic notifications go through the retry topic"),
     *(OldOption(name, Fate.IGNORED, _ZOOKEEPER, consumers=True) for name in ("zookeeper_path", "path", "partitions")),
     *(
         OldOption(name, Fate.IGNORED, _BUFFERS, consumers=True)

@@ -25,7 +25,7 @@ from oslo_config import cfg
 
 from monasca_common.notification.addresses import AddressRules, refusal
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import FIXED_HOSTS, AppriseSettings, apprise_settings
@@ -68,14 +68,17 @@ class AppriseNotifier(Notifier):
         url = urlsplit(address)
         return url.scheme if url.scheme in FIXED_HOSTS else f"{url.scheme}://{url.hostname}"
 
-    def send(self, notice: Notice, address: str) -> str:
+    def send(self, notification: Notification, address: str) -> str:
         scheme = self._scheme(address)
-        body, title = f"{self._texts.text(notice)}\nNotification {notice.id}", self._texts.subject(notice)
+        body, title = (
+            f"{self._texts.text(notification)}\nNotification {notification.id}",
+            self._texts.subject(notification),
+        )
         with SendDeadline(self._settings.timeout) as deadline, _guarded(self._rules, deadline) as guard:
-            service = self._service(scheme, address, notice)
+            service = self._service(scheme, address, notification)
             try:
                 taken = service.notify(
-                    body=body, title=title, notify_type=_TYPES.get(notice.change.new_state, _WARNING)
+                    body=body, title=title, notify_type=_TYPES.get(notification.change.new_state, _WARNING)
                 )
                 if taken and not guard.connections:
                     # Opsgenie closes only the alerts that this object opened, so the end is an alert of its own.
@@ -107,7 +110,7 @@ class AppriseNotifier(Notifier):
             )
         return scheme
 
-    def _service(self, scheme: str, address: str, notice: Notice) -> Any:
+    def _service(self, scheme: str, address: str, notification: Notification) -> Any:
         """One object of the library, which may take no longer, and follow nothing else, than ours do."""
         import apprise
 
@@ -117,23 +120,23 @@ class AppriseNotifier(Notifier):
             raise AddressRefused(f"the address is not one of {scheme}, or this machine lacks what that service needs")
         service.redirects = False
         service.verify_certificate = True
-        _identify(service, notice, urlsplit(address).query)
+        _identify(service, notification, urlsplit(address).query)
         service.socket_connect_timeout = service.socket_read_timeout = self._settings.timeout
         return service
 
 
-def _identify(service: Any, notice: Notice, query: str) -> None:
+def _identify(service: Any, notification: Notification, query: str) -> None:
     """Have the end of an alarm close the incident that the alarm opened, unless the address says something else.
 
     Apprise identifies an incident by the title, which names the state, and not the alarm.
     """
     if getattr(service, "action", None) in _OPENING and "action" not in parse_qs(query):
         service.action = "map"  # to the type of the notification
-    is_own = notice.others or getattr(service, "action", None) in _OPENING
-    keys = dict.fromkeys(_INCIDENT_KEYS, notice.id if is_own else notice.change.alarm_id)
+    is_own = notification.others or getattr(service, "action", None) in _OPENING
+    keys = dict.fromkeys(_INCIDENT_KEYS, notification.id if is_own else notification.change.alarm_id)
     # Splunk's default is one incident for all alarms. An alert of Opsgenie is one notification.
     defaults = (None, f"{service.app_id}/{getattr(service, 'routing_key', '')}")
-    for name, key in {**keys, "alias": notice.id}.items():
+    for name, key in {**keys, "alias": notification.id}.items():
         if hasattr(service, name) and getattr(service, name) in defaults:
             setattr(service, name, key)
 

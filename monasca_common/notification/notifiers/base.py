@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from oslo_config import cfg
 
 from monasca_common.notification.addresses import destination
-from monasca_common.notification.http_sender import HttpSender
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.http_client import HttpClient
+from monasca_common.notification.notification import Notification
 from monasca_common.notification.texts import Texts
 
 
@@ -19,7 +19,7 @@ from monasca_common.notification.texts import Texts
 class Tools:
     """Shared by all notifiers; thread-safe."""
 
-    http: HttpSender
+    http: HttpClient
     texts: Texts
 
     def allowing(self, networks: Sequence[str]) -> Tools:
@@ -28,33 +28,33 @@ class Tools:
 
 
 class Notifier(ABC):
-    """Sends notices of one type of method. Several threads call it at once."""
+    """Sends notifications of one type of method. Thread-safe."""
 
     @classmethod
     @abstractmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> Notifier:
-        """With the options of its own group. Raises `ConfigurationError`."""
+        """Return a notifier with the options of its own group. Raises `ConfigurationError`."""
 
     @classmethod
     def address_fault(cls, _address: str) -> str | None:
-        """What is wrong with the form of an address, such as "is not a URL"; ``None``: nothing.
+        """Return what is wrong with the form of an address, such as "is not a URL"; ``None``: nothing.
 
-        The API asks this when a method is made. Nothing may be connected to.
+        The API calls it when a method is created. It must not connect to anything.
         """
         return None
 
     def destination(self, address: str) -> str:
-        """Which server an address leads to: at each a bounded number is sent at once, whoever's methods they are.
+        """Return the server that an address leads to: the number of concurrent notifications to each is bounded.
 
-        Here it is the host of a URL, and the notifier itself for addresses that are none.
+        By default, the host of a URL, and the notifier itself for other addresses.
         """
         return destination(address) or type(self).__name__
 
     @abstractmethod
-    def send(self, notice: Notice, address: str) -> str | None:
-        """Returns once the receiver has taken the notice. The notice's id travels with it.
+    def send(self, notification: Notification, address: str) -> str | None:
+        """Send the notification with its id, and return once the receiver has accepted it.
 
-        The value says in a few words what the receiver answered, and is shown to the tenant.
+        The value is the receiver's answer in a few words, which tenants can read.
 
         Raises `SendFailed` if another attempt may succeed, and `SendRefused` if none can.
         """

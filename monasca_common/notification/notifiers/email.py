@@ -16,7 +16,7 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.notification.errors import AddressRefused, SendFailed
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import EmailSettings, email_settings
@@ -38,8 +38,8 @@ class EmailNotifier(Notifier):
     def destination(self, _address: str) -> str:
         return f"{self._settings.server}:{self._settings.port}"
 
-    def send(self, notice: Notice, address: str) -> str:
-        message = message_of(notice, self._texts, sender=self._settings.from_addr, receiver=address)
+    def send(self, notification: Notification, address: str) -> str:
+        message = message_of(notification, self._texts, sender=self._settings.from_addr, receiver=address)
         own = f"{self._settings.server}:{self._settings.port}"  # of the operator's network
         with SendDeadline(self._settings.timeout) as deadline:
             try:
@@ -84,17 +84,17 @@ class WatchedSmtp(smtplib.SMTP):
         return made
 
 
-def message_of(notice: Notice, texts: Texts, *, sender: str, receiver: str) -> EmailMessage:
-    """Its Message-ID is the notice's id. Raises `AddressRefused` for what is not one address of e-mail."""
+def message_of(notification: Notification, texts: Texts, *, sender: str, receiver: str) -> EmailMessage:
+    """Its Message-ID is the notification's id. Raises `AddressRefused` for what is not one address of e-mail."""
     if _ADDRESS.fullmatch(receiver) is None:
         raise AddressRefused("the address is not one address of e-mail, such as someone@example.org")
     message = EmailMessage(policy=email.policy.SMTP)
     message["From"] = sender
     message["To"] = receiver
-    message["Subject"] = texts.subject(notice)
-    message["Date"] = email.utils.formatdate(notice.change.time_ms / 1000)
-    message["Message-ID"] = f"<{notice.id}@{sender.rpartition('@')[2] or 'localhost'}>"
+    message["Subject"] = texts.subject(notification)
+    message["Date"] = email.utils.formatdate(notification.change.time_ms / 1000)
+    message["Message-ID"] = f"<{notification.id}@{sender.rpartition('@')[2] or 'localhost'}>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(texts.text(notice))
-    message.add_alternative(texts.html(notice), subtype="html")
+    message.set_content(texts.text(notification))
+    message.add_alternative(texts.html(notification), subtype="html")
     return message

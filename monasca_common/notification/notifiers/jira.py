@@ -20,8 +20,8 @@ from oslo_config import cfg
 from monasca_common.models import json_text
 from monasca_common.notification.addresses import destination, endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
-from monasca_common.notification.http_sender import ReceiverAnswer
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.http_client import ReceiverAnswer
+from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.settings import JiraSettings, jira_settings
 
@@ -40,7 +40,7 @@ _MOST_TEXT = 30_000  # characters; Jira refuses 32,768
 
 @dataclass(frozen=True, slots=True)
 class JiraPlace:
-    """Where issues are made."""
+    """Where issues are created."""
 
     project: str
     component: str | None
@@ -48,7 +48,7 @@ class JiraPlace:
 
 @dataclass(frozen=True, slots=True)
 class JiraIssue:
-    """``is_done``: whether somebody has resolved or closed it."""
+    """``is_done``: whether it is resolved or closed."""
 
     key: str
     is_done: bool
@@ -67,18 +67,18 @@ class JiraNotifier(Notifier):
     def destination(self, _address: str) -> str:
         return destination(self._settings.url or "")
 
-    def send(self, notice: Notice, address: str) -> str:
+    def send(self, notification: Notification, address: str) -> str:
         place = self._place(address)
-        alarm = f'labels = "{label(notice.change.alarm_id)}"'
+        alarm = f'labels = "{label(notification.change.alarm_id)}"'
         found = self._search(f'project = "{place.project}" AND {alarm} ORDER BY created ASC')
         if found is None:
-            return f"made {self._make(notice, place)}"
-        told = f'(description ~ "{notice.id}" OR comment ~ "{notice.id}")'
+            return f"made {self._make(notification, place)}"
+        told = f'(description ~ "{notification.id}" OR comment ~ "{notification.id}")'
         if self._search(f'project = "{place.project}" AND {alarm} AND {told}') is not None:
             return f"{found.key} has it already"
         # Before the comment, by which a repeat is recognized.
-        said = self._reopen(found.key) if found.is_done and notice.change.new_state != "OK" else ""
-        self._post(f"/issue/{found.key}/comment", {"body": self._text(notice)})
+        said = self._reopen(found.key) if found.is_done and notification.change.new_state != "OK" else ""
+        self._post(f"/issue/{found.key}/comment", {"body": self._text(notification)})
         return f"{said}commented on {found.key}"
 
     def _reopen(self, key: str) -> str:
@@ -106,22 +106,22 @@ class JiraNotifier(Notifier):
                 return own_id
         return None
 
-    def _make(self, notice: Notice, place: JiraPlace) -> str:
+    def _make(self, notification: Notification, place: JiraPlace) -> str:
         fields: dict[str, Any] = {
             "project": {"key": place.project},
             "issuetype": {"name": self._settings.issue_type},
-            "summary": self._tools.texts.subject(notice),
-            "description": self._text(notice),
-            "labels": ["monasca", label(notice.change.alarm_id)],
+            "summary": self._tools.texts.subject(notification),
+            "description": self._text(notification),
+            "labels": ["monasca", label(notification.change.alarm_id)],
         }
         if place.component is not None:
             fields["components"] = [{"name": place.component}]
         return _key(self._post("/issue", {"fields": fields}))
 
-    def _text(self, notice: Notice) -> str:
+    def _text(self, notification: Notification) -> str:
         """In a block without markup, because texts of alarms are data. The id is what a repeat is recognized by."""
-        text = self._tools.texts.text(notice)[:_MOST_TEXT].replace("{noformat}", "{ noformat }")
-        return f"{{noformat}}\n{text}\nNotification {notice.id}\n{{noformat}}"
+        text = self._tools.texts.text(notification)[:_MOST_TEXT].replace("{noformat}", "{ noformat }")
+        return f"{{noformat}}\n{text}\nNotification {notification.id}\n{{noformat}}"
 
     def _search(self, jql: str) -> JiraIssue | None:
         """The first issue."""
@@ -177,7 +177,7 @@ class JiraNotifier(Notifier):
 
 
 def label(alarm_id: str) -> str:
-    """The label of an alarm's issue. Ids that others made may hold what ends a text in Jira's query language."""
+    """Return the label of an alarm's issue. An id may hold characters that end a text in Jira's query language."""
     if _PLAIN_ID.fullmatch(alarm_id) is None:
         alarm_id = hashlib.blake2b(alarm_id.encode(), digest_size=16).hexdigest()
     return f"monasca-{alarm_id}"

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from monasca_common.models import json_text
 from monasca_common.notification.addresses import destination
 from monasca_common.notification.errors import AddressRefused
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.settings import PagerdutySettings, pagerduty_settings
 
@@ -33,23 +33,24 @@ class PagerdutyNotifier(Notifier):
     def destination(self, _address: str) -> str:
         return destination(self._settings.url)
 
-    def send(self, notice: Notice, address: str) -> str:
+    def send(self, notification: Notification, address: str) -> str:
         if _ROUTING_KEY.fullmatch(address) is None:
             raise AddressRefused("the address is not a routing key of PagerDuty: letters, digits, _ and - alone")
-        change, texts = notice.change, self._tools.texts
-        # Each notice is an event of its own: its id, not that of the alarm, is what a repeat is recognized by. So an
-        # OK triggers an event of the lowest severity; a "resolve" would have nothing to resolve.
+        change, texts = notification.change, self._tools.texts
+        # Each notification is an event of its own: a repeated attempt is recognized by the id of the notification, and
+        # not by that of the alarm. So an OK triggers an event of the lowest severity, because a "resolve" would have
+        # nothing to resolve.
         event = {
             "routing_key": address,
             "event_action": "trigger",
-            "dedup_key": notice.id,
+            "dedup_key": notification.id,
             "payload": {
-                "summary": texts.subject(notice),
+                "summary": texts.subject(notification),
                 "source": change.alarm_id,
                 "severity": "info" if change.new_state == "OK" else _SEVERITIES.get(change.severity, "warning"),
                 "timestamp": datetime.datetime.fromtimestamp(change.time_ms / 1000, datetime.UTC).isoformat(),
                 "class": change.new_state,
-                "custom_details": {"text": texts.text(notice)[:_MOST_DETAIL]},
+                "custom_details": {"text": texts.text(notification)[:_MOST_DETAIL]},
             },
         }
         answer = self._tools.http.post(

@@ -8,7 +8,7 @@ from oslo_config import cfg
 from monasca_common.alarms import notification_methods
 from monasca_common.alarms.notification_methods import NOTIFIERS
 from monasca_common.kafka import entry_point
-from monasca_common.notification.http_sender import HttpSender
+from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.settings import http_settings
 from monasca_common.notification.texts import Texts
@@ -25,7 +25,7 @@ class Notifiers:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         settings = http_settings(conf)
         self._conf = conf
-        self._tools = Tools(HttpSender(settings), Texts(settings.templates_folder))
+        self._tools = Tools(HttpClient(settings), Texts(settings.templates_folder))
 
     def load(self, type: str) -> Notifier:  # noqa: A002 - what a method calls it
         """Raises `ConfigurationError` for an unknown type, and for options of its group that are refused."""

@@ -10,16 +10,16 @@ from oslo_config import cfg
 
 from monasca_common.models import json_text
 from monasca_common.notification.errors import SendFailed
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
-from monasca_common.notification.settings import SlackSettings, slack_settings
+from monasca_common.notification.settings import NotifierSettings, slack_settings
 
 _MOST_TEXT = 40_000  # characters; Slack cuts what is longer
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 class SlackNotifier(Notifier):
-    def __init__(self, settings: SlackSettings, tools: Tools) -> None:
+    def __init__(self, settings: NotifierSettings, tools: Tools) -> None:
         self._settings = settings
         self._tools = tools
 
@@ -28,13 +28,13 @@ class SlackNotifier(Notifier):
         settings = slack_settings(conf)
         return cls(settings, tools.allowing(settings.allowed_networks))
 
-    def send(self, notice: Notice, address: str) -> str:
+    def send(self, notification: Notification, address: str) -> str:
         # Unescaped, a text could mention a channel or hide a link.
-        text = self._tools.texts.text(notice).translate(_ESCAPES)[:_MOST_TEXT]
+        text = self._tools.texts.text(notification).translate(_ESCAPES)[:_MOST_TEXT]
         # Methods of the Web API name a channel as #alarms in their query, and a URL ends there.
         address = address.replace("#", "%23")
-        headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
-        body, tenant = json_text.write({"text": text}), notice.change.tenant
+        headers = {"Content-Type": "application/json", "Idempotency-Key": notification.id}
+        body, tenant = json_text.write({"text": text}), notification.change.tenant
         answer = self._tools.http.post(address, body, headers, self._settings.timeout, tenant=tenant)
         if refused := _refusal(answer.body):
             raise SendFailed(f"Slack refused the message: {refused[:100]!r}")

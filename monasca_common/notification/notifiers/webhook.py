@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.models import json_text
-from monasca_common.notification.notice import Notice
+from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.settings import WebhookSettings, webhook_settings
 
@@ -26,30 +26,30 @@ class WebhookNotifier(Notifier):
         settings = webhook_settings(conf)
         return cls(settings, tools.allowing(settings.allowed_networks))
 
-    def send(self, notice: Notice, address: str) -> str:
-        body = json_text.write(body_of(notice))
-        headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
-        if self._settings.hmac_secret and notice.method_id:
-            headers |= signature(self._settings.hmac_secret, notice, body, round(time.time()))
-        answer = self._http.post(address, body, headers, self._settings.timeout, tenant=notice.change.tenant)
+    def send(self, notification: Notification, address: str) -> str:
+        body = json_text.write(body_of(notification))
+        headers = {"Content-Type": "application/json", "Idempotency-Key": notification.id}
+        if self._settings.hmac_secret and notification.method_id:
+            headers |= signature(self._settings.hmac_secret, notification, body, round(time.time()))
+        answer = self._http.post(address, body, headers, self._settings.timeout, tenant=notification.change.tenant)
         return f"answered {answer.status}"
 
 
-def signature(secret: str, notice: Notice, body: bytes, now_seconds: int) -> dict[str, str]:
+def signature(secret: str, notification: Notification, body: bytes, now_seconds: int) -> dict[str, str]:
     """Return the headers that sign the time, the id and the body with the method's own key.
 
     The key is derived, so a tenant that has the key of its method can sign for no other.
     """
-    key = hmac.digest(secret.encode(), notice.method_id.encode(), "sha256").hex()
-    signed = b".".join((str(now_seconds).encode(), notice.id.encode(), body))
+    key = hmac.digest(secret.encode(), notification.method_id.encode(), "sha256").hex()
+    signed = b".".join((str(now_seconds).encode(), notification.id.encode(), body))
     digest = hmac.digest(key.encode(), signed, "sha256").hex()
     return {"X-Monasca-Timestamp": str(now_seconds), "X-Monasca-Signature": f"sha256={digest}"}
 
 
-def body_of(notice: Notice) -> dict[str, Any]:
+def body_of(notification: Notification) -> dict[str, Any]:
     """Of a group: the worst change, and ``alarms``, which has all of them."""
-    alarms = {"alarms": [document(each) for each in notice.changes]} if notice.others else {}
-    return {**document(notice.change), **alarms}
+    alarms = {"alarms": [document(each) for each in notification.changes]} if notification.others else {}
+    return {**document(notification.change), **alarms}
 
 
 def document(change: AlarmChange) -> dict[str, Any]:

@@ -497,22 +497,23 @@ notification = sa.Table(
     sa.Index("notification_by_time", "alarm_id", "alarm_time"),
 )
 
-# Notifications that are not sent now. ``kind``: a state of the ledger (``silenced``, ``inhibited``, ``held``), or
-# ``repeat``, of which ``notice_id`` is the first and ``number`` counts. ``due``: when it is looked at again.
-# ``group_key``: what is sent in one message; ``sealed``: the id of that message, whose members do not change any more.
-notification_held = sa.Table(
-    "notification_held",
+# Notifications that are not sent now. ``kind``: a state of the ledger (``silenced``, ``inhibited``, ``held``);
+# ``repeat``, of which ``notification_id`` is the first and ``number`` counts; or ``scheduled``, a retry, of which
+# ``number`` is the attempt. ``due``: when it is published or decided on again. ``group_key``: notifications with an
+# equal key are sent in one message; ``message_id``: the id of that message, once its members are fixed.
+notification_deferred = sa.Table(
+    "notification_deferred",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    *_columns(_NAME, "notice_id", "tenant", "method_id", "kind", "group_key", "sealed"),
+    *_columns(_NAME, "notification_id", "tenant", "method_id", "kind", "group_key", "message_id"),
     sa.Column("number", sa.Integer, nullable=False),
     *_columns(_BIG, "due", "created"),
     sa.Column("size", sa.Integer, nullable=False),
     sa.Column("value", sa.LargeBinary, nullable=False),
-    sa.Index("notification_held_by_due", "due"),
-    sa.Index("notification_held_by_tenant", "tenant", "kind"),
-    sa.Index("notification_held_by_group", "group_key", "created"),
-    sa.Index("notification_held_by_message", "sealed"),
+    sa.Index("notification_deferred_by_due", "due"),
+    sa.Index("notification_deferred_by_tenant", "tenant", "kind"),
+    sa.Index("notification_deferred_by_group", "group_key", "created"),
+    sa.Index("notification_deferred_by_message", "message_id"),
 )
 
 # The minute of each method that has a limit: since when, and how many messages it got.
@@ -536,18 +537,6 @@ silence = sa.Table(
     sa.Column("comment", sa.Text, nullable=False),
     sa.Column("created_ms", _BIG, nullable=False),
     sa.Index("silence_by_end", "tenant", "until_ms"),
-)
-
-# Retries of notifications that are not due yet. ``due``: when ``value`` is published, or until when a process that
-# publishes it has claimed it.
-notification_waiting = sa.Table(
-    "notification_waiting",
-    metadata,
-    sa.Column("id", _NAME, primary_key=True),
-    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("due", _BIG, nullable=False),
-    sa.Column("value", sa.LargeBinary, nullable=False),
-    sa.Index("notification_waiting_by_due", "due"),
 )
 
 # One row: programs of an older revision than this one refuse to run on the database.

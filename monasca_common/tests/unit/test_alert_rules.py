@@ -24,7 +24,7 @@ from monasca_common.audit.metrics import AuditMetrics
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.notification.status import NotificationMetrics
+from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.persister.status import Status
 from monasca_common.persister.status_server import metrics as persister_metrics

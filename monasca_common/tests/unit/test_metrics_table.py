@@ -20,7 +20,7 @@ from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.notification.status import _ANY, _BY_TYPE, NotificationMetrics, WaitingNotifications
+from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics, WaitingNotifications
 from monasca_common.operations.lag.history import following
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState
@@ -120,7 +120,7 @@ class MetricsTableTest(base.BaseTestCase):
 
     def test_notification(self):
         made = NotificationMetrics()
-        for what in (*_BY_TYPE, *_ANY):
+        for what in (*_BY_TYPE, *_OTHERS):
             made.count(what, "WEBHOOK")
         made.took("WEBHOOK", 0.1)
         database = mock.Mock(rows=lambda _: [(1,)])

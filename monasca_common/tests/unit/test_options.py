@@ -24,14 +24,14 @@ from monasca_common.kafka.declaration import option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.notification.settings import (
     AppriseSettings,
-    CalmSettings,
     EmailSettings,
     HttpSettings,
     JiraSettings,
+    NotifierSettings,
     PagerdutySettings,
     ProcessorSettings,
     RetrySettings,
-    SlackSettings,
+    StageSettings,
     WebhookSettings,
 )
 from monasca_common.operations.dashboard.settings import DashboardSettings
@@ -67,14 +67,14 @@ DECLARING = (
     SecuritySettings,
     MirrorSettings,
     AppriseSettings,
-    CalmSettings,
+    StageSettings,
     EmailSettings,
     HttpSettings,
     JiraSettings,
+    NotifierSettings,
     PagerdutySettings,
     ProcessorSettings,
     RetrySettings,
-    SlackSettings,
     WebhookSettings,
     GroupSettings,
     GroupSwitch,

@@ -20,9 +20,9 @@ import cotyledon
 from monasca_common.cli import main as cli
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
-from monasca_common.notification import release, settings
+from monasca_common.notification import deferred_sender, settings
+from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.handlers import ChangesHandler
-from monasca_common.notification.release import HeldRelease
 from monasca_common.notification.service import NotificationWorker
 from monasca_common.storage.sql import tables
 
@@ -49,15 +49,15 @@ def commits_before_it_sends():
 
 
 def forgets_who_is_in_a_message():
-    run = HeldRelease.run
+    run = DeferredSender.run
 
     def unsealed_run(releases):
         # They are sent with whatever comes next.
-        statement = tables.notification_held.update().values(sealed="", due=_NEVER_MS)
-        releases._held._database.write(lambda connection: connection.execute(statement))
+        statement = tables.notification_deferred.update().values(message_id="", due=_NEVER_MS)
+        releases._deferred._database.write(lambda connection: connection.execute(statement))
         run(releases)
 
-    mock.patch.object(HeldRelease, "run", unsealed_run).start()
+    mock.patch.object(DeferredSender, "run", unsealed_run).start()
 
 
 def arms_the_first_workers(fail_points, deaths, starts):
@@ -90,7 +90,7 @@ def main(arguments):
     if facts["mutant"]:
         globals()[facts["mutant"]]()
     arms_the_first_workers(facts["fail_points"], facts["deaths"], facts["starts"])
-    mock.patch.object(release, "_LEASE_MS", _QUICK_LEASE_MS).start()
+    mock.patch.object(deferred_sender, "_LEASE_MS", _QUICK_LEASE_MS).start()
     mock.patch.object(settings, "MAX_INTERVAL_SECONDS", facts["max_interval_seconds"]).start()
     mock.patch.object(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", replaced_at_once).start()
     threading.Thread(target=end_with_the_test, daemon=True).start()

@@ -33,7 +33,7 @@ class GroupCrashTest(NotificationKafkaCase):
         return set().union(*self.messages().values())
 
     def held(self):
-        return len(self.alarms_database.rows(sa.select(tables.notification_held.c.id)))
+        return len(self.alarms_database.rows(sa.select(tables.notification_deferred.c.id)))
 
     def crash(self, fail_points):
         process = self.start(fail_points, deaths=DEATHS)
@@ -55,7 +55,7 @@ class GroupCrashTest(NotificationKafkaCase):
 
     @periodic("a variant of test_after_the_message_was_sent")
     def test_between_seal_and_publication(self):
-        self.crash("notification.after_seal=kill")
+        self.crash("notification.after_fix=kill")
         self.assert_each_alarm_is_in_one_message()
 
     @periodic("a variant of test_after_the_message_was_sent")

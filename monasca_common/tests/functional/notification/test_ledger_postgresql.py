@@ -5,8 +5,8 @@ import dataclasses
 import threading
 
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.notification.ledger import NextStep, NoticeLedger
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.ledger import Ledger, NextStep
+from monasca_common.notification.notification import notification_of
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.notification.notification_case import NotificationCase
@@ -23,24 +23,24 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         settings = dataclasses.replace(self.database.settings, read_timeout_seconds=2 * PATIENCE_SECONDS)
         self.alarms_database = AlarmsDatabase(settings)
         self.addCleanup(self.alarms_database.close)
-        self.notices = NoticeLedger(self.alarms_database)
+        self.notifications = Ledger(self.alarms_database)
         for number in range(3):
-            self.notices.begin(notice_of(change(alarm_id=f"a{number}"), "m1"), "m1", 1, number)
+            self.notifications.begin(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", 1, number)
 
     def test_an_attempt_without_an_end_is_repeated_and_a_new_one_is_not(self):
-        notice = notice_of(change(alarm_id="a3"), "m1")
-        steps = [self.notices.begin(notice, "m1", 1, 9) for _ in range(2)]
+        notification = notification_of(change(alarm_id="a3"), "m1")
+        steps = [self.notifications.begin(notification, "m1", 1, 9) for _ in range(2)]
         self.assertEqual([NextStep.SEND, NextStep.REPEAT], steps)
         self.assertEqual([0, 0, 0, 1], [repeats for (repeats,) in self.ledger("repeats")])
 
     def test_what_is_older_is_removed(self):
-        self.assertEqual(2, self.notices.prune(2))
+        self.assertEqual(2, self.notifications.prune(2))
         self.assertEqual([("a2",)], self.ledger("alarm_id"))
 
     def test_an_attempt_that_begins_meanwhile_keeps_its_row(self):
         attempt, seen = self.session(), self.session()
         removed = []
-        pruning = threading.Thread(target=lambda: removed.append(self.notices.prune(2)), daemon=True)
+        pruning = threading.Thread(target=lambda: removed.append(self.notifications.prune(2)), daemon=True)
         with attempt.transaction():
             attempt.execute("UPDATE notification SET updated = 9 WHERE alarm_id = 'a0'")
             pruning.start()

@@ -53,9 +53,6 @@ group_id = {group}
 [kafka_retry_notifications]
 topic = {retries}
 group_id = {group}
-[kafka_periodic_notifications]
-topic = {periodic}
-group_id = {group}
 [alarm_processor]
 notification_topic = {told}
 [retry_engine]
@@ -84,9 +81,9 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
         super().setUp()
         self.fixture = fixture = self.useFixture(SharedKafkaCluster())
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.changes, self.retries, self.periodic = (fixture.topic(2) for _ in range(3))
+        self.changes, self.retries = (fixture.topic(2) for _ in range(2))
         self.told = fixture.topic(1)
-        for topic in (self.changes, self.retries, self.periodic):
+        for topic in (self.changes, self.retries):
             fixture.cluster.create_topic(f"{topic}.dlq", 1)
         self.servers = fixture.cluster.client_options("admin")["bootstrap.servers"]
         self.producer = plugins.kafka_producer(ProducerSettings(ConnectionSettings(self.servers), linger_ms=0))
@@ -115,7 +112,6 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
                 url=self.database.connection,
                 changes=self.changes,
                 retries=self.retries,
-                periodic=self.periodic,
                 interval=self.interval_seconds,
                 told=self.told,
                 group=f"group-{uuid.uuid4().hex[:12]}",

@@ -3,10 +3,10 @@
 
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.sent_notifications import SENT_STATES
-from monasca_common.notification.calm import SILENCED, Hold
-from monasca_common.notification.held import HeldNotices
-from monasca_common.notification.ledger import NoticeLedger
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.deferred import DeferredNotifications
+from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.notification import notification_of
+from monasca_common.notification.stages import SILENCED, Deferral
 from monasca_common.tests.unit.api.alarms_case import NOW_MS, AlarmsCase
 from monasca_common.tests.unit.notification.receivers import change
 
@@ -17,26 +17,28 @@ HOOK = NotificationMethod("hook", "WEBHOOK", "https://hooks.example.org/t0ken")
 class NotificationsContract(AlarmsCase):
     def setUp(self):
         super().setUp()
-        self.stored = NoticeLedger(self.alarms_database)
+        self.stored = Ledger(self.alarms_database)
         self.method = NotificationMethods(self.alarms_database, self.keys).create("t1", HOOK, 1)
 
     def record(self, alarm="a1", *, method=None, at_ms=NOW_MS, outcomes=(("sent", "answered 200"),), **facts):
-        """The notice of a change, with an attempt for each outcome."""
-        notice = notice_of(change(alarm_id=alarm, **{"time_ms": at_ms - 500, **facts}), method or self.method.id)
+        """The notification of a change, with an attempt for each outcome."""
+        notification = notification_of(
+            change(alarm_id=alarm, **{"time_ms": at_ms - 500, **facts}), method or self.method.id
+        )
         for attempt, (state, answer) in enumerate(outcomes, 1):
-            self.stored.begin(notice, method or self.method.id, attempt, at_ms)
-            self.stored.finish(notice, state, at_ms + attempt, answer)
-        return notice
+            self.stored.begin(notification, method or self.method.id, attempt, at_ms)
+            self.stored.finish(notification, state, at_ms + attempt, answer)
+        return notification
 
     def ids(self, query="", **named):
         return [each["id"] for each in self.elements(PATH, query=query, **named)]
 
     def test_one_is_shown_with_its_attempts_and_without_its_address(self):
         outcomes = (("failed", "hooks.example.org answered 503"), ("sent", "answered 200"))
-        notice = self.record(outcomes=outcomes)
+        notification = self.record(outcomes=outcomes)
         shown = {
-            "id": notice.id,
-            "links": [{"rel": "self", "href": f"http://falconframework.org{PATH}/{notice.id}"}],
+            "id": notification.id,
+            "links": [{"rel": "self", "href": f"http://falconframework.org{PATH}/{notification.id}"}],
             "alarm_id": "a1",
             "alarm_definition_id": "d1",
             "notification_method": {
@@ -55,7 +57,7 @@ class NotificationsContract(AlarmsCase):
             "created_timestamp": "2026-09-21T14:13:20.123Z",
             "updated_timestamp": "2026-09-21T14:13:20.125Z",
         }
-        self.assertEqual(shown, self.get(f"{PATH}/{notice.id}"))
+        self.assertEqual(shown, self.get(f"{PATH}/{notification.id}"))
         self.assertEqual([shown], self.elements(PATH))
 
     def test_an_answer_with_any_signs_is_shown(self):
@@ -72,18 +74,18 @@ class NotificationsContract(AlarmsCase):
         self.assertEqual("c?d", shown["answer"][:3])
 
     def test_what_was_withheld_says_why(self):
-        notice = notice_of(change(), self.method.id)
-        hold = Hold(SILENCED, None, "silence x by ann: new disks")
-        HeldNotices(self.alarms_database).withhold(notice, self.method.id, hold, NOW_MS)
+        notification = notification_of(change(), self.method.id)
+        deferral = Deferral(SILENCED, None, "silence x by ann: new disks")
+        DeferredNotifications(self.alarms_database).defer(notification, self.method.id, deferral, NOW_MS)
         [shown] = self.elements(PATH)
         facts = {name: shown[name] for name in ("state", "attempts", "answer", "failures")}
         expected = {"state": "silenced", "attempts": 0, "answer": "silence x by ann: new disks", "failures": []}
         self.assertEqual(expected, facts)
 
     def test_nobody_sees_what_is_another_tenants(self):
-        notice = self.record()
+        notification = self.record()
         foreign = self.record(tenant="t2", alarm="a2")
-        self.assertEqual([notice.id], self.ids())
+        self.assertEqual([notification.id], self.ids())
         self.assertEqual([foreign.id], self.ids(tenant="t2"))
         [shown] = self.elements(PATH, tenant="t2")
         self.assertEqual([None] * 3, [shown["notification_method"][name] for name in ("name", "type", "address")])
@@ -123,9 +125,9 @@ class NotificationsContract(AlarmsCase):
         )
 
     def test_a_page_begins_behind_a_number_of_rows(self):
-        notices = [self.record(f"a{number}", at_ms=NOW_MS + number) for number in range(5)]
+        notifications = [self.record(f"a{number}", at_ms=NOW_MS + number) for number in range(5)]
         found = self.get(PATH, query="limit=2&offset=1")
-        self.assertEqual([notices[3].id, notices[2].id], [each["id"] for each in found["elements"]])
+        self.assertEqual([notifications[3].id, notifications[2].id], [each["id"] for each in found["elements"]])
         (following,) = [link["href"] for link in found["links"] if link["rel"] == "next"]
         self.assertEqual({"offset=3", "limit=2"}, set(following.partition("?")[2].split("&")))
         self.ask("GET", PATH, None, 422, query="offset=x")

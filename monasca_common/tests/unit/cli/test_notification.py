@@ -11,8 +11,8 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.settings import database_settings
 from monasca_common.cli.main import main
-from monasca_common.notification.ledger import NextStep, NoticeLedger
-from monasca_common.notification.notice import group_of, notice_of
+from monasca_common.notification.ledger import Ledger, NextStep
+from monasca_common.notification.notification import group_of, notification_of
 from monasca_common.tests.unit.cli.command_case import CommandCase
 from monasca_common.tests.unit.notification.receivers import HttpReceiver, change
 
@@ -76,25 +76,25 @@ class LedgerCommandCase(CommandCase):
         self.assertEqual(0, main(["db", "upgrade", "--config-file", self.path_of(self.configuration)]))
         self.database = AlarmsDatabase(database_settings(self.configured(self.configuration)))
         self.addCleanup(self.database.close)
-        self.ledger = NoticeLedger(self.database)
+        self.ledger = Ledger(self.database)
         methods = NotificationMethods(self.database, AddressKeys([self.keys]))
         self.method = methods.create("t1", NotificationMethod("hook", "WEBHOOK", self.receiver.url("/t0ken")), 1)
 
     def record(self, state="given up", answer="answered 503", *, alarm="a1", method=None, at_ms=NOW_MS):
-        notice = notice_of(change(alarm_id=alarm), method or self.method.id)
-        self.ledger.begin(notice, method or self.method.id, 1, at_ms)
+        notification = notification_of(change(alarm_id=alarm), method or self.method.id)
+        self.ledger.begin(notification, method or self.method.id, 1, at_ms)
         if state != "sending":
-            self.ledger.finish(notice, state, at_ms + 1, answer)
-        return notice
+            self.ledger.finish(notification, state, at_ms + 1, answer)
+        return notification
 
     def json(self, *arguments):
         status, out, err = self.run_command(*arguments, "--json")
         self.assertEqual((0, ""), (status, err))
         return json.loads(out)
 
-    def shown(self, notice):
+    def shown(self, notification):
         self.command = ("notification", "show")
-        return self.json(notice.id)
+        return self.json(notification.id)
 
 
 class NotificationListTest(LedgerCommandCase):
@@ -134,8 +134,8 @@ class NotificationShowTest(LedgerCommandCase):
     command = ("notification", "show")
 
     def test_each_failed_attempt_is_shown(self):
-        notice = self.record("failed")
-        status, out, _ = self.run_command(notice.id)
+        notification = self.record("failed")
+        status, out, _ = self.run_command(notification.id)
         self.assertEqual(0, status)
         self.assertIn("state       failed", out)
         self.assertIn("failed      2026-09-21T14:13:20.124+00:00  answered 503", out)
@@ -151,30 +151,30 @@ class NotificationResendTest(LedgerCommandCase):
 
     def test_it_keeps_its_id_and_its_attempts_go_on(self):
         for before, attempts in (("given up", 2), ("sent", 2), ("failed", 2)):
-            notice = self.record(before, alarm=before)
+            notification = self.record(before, alarm=before)
             self.command = ("notification", "resend")
-            self.assertEqual((0, f"sent: {notice.id} (answered 200)\n", ""), self.run_command(notice.id))
-            self.assertEqual(notice.id, self.receiver.requests[-1][1]["Idempotency-Key"])
+            self.assertEqual((0, f"sent: {notification.id} (answered 200)\n", ""), self.run_command(notification.id))
+            self.assertEqual(notification.id, self.receiver.requests[-1][1]["Idempotency-Key"])
             self.assertEqual(before, json.loads(self.receiver.requests[-1][2])["alarm_id"])
-            shown = self.shown(notice)
+            shown = self.shown(notification)
             self.assertEqual(("sent", attempts, "answered 200"), (shown["state"], shown["attempts"], shown["answer"]))
 
     def test_a_failure_is_told_and_recorded_and_takes_nothing_back(self):
         self.receiver.answer = self.receiver.answers(500)
         # Retries of what has failed go on from the attempts that they made.
         for before, attempts in (("given up", 2), ("sent", 2), ("failed", 1)):
-            notice = self.record(before, alarm=before)
+            notification = self.record(before, alarm=before)
             self.command = ("notification", "resend")
-            status, out, err = self.run_command(notice.id)
+            status, out, err = self.run_command(notification.id)
             self.assertEqual((1, ""), (status, out))
             self.assertIn("answered 500", err)
             self.assertNotIn("t0ken", err)
-            shown = self.shown(notice)
+            shown = self.shown(notification)
             self.assertEqual((before, attempts), (shown["state"], shown["attempts"]))
             self.assertIn("answered 500", shown["failures"][-1]["answer"])
 
     def test_a_group_is_sent_again_whole(self):
-        group = group_of([notice_of(change(alarm_id=alarm), self.method.id) for alarm in ("a1", "a2")])
+        group = group_of([notification_of(change(alarm_id=alarm), self.method.id) for alarm in ("a1", "a2")])
         self.ledger.begin(group, self.method.id, 1, NOW_MS)
         self.ledger.finish(group, "sent", NOW_MS)
         self.assertEqual(0, self.run_command(group.id)[0])
@@ -183,23 +183,23 @@ class NotificationResendTest(LedgerCommandCase):
         self.assertEqual({"a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
 
     def test_a_pending_attempt_of_what_was_resent_does_nothing(self):
-        notice = self.record("failed")
-        self.run_command(notice.id)
-        self.assertIs(NextStep.NOTHING, self.ledger.begin(notice, self.method.id, 2, NOW_MS))
+        notification = self.record("failed")
+        self.run_command(notification.id)
+        self.assertIs(NextStep.NOTHING, self.ledger.begin(notification, self.method.id, 2, NOW_MS))
 
     def test_one_that_is_under_way_is_left_alone_unless_forced(self):
-        notice = self.record("sending")
-        status, _, err = self.run_command(notice.id)
+        notification = self.record("sending")
+        status, _, err = self.run_command(notification.id)
         self.assertEqual((1, []), (status, self.receiver.requests))
         self.assertIn("an attempt is under way", err)
-        self.assertEqual(0, self.run_command(notice.id, "--force")[0])
+        self.assertEqual(0, self.run_command(notification.id, "--force")[0])
 
     def test_what_cannot_be_sent_is_said(self):
-        for notice_id, reason in (
+        for notification_id, reason in (
             ("x", "there is no notification"),
             (self.record(method="gone").id, "there is no notification method with the id 'gone'"),
         ):
-            status, _, err = self.run_command(notice_id)
+            status, _, err = self.run_command(notification_id)
             self.assertEqual(1, status)
             self.assertIn(reason, err)
 

@@ -11,7 +11,7 @@ from oslotest import base
 from monasca_common.notification import addresses
 from monasca_common.notification.addresses import AddressRules, Resolver, destination, endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendPostponed
-from monasca_common.notification.http_sender import HttpSender
+from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.settings import HttpSettings
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
 
@@ -77,7 +77,7 @@ class HostileTest(base.BaseTestCase):
         receiver = HttpReceiver()
         self.addCleanup(receiver.close)
         resolver = Resolver(lookup)
-        sender = HttpSender(HttpSettings(), resolver)
+        sender = HttpClient(HttpSettings(), resolver)
         urls = [url.replace("{p}", str(receiver.port)) for url in HOSTILE] + SPOILT
         passed = []
         for url in urls:
@@ -108,7 +108,7 @@ class HostileTest(base.BaseTestCase):
             lambda host, port, **_: [(None, None, None, "", (address, port)) for address in answers.pop(0)]
         )
 
-        HttpSender(HttpSettings(ALLOWED), resolver).post(receiver.url(host="rebind.example"), b"{}", {}, 10.0)
+        HttpClient(HttpSettings(ALLOWED), resolver).post(receiver.url(host="rebind.example"), b"{}", {}, 10.0)
 
         self.assertEqual(1, len(receiver.requests))
         self.assertEqual(1, len(answers))

@@ -9,7 +9,7 @@ import fixtures
 import requests
 
 from monasca_common.notification.errors import SendRefused
-from monasca_common.notification.notice import group_of, notice_of
+from monasca_common.notification.notification import group_of, notification_of
 from monasca_common.notification.notifiers.plugins import Notifiers
 from monasca_common.notification.settings import FIXED_HOSTS
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -113,10 +113,10 @@ class ServicesTest(ConfigurationTestCase):
         host = handler.path.split("/")[1]
         self.receiver.answers(200, OWN_ANSWERS.get(host, json.dumps(ANSWER).encode()))(handler)
 
-    def sent(self, scheme, notice, address=None):
+    def sent(self, scheme, notification, address=None):
         """The requests of one notification."""
         before = len(self.receiver.requests)
-        self.notifier.send(notice, address or ADDRESSES[scheme])
+        self.notifier.send(notification, address or ADDRESSES[scheme])
         return self.receiver.requests[before:]
 
     def test_every_service_of_the_default_is_tested(self):
@@ -127,7 +127,7 @@ class ServicesTest(ConfigurationTestCase):
         for scheme in FIXED_HOSTS:
             for facts in (ALARM, OK):
                 try:
-                    if not self.sent(scheme, notice_of(facts, "m1")):
+                    if not self.sent(scheme, notification_of(facts, "m1")):
                         silent.append((scheme, facts.new_state, "nothing arrived"))
                 except Exception as error:
                     silent.append((scheme, facts.new_state, repr(error)))
@@ -136,26 +136,28 @@ class ServicesTest(ConfigurationTestCase):
     def test_the_end_of_an_alarm_closes_the_incident_that_it_opened(self):
         for scheme, (field, meanings, key) in INCIDENTS.items():
             with self.subTest(scheme):
-                bodies = [json.loads(self.sent(scheme, notice_of(each, "m1"))[-1][2]) for each in (ALARM, OK)]
+                bodies = [json.loads(self.sent(scheme, notification_of(each, "m1"))[-1][2]) for each in (ALARM, OK)]
                 self.assertEqual([OPEN, CLOSED], [meanings[each.get(field)] for each in bodies], scheme)
                 self.assertEqual(bodies[0][key], bodies[1][key])
 
     def test_two_alarms_of_one_definition_are_two_incidents(self):
         for scheme, (_, _, key) in INCIDENTS.items():
-            both = [notice_of(change(alarm_id=each), "m1") for each in ("a1", "a2")]
+            both = [notification_of(change(alarm_id=each), "m1") for each in ("a1", "a2")]
             self.assertEqual(2, len({json.loads(self.sent(scheme, each)[-1][2])[key] for each in both}), scheme)
 
     def test_a_group_is_an_incident_of_its_own(self):
-        group = group_of([notice_of(ALARM, "m1"), notice_of(change(alarm_id="a2"), "m1")])
+        group = group_of([notification_of(ALARM, "m1"), notification_of(change(alarm_id="a2"), "m1")])
         self.assertEqual(group.id, json.loads(self.sent("ilert", group)[-1][2])["alertKey"])
 
     def test_a_key_in_the_address_is_kept(self):
-        [(_, _, body)] = self.sent("ilert", notice_of(ALARM, "m1"), "ilert://il1apikey123?dedup=own")
+        [(_, _, body)] = self.sent("ilert", notification_of(ALARM, "m1"), "ilert://il1apikey123?dedup=own")
         self.assertEqual("own", json.loads(body)["alertKey"])
 
     def test_an_action_in_the_address_opens_an_incident_for_each_notification(self):
         bodies = [
-            json.loads(self.sent("signl4", notice_of(each, "m1"), "signl4://secret?action=trigger&external_id=")[0][2])
+            json.loads(
+                self.sent("signl4", notification_of(each, "m1"), "signl4://secret?action=trigger&external_id=")[0][2]
+            )
             for each in (ALARM, OK)
         ]
         self.assertEqual([None, None], [each.get("X-S4-Status") for each in bodies])
@@ -163,16 +165,16 @@ class ServicesTest(ConfigurationTestCase):
 
     def test_opsgenie_opens_an_alert_of_an_alarm_and_one_of_its_end(self):
         for facts in (ALARM, OK):
-            [(path, _, body)] = self.sent("opsgenie", notice_of(facts, "m1"))
+            [(path, _, body)] = self.sent("opsgenie", notification_of(facts, "m1"))
             self.assertEqual("/api.opsgenie.com/v2/alerts", path)
             self.assertEqual(f"{facts.new_state}: cpu is busy", json.loads(body)["message"])
 
     def test_an_address_by_which_a_service_sends_nothing_is_refused(self):
         error = self.assertRaises(
-            SendRefused, self.notifier.send, notice_of(ALARM, "m1"), "opsgenie://apikey?action=close"
+            SendRefused, self.notifier.send, notification_of(ALARM, "m1"), "opsgenie://apikey?action=close"
         )
         self.assertIn("opsgenie sends nothing", str(error))
 
     def test_a_state_that_is_neither_is_a_warning(self):
-        undetermined = notice_of(change(new_state="UNDETERMINED"), "m1")
+        undetermined = notification_of(change(new_state="UNDETERMINED"), "m1")
         self.assertEqual("WARNING", json.loads(self.sent("victorops", undetermined)[-1][2])["message_type"])

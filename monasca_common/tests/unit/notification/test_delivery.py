@@ -2,6 +2,7 @@
 """What is recorded and published of an attempt: nothing that stops another, and nothing that tenants must not read."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from unittest import mock
 
@@ -9,19 +10,19 @@ import sqlalchemy as sa
 from oslotest import base
 
 from monasca_common.kafka import Poison, RetryLater
-from monasca_common.notification.calm import CalmRules
 from monasca_common.notification.errors import SendFailed, SendPostponed, SendRefused
-from monasca_common.notification.handlers import _at_once
-from monasca_common.notification.ledger import NoticeLedger
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.handlers import _concurrently
+from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retries import Retry
+from monasca_common.notification.stages import StageRules
 from monasca_common.storage.errors import DuplicateKey, SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.calm_contract import MAX_ATTEMPTS, SECOND_MS, CalmCase, _read, _values
+from monasca_common.tests.unit.notification.stages_contract import MAX_ATTEMPTS, SECOND_MS, StagesCase, _read, _values
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
-class AttemptTest(CalmCase, SqliteTestCase):
+class AttemptTest(StagesCase, SqliteTestCase):
     def setUp(self):
         super().setUp()
         self.define("d1", "cpu")
@@ -30,7 +31,7 @@ class AttemptTest(CalmCase, SqliteTestCase):
     def attempt_that_raises(self, error):
         """What is recorded of it, and its retry."""
 
-        def send(_notice, _address):
+        def send(_notification, _address):
             raise error
 
         self.people.send = send
@@ -64,7 +65,7 @@ class AttemptTest(CalmCase, SqliteTestCase):
         first, last = self.alarm("a1"), self.alarm("a2")
         [(_, value)] = _values(self.changes(_read("alarm-state-transitions", first.message)))
         self.assertEqual(self.clock.now_ms + 86_400_000, Retry.read(value).not_before_ms)
-        retry = Retry(notice_of(last, self.method_id), self.method_id, MAX_ATTEMPTS, 0, "x")
+        retry = Retry(notification_of(last, self.method_id), self.method_id, MAX_ATTEMPTS, 0, "x")
         [(_, value)] = _values(self.retries(_read("retry-notifications", retry.record().value)))
         last = Retry.read(value)
         self.assertEqual((MAX_ATTEMPTS + 1, self.clock.now_ms), (last.attempt, last.not_before_ms))
@@ -79,15 +80,15 @@ class AttemptTest(CalmCase, SqliteTestCase):
             (StorageError("permission denied for table notification"), StorageError),
             (refused, Poison),
         ):
-            with mock.patch.object(NoticeLedger, "begin", side_effect=error):
+            with mock.patch.object(Ledger, "begin", side_effect=error):
                 message = _read("alarm-state-transitions", self.alarm("a1").message)
                 self.assertIs(raised, type(self.assertRaises(raised, self.changes, message)))
 
     def test_two_killed_resends_lose_no_retry(self):
-        ledger = NoticeLedger(self.alarms_database)
+        ledger = Ledger(self.alarms_database)
         _, _, retry = self.attempt_that_raises(SendFailed("answered 500"))
         for is_forced in (False, True, True):
-            self.assertTrue(ledger.resend(retry.notice.id, self.clock.now_ms, also_under_way=is_forced))
+            self.assertTrue(ledger.resend(retry.notification.id, self.clock.now_ms, also_under_way=is_forced))
         self.people.send = lambda *_: "taken"
         self.clock.now_ms += 5000
         self.assertEqual([], list(self.retries(_read("retry-notifications", retry.record().value))))
@@ -132,7 +133,7 @@ class AttemptTest(CalmCase, SqliteTestCase):
         self.assertEqual(["a1:ALARM"], self.told())
 
 
-class SupersededTest(CalmCase, SqliteTestCase):
+class SupersededTest(StagesCase, SqliteTestCase):
     """Retries whose alarm has changed since."""
 
     def setUp(self):
@@ -156,7 +157,7 @@ class SupersededTest(CalmCase, SqliteTestCase):
         self.retry()
         self.assertEqual(["a1:OK"], self.told())
         self.assertEqual({("ALARM", "superseded"), ("OK", "sent")}, set(self.states()))
-        self.assertEqual({"sent": 1, "failed attempts": 1, "superseded": 1}, dict(self.delivery.counts))
+        self.assertEqual({"sent": 1, "failed attempts": 1, "superseded": 1}, dict(self.metrics.counts))
 
     def test_an_alarm_that_came_again_is_notified_by_its_newer_change(self):
         self.tell(self.alarm("a1", "OK"))
@@ -213,19 +214,19 @@ class SupersededTest(CalmCase, SqliteTestCase):
         self.assertEqual([("ALARM", "sent")], self.states())
 
     def test_a_group_is_sent_without_its_superseded_changes(self):
-        self.start(CalmRules(("definition",), 1000))
+        self.start(StageRules(("definition",), 1000))
         self.tell(self.alarm("a2"))
         self.tell(self.alarm("a3"))
         self.clock.now_ms += 1000
         self.releases.release_due(self.producer)
         self.alarm("a3", "OK")
         self.deliver()
-        [(notice, _)] = self.people.taken
-        self.assertEqual(["a2"], [each.alarm_id for each in notice.changes])
+        [(notification, _)] = self.people.taken
+        self.assertEqual(["a2"], [each.alarm_id for each in notification.changes])
         self.assertEqual([], self.held())
 
     def test_members_of_a_group_that_are_superseded_end_and_the_others_are_retried_under_its_id(self):
-        self.start(CalmRules(("definition",), 1000))
+        self.start(StageRules(("definition",), 1000))
         for own_id in ("a2", "a3", "a4"):
             self.tell(self.alarm(own_id))
         self.clock.now_ms += 1000
@@ -237,12 +238,16 @@ class SupersededTest(CalmCase, SqliteTestCase):
         [output] = self.retries(_read("retry-notifications", value))
         self.people.fails = False
         following = Retry.read(output.record.value)
-        self.assertEqual((first.notice.id, 3, ["held"] * 2), (following.notice.id, following.members, self.held()))
+        self.assertEqual(
+            (first.notification.id, 3, ["held"] * 2), (following.notification.id, following.members, self.held())
+        )
         self.alarm("a4", "OK")
         self.clock.now_ms = following.not_before_ms
         self.assertEqual([], list(self.retries(_read("retry-notifications", output.record.value))))
-        [(notice, _)] = self.people.taken
-        self.assertEqual((first.notice.id, ["a2"]), (notice.id, [each.alarm_id for each in notice.changes]))
+        [(notification, _)] = self.people.taken
+        self.assertEqual(
+            (first.notification.id, ["a2"]), (notification.id, [each.alarm_id for each in notification.changes])
+        )
         self.assertEqual([], self.held())
         table = tables.notification
         statement = sa.select(table.c.alarm_id).where(table.c.state == "superseded").order_by(table.c.alarm_id)
@@ -259,8 +264,13 @@ class SupersededTest(CalmCase, SqliteTestCase):
 
 
 class MethodsOfOneChangeTest(base.BaseTestCase):
-    def test_they_are_sent_at_once_by_a_bounded_number_of_threads(self):
-        helpers, names, both = threading.BoundedSemaphore(1), set(), threading.Barrier(2, timeout=50)
+    def setUp(self):
+        super().setUp()
+        self.executor = ThreadPoolExecutor(1)
+        self.addCleanup(self.executor.shutdown)
+
+    def test_they_are_sent_concurrently_by_a_bounded_number_of_threads(self):
+        names, both = set(), threading.Barrier(2, timeout=50)
 
         def work(number):
             names.add(threading.get_ident())
@@ -269,6 +279,21 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
             return number
 
         works = [partial(work, number) for number in range(16)]
-        self.assertEqual(list(range(16)), _at_once(works, helpers))
+        self.assertEqual(list(range(16)), _concurrently(works, self.executor))
         self.assertEqual(2, len(names))
-        self.assertTrue(helpers.acquire(blocking=False))
+
+    def test_while_the_executor_is_busy_the_thread_of_the_change_sends_all(self):
+        busy = threading.Event()
+        self.addCleanup(busy.set)
+        self.executor.submit(busy.wait, 50)
+        self.assertEqual([threading.get_ident()] * 3, _concurrently([threading.get_ident] * 3, self.executor))
+
+    def test_an_error_of_one_is_raised_once_the_others_are_sent(self):
+        sent = []
+
+        def fails():
+            raise StorageUnavailable("it is down")
+
+        works = [fails, partial(sent.append, 1), fails, partial(sent.append, 2)]
+        self.assertRaises(StorageUnavailable, _concurrently, works, self.executor)
+        self.assertEqual([1, 2], sorted(sent))

@@ -11,8 +11,9 @@ from monasca_common.kafka import MessagingError, RetryLater
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.notification import member
-from monasca_common.notification.member import NotificationMember, PausedHandler
-from monasca_common.notification.status import service_health
+from monasca_common.notification.member import NotificationMember, PausedHandler, service_health
+from monasca_common.runtime.health import LoopHealth
+from monasca_common.storage.errors import StorageUnavailable
 
 
 class Stopping:
@@ -79,7 +80,7 @@ class ReadinessTest(base.BaseTestCase):
         self.consumer = consumer
         stream = mock.Mock(audit=None, consumer=SimpleNamespace(topics=("alarm-state-transitions",), group_id="g"))
         self.member = NotificationMember(stream, lambda _: (), 1, self.clock)
-        self.health = service_health([self.member])
+        self.health = service_health([self.member.health])
         for name, stand_in in (("open_producer", mock.Mock()), ("open_consumer", lambda _: consumer)):
             self.useFixture(fixtures.MonkeyPatch(f"monasca_common.runtime.member.{name}", stand_in))
 
@@ -137,3 +138,23 @@ class ReadinessTest(base.BaseTestCase):
         self.while_it_runs(look)
         self.assertTrue(self.health.live()[0])  # it has no loop now, and waits for its next start
         self.assertEqual(["alarm-state-transitions: it has not begun"], self.reasons())
+
+
+class LoopsTest(base.BaseTestCase):
+    def test_one_loop_that_does_not_turn_or_work_is_enough(self):
+        clock = VirtualClock()
+        loops = [LoopHealth(name, clock) for name in ("deferred", "retention")]
+        health = service_health(loops)
+        for loop in loops:
+            loop.works()
+        self.assertEqual([True] * 3, [look()[0] for look in (health.health, health.live, health.ready)])
+
+        loops[1].failed(StorageUnavailable("it is away"))
+        clock.advance(601.0)
+        loops[0].turned()
+
+        self.assertEqual((False, ["retention: it is away"]), (health.ready()[0], health.ready()[1]["reasons"]))
+        self.assertEqual({"state": "waiting", "reason": "it is away"}, health.health()[1]["members"]["retention"])
+        self.assertEqual(
+            (False, {"deferred": 0.0, "retention": 601.0}), (health.live()[0], health.live()[1]["seconds_since_turn"])
+        )

@@ -31,10 +31,9 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification import delivery
-from monasca_common.notification.calm import CalmRules, Inhibition
-from monasca_common.notification.http_sender import HttpSender
-from monasca_common.notification.ledger import NOTIFICATION, NoticeLedger
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.http_client import HttpClient
+from monasca_common.notification.ledger import NOTIFICATION, Ledger
+from monasca_common.notification.notification import notification_of
 from monasca_common.notification.notifiers.base import Tools
 from monasca_common.notification.notifiers.webhook import WebhookNotifier
 from monasca_common.notification.retries import Retry
@@ -48,6 +47,7 @@ from monasca_common.notification.settings import (
     WebhookSettings,
     notification_settings,
 )
+from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.notification.texts import Texts
 from monasca_common.runtime.status_server import StatusServer
 from monasca_common.storage.errors import StorageUnavailable
@@ -62,7 +62,6 @@ from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 DAY_MS = 86_400_000
 _PATIENCE_SECONDS = 50  # for a machine under load
 CHANGES, RETRIES, NOTIFICATIONS = "alarm-state-transitions", "retry-notifications", "alarm-notifications"
-PERIODIC = "60-seconds-notifications"
 
 
 class ServiceCase(NotificationCase, base.BaseTestCase):
@@ -75,7 +74,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         self.addCleanup(self.alarms_database.close)
         self.kafka = self.useFixture(MemoryKafka())
         self.kafka.broker.create_topic(NOTIFICATIONS, 1)
-        for topic in (CHANGES, RETRIES, PERIODIC):
+        for topic in (CHANGES, RETRIES):
             self.kafka.broker.create_topic(topic, 1)
             self.kafka.broker.create_topic(f"{topic}.dlq", 1)
         self.useFixture(fixtures.MockPatch("monasca_common.notification.settings.MAX_INTERVAL_SECONDS", 0.05))
@@ -88,18 +87,17 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         )
         return StreamOf(consumer, self.kafka.producer_settings())
 
-    def start(self, *, processing=None, timeout=10.0, calm=None, audit=None, **retry):
+    def start(self, *, processing=None, timeout=10.0, rules=None, audit=None, **retry):
         settings = NotificationSettings(
             dataclasses.replace(self.stream(CHANGES), audit=audit),
             dataclasses.replace(self.stream(RETRIES), audit=audit),
             self.database.settings,
             ProcessorSettings(**(processing or {})),
             RetrySettings(**{"interval": 0.02, "max_attempts": 3, **retry}),
-            self.stream(PERIODIC),
-            calm or CalmRules(),
+            rules or StageRules(),
         )
         http = HttpSettings(allowed_networks=ALLOWED)
-        tools = Tools(HttpSender(http), Texts())
+        tools = Tools(HttpClient(http), Texts())
         work = NotificationWork(settings, {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)})
         work.start()
         self.work = work
@@ -270,10 +268,10 @@ class SilencesTest(ServiceCase):
     def test_an_attempt_before_a_crash_is_finished_although_it_is_silenced_since(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
-        notice = notice_of(self.alarm(), method)
-        ledger = NoticeLedger(self.alarms_database)
-        ledger.begin(notice, method, 1, self.now_ms)
-        ledger.finish(notice, "failed", self.now_ms, "answered 500")
+        notification = notification_of(self.alarm(), method)
+        ledger = Ledger(self.alarms_database)
+        ledger.begin(notification, method, 1, self.now_ms)
+        ledger.finish(notification, "failed", self.now_ms, "answered 500")
         self.silence({})
         self.start()
         self.publish(self.alarm().message)
@@ -284,16 +282,16 @@ class CalmServiceTest(ServiceCase):
     """What is held is due when the test says so."""
 
     def held(self):
-        return [kind for (kind,) in self.alarms_database.rows(sa.select(tables.notification_held.c.kind))]
+        return [kind for (kind,) in self.alarms_database.rows(sa.select(tables.notification_deferred.c.kind))]
 
     def let_it_be_due(self):
-        statement = tables.notification_held.update().values(due=0)
+        statement = tables.notification_deferred.update().values(due=0)
         self.alarms_database.write(lambda connection: connection.execute(statement))
 
     def test_a_group_reaches_its_receiver_as_one_request(self):
         receiver = self.receiver()
         self.method(receiver.url())
-        stop = self.start(calm=CalmRules(("definition",), DAY_MS))
+        stop = self.start(rules=StageRules(("definition",), DAY_MS))
         self.publish(*(self.alarm(number).message for number in range(3)))
         self.until(lambda: len(self.held()) == 3, "three that are held")
         self.let_it_be_due()
@@ -303,7 +301,7 @@ class CalmServiceTest(ServiceCase):
         self.assertEqual({"a0", "a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
         self.assertEqual([("sent",)] * 4, self.ledger("state"))
 
-    def test_a_repeat_goes_through_its_topic(self):
+    def test_a_repeat_goes_through_the_retry_topic(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         stored = NotificationMethods(self.alarms_database)
@@ -323,9 +321,9 @@ class CalmServiceTest(ServiceCase):
         self.until(lambda: self.held() == ["repeat"] and receiver.requests, "the first")
         self.let_it_be_due()
         self.until(lambda: len(receiver.requests) == 2, "the repeat")
-        self.until(lambda: self.committed(PERIODIC) == 1, "the commit")
+        self.until(lambda: self.committed(RETRIES) == 1, "the commit")
         stop()
-        self.assertEqual(1, len(self.kafka.broker.records(PERIODIC)))
+        self.assertEqual(1, len(self.kafka.broker.records(RETRIES)))
         self.assertEqual(2, len(set(ids(receiver))))
 
 
@@ -434,32 +432,32 @@ class CrashTest(ServiceCase):
     def test_an_attempt_with_an_unknown_outcome_is_made_again_and_counted(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
-        notice = notice_of(self.alarm(), method)
-        NoticeLedger(self.alarms_database).begin(notice, method, 1, self.now_ms)
+        notification = notification_of(self.alarm(), method)
+        Ledger(self.alarms_database).begin(notification, method, 1, self.now_ms)
         stop = self.start()
         self.publish(self.alarm().message)
         self.until(lambda: self.ledger("state") == [("sent",)], "the end")
         self.until(lambda: self.committed(CHANGES) == 1, "the commit")
         self.assertEqual({"sent": 1, "repeated": 1}, stop())
         self.assertEqual([(1,)], self.ledger("repeats"))
-        self.assertEqual([notice.id], ids(receiver))
+        self.assertEqual([notification.id], ids(receiver))
 
     def test_a_failure_whose_retry_was_not_published_is_tried_again(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
-        notice = notice_of(self.alarm(), method)
-        ledger = NoticeLedger(self.alarms_database)
-        ledger.begin(notice, method, 1, self.now_ms)
-        ledger.finish(notice, "failed", self.now_ms, "answered 500")
+        notification = notification_of(self.alarm(), method)
+        ledger = Ledger(self.alarms_database)
+        ledger.begin(notification, method, 1, self.now_ms)
+        ledger.finish(notification, "failed", self.now_ms, "answered 500")
         self.start()
         self.publish(self.alarm().message)
         self.until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
-        self.assertEqual([notice.id], ids(receiver))
+        self.assertEqual([notification.id], ids(receiver))
 
     def test_a_retry_that_comes_twice_is_made_once(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
-        retry = Retry(notice_of(self.alarm(), method), method, 2, self.now_ms, "why")
+        retry = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
         later = dataclasses.replace(retry, attempt=1)
         self.start()
         made = [each.record() for each in (retry, retry, later)]
@@ -471,14 +469,14 @@ class CrashTest(ServiceCase):
     def test_what_was_sent_while_the_ledger_was_unavailable_is_not_sent_again(self):
         receiver = self.receiver()
         self.method(receiver.url())
-        finish, failures = NoticeLedger.finish, iter([True, True])
+        finish, failures = Ledger.finish, iter([True, True])
 
         def fails_twice(*arguments, **named):
             if next(failures, False):
                 raise StorageUnavailable("the database is away")
             finish(*arguments, **named)
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.NoticeLedger.finish", fails_twice))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.finish", fails_twice))
         self.start()
         self.publish(self.alarm().message)
         self.until(lambda: self.ledger("state", "repeats") == [("sent", 0)], "the end")
@@ -488,9 +486,9 @@ class CrashTest(ServiceCase):
 class LedgerRetentionTest(ServiceCase):
     def row_of(self, number, updated_ms):
         """The ledger has a notification that was sent then."""
-        ledger, notice = NoticeLedger(self.alarms_database), notice_of(self.alarm(number), "m1")
-        ledger.begin(notice, "m1", 1, updated_ms)
-        ledger.finish(notice, "sent", updated_ms)
+        ledger, notification = Ledger(self.alarms_database), notification_of(self.alarm(number), "m1")
+        ledger.begin(notification, "m1", 1, updated_ms)
+        ledger.finish(notification, "sent", updated_ms)
 
     def test_a_running_service_removes_what_is_older_portion_by_portion_and_keeps_the_rest(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
@@ -505,7 +503,7 @@ class LedgerRetentionTest(ServiceCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
         for number in range(4):
             self.row_of(number, 1000 - number)
-        ledger = NoticeLedger(self.alarms_database)
+        ledger = Ledger(self.alarms_database)
         self.assertEqual(2, ledger.prune(1000))
         self.assertEqual([("a0",), ("a1",)], self.ledger("alarm_id"))
         self.assertEqual([1, 0], [ledger.prune(1000), ledger.prune(1000)])
@@ -522,7 +520,7 @@ class LedgerRetentionTest(ServiceCase):
             failed.set()
             raise StorageUnavailable("the database is away")
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.NoticeLedger.prune", fails))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.prune", fails))
         receiver = self.receiver()
         self.method(receiver.url())
         stop = self.start()
@@ -534,7 +532,7 @@ class LedgerRetentionTest(ServiceCase):
 
 class MessagesTest(base.BaseTestCase):
     def test_a_retry_is_read_as_it_was_written(self):
-        retry = Retry(notice_of(change(link="l", description="d"), "m1"), "m1", 3, 17, "why", 2, 15)
+        retry = Retry(notification_of(change(link="l", description="d"), "m1"), "m1", 3, 17, "why", 2, 15, 60)
         self.assertEqual(retry, Retry.read(retry.record().value))
 
     def test_unknown_and_missing_fields_are_taken_and_what_must_be_there_is_asked_for(self):
@@ -553,7 +551,7 @@ class MessagesTest(base.BaseTestCase):
 class SettingsOfServiceTest(ConfigurationTestCase):
     def test_every_topic_is_audited_where_the_file_says_so(self):
         audited = self.settings(audit="enabled = true\nfolder = /nowhere")
-        streams = (audited.changes, audited.retries, audited.periodic)
+        streams = (audited.changes, audited.retries)
 
         self.assertEqual({"/nowhere"}, {each.audit.folder for each in streams})
         self.assertIsNone(self.settings().changes.audit)
@@ -575,20 +573,11 @@ class SettingsOfServiceTest(ConfigurationTestCase):
         self.assertEqual((2, 5), (settings.processing.number, settings.processing.ttl))
         self.assertEqual((7, 30.0), (settings.retry.policy().attempts, settings.retry.policy().backoff_seconds))
 
-    def test_periodic_topics_of_old_files_are_those_of_the_minute(self):
-        self.assertEqual(("60-seconds-notifications",), self.settings().periodic.consumer.topics)
-        settings = self.settings("group = old", "periodic = 60:again,30:never")
-        self.assertEqual(("again",), settings.periodic.consumer.topics)
-        self.assertEqual("old-periodic", settings.periodic.consumer.group_id)
-        self.assertIn("write 60:TOPIC", self.refused_settings("periodic = 30:never"))
-        own = self.settings("periodic = 60:again", kafka_periodic_notifications="topic = own")
-        self.assertEqual(("own",), own.periodic.consumer.topics)
-
     def refused_settings(self, *lines, **groups):
         return str(self.assertRaises(ConfigurationError, self.settings, *lines, **groups))
 
     def test_calm_is_off_unless_it_is_asked_for(self):
-        self.assertEqual(CalmRules(), self.settings().calm)
+        self.assertEqual(StageRules(), self.settings().rules)
         text = """group_by = definition, hostname
 group_wait = 1.5
 max_per_minute = 7
@@ -601,8 +590,8 @@ inhibit_by_definition = Host is down=hostname
             Inhibition(("hostname",), definition="Host is down"),
             Inhibition(("hostname",), severity="CRITICAL"),
         )
-        expected = CalmRules(("definition", "hostname"), 1500, 7, named)
-        self.assertEqual(expected, self.settings(notification=text).calm)
+        expected = StageRules(("definition", "hostname"), 1500, 7, named)
+        self.assertEqual(expected, self.settings(notification=text).rules)
 
     def test_calm_that_cannot_be_is_refused_with_the_option(self):
         for line, told in (
@@ -646,7 +635,7 @@ class AnnouncementTest(ServiceCase):
             },
         }
         for method in methods:
-            facts = {**usual, **expected[method], "methodId": method, "id": notice_of(made, method).id}
+            facts = {**usual, **expected[method], "methodId": method, "id": notification_of(made, method).id}
             self.assertEqual(facts, {name: told[method][name] for name in facts})
         self.assertNotIn("hook", str(told))
         self.assertEqual([], self.waiting_announcements())
@@ -656,10 +645,10 @@ class AnnouncementTest(ServiceCase):
         method = self.method(receiver.url())
         made = self.alarm()
         # A process died after its commit, and before it told of it.
-        ledger = NoticeLedger(self.alarms_database)
-        notice = notice_of(made, method)
-        ledger.begin(notice, method, 1, self.now_ms - 120_000)
-        left = ledger.finish(notice, "sent", self.now_ms - 120_000, "answered 200")
+        ledger = Ledger(self.alarms_database)
+        notification = notification_of(made, method)
+        ledger.begin(notification, method, 1, self.now_ms - 120_000)
+        left = ledger.finish(notification, "sent", self.now_ms - 120_000, "answered 200")
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.announcer._LOOK_SECONDS", 0.01))
 
         self.start()
@@ -668,11 +657,11 @@ class AnnouncementTest(ServiceCase):
         self.assertEqual({left.message_id}, set(self.announced()))
 
     def test_a_failed_attempt_is_in_the_ledger_with_its_answer_and_told_to_nobody(self):
-        ledger = NoticeLedger(self.alarms_database)
-        notice = notice_of(self.alarm(), "m1")
+        ledger = Ledger(self.alarms_database)
+        notification = notification_of(self.alarm(), "m1")
         for attempt in (1, 2):
-            ledger.begin(notice, "m1", attempt, attempt)
-            self.assertIsNone(ledger.finish(notice, "failed", 10 * attempt, f"answered 50{attempt}"))
+            ledger.begin(notification, "m1", attempt, attempt)
+            self.assertIsNone(ledger.finish(notification, "failed", 10 * attempt, f"answered 50{attempt}"))
         [(failures,)] = self.ledger("failures")
         self.assertEqual(
             [{"timestamp": 10, "answer": "answered 501"}, {"timestamp": 20, "answer": "answered 502"}],
@@ -680,10 +669,10 @@ class AnnouncementTest(ServiceCase):
         )
 
     def test_what_nobody_could_publish_goes_with_the_ledger(self):
-        ledger = NoticeLedger(self.alarms_database)
-        notice = notice_of(self.alarm(), "m1")
-        ledger.begin(notice, "m1", 1, 1)
-        ledger.finish(notice, "sent", 2)
+        ledger = Ledger(self.alarms_database)
+        notification = notification_of(self.alarm(), "m1")
+        ledger.begin(notification, "m1", 1, 1)
+        ledger.finish(notification, "sent", 2)
         ledger.prune(3)
         self.assertEqual([], self.waiting_announcements())
 
@@ -737,12 +726,25 @@ class StatusTest(ServiceCase):
         self.assertEqual({"state": "running", "reason": ""}, json.loads(text)["members"][CHANGES])
         stop()
 
+    def test_each_loop_is_part_of_the_health(self):
+        self.start()
+        self.until(lambda: self.work.health.health()[0], "health")
+        loops = {CHANGES, RETRIES, "deferred", "retention", "announcer"}
+        self.assertEqual(loops, set(self.work.health.health()[1]["members"]))
+        self.assertEqual(loops, set(self.work.health.live()[1]["seconds_since_turn"]))
+
+        due = "monasca_common.notification.deferred.DeferredNotifications.due"
+        self.useFixture(fixtures.MonkeyPatch(due, mock.Mock(side_effect=StorageUnavailable("it is away"))))
+
+        self.until(lambda: "deferred: it is away" in self.status("/readyz")[1], "the reason")
+        self.assertEqual(503, self.status("/healthcheck")[0])
+
     def test_a_database_that_does_not_answer_is_a_reason(self):
         self.method(self.receiver().url())
         self.start()
         broken = StorageUnavailable("it is away")
         self.useFixture(
-            fixtures.MonkeyPatch("monasca_common.notification.ledger.NoticeLedger.begin", mock.Mock(side_effect=broken))
+            fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.begin", mock.Mock(side_effect=broken))
         )
         self.publish(self.alarm().message)
         self.until(lambda: "it waits for the database" in self.status("/healthcheck")[1], "the reason")

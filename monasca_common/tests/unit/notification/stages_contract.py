@@ -6,7 +6,7 @@ The handlers get what is in the topics when the test says so; Kafka is in memory
 
 import contextlib
 import json
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import fixtures
@@ -19,19 +19,19 @@ from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.kafka import Message, Poison, RetryLater, RetryPolicy, failpoints
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.notification.calm import CalmRules, Inhibition
-from monasca_common.notification.delivery import NoticeDelivery
+from monasca_common.notification.deferred_sender import DeferredSender
+from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
-from monasca_common.notification.ledger import NoticeLedger
-from monasca_common.notification.notice import notice_of
-from monasca_common.notification.planning import NoticePlanner
-from monasca_common.notification.release import HeldRelease
-from monasca_common.notification.waiting import WaitingRetries
+from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.metrics import NotificationMetrics
+from monasca_common.notification.notification import notification_of
+from monasca_common.notification.pipeline import Pipeline
+from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.receivers import change
 
-RETRIES, PERIODIC = "retry-notifications", "60-seconds-notifications"
+RETRIES = "retry-notifications"
 SECOND_MS, MINUTE_MS, HOUR_MS = 1000, 60_000, 3_600_000
 LEASE_MS, UNFINISHED_MS = 30_000, 600_000
 MAX_ATTEMPTS = 3
@@ -39,7 +39,7 @@ HOST = "Host is down"
 
 
 class Receivers:
-    """A notifier. ``taken``: the notice and the address of each message; ``fails``: whether nobody takes any."""
+    """A notifier. ``taken``: the notification and the address of each message; ``fails``: whether nobody takes any."""
 
     def __init__(self):
         self.taken = []
@@ -48,15 +48,15 @@ class Receivers:
     def destination(self, address):
         return address
 
-    def send(self, notice, address):
+    def send(self, notification, address):
         if self.fails:
             raise SendFailed("answered 500")
-        self.taken.append((notice, address))
+        self.taken.append((notification, address))
         return "answered 200"
 
 
-class CalmCase:
-    rules = CalmRules()
+class StagesCase:
+    rules = StageRules()
 
     def setUp(self):
         super().setUp()
@@ -64,14 +64,13 @@ class CalmCase:
         self.alarms_database = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms_database.close)
         self.kafka = self.useFixture(MemoryKafka())
-        for topic in (RETRIES, PERIODIC):
-            self.kafka.broker.create_topic(topic, 1, max_message_bytes=6_000_000)
+        self.kafka.broker.create_topic(RETRIES, 1, max_message_bytes=6_000_000)
         self.producer = self.kafka.producer()
         self.addCleanup(self.producer.close, 0.0)
         self.methods = NotificationMethods(self.alarms_database)
         self.people = Receivers()
         self.queue = []
-        self.read = Counter()
+        self.read = 0
         self.actions = 0
         self.start()
 
@@ -79,29 +78,28 @@ class CalmCase:
         """A process; what one before it knew is gone."""
         if rules is not None:
             self.rules = rules
-        self.delivery = NoticeDelivery(
-            NoticeLedger(self.alarms_database),
+        self.metrics = NotificationMetrics()
+        self.delivery = NotificationDelivery(
+            Ledger(self.alarms_database),
             {"WEBHOOK": self.people},
             RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
             self.clock,
+            metrics=self.metrics,
         )
-        self.planner = NoticePlanner(self.alarms_database, self.rules, self.clock, self.delivery.skip)
-        self.changes = ChangesHandler(
-            self.methods, self.planner, self.delivery, self.clock, retry_topic=RETRIES, ttl_seconds=14_400, threads=4
-        )
+        self.pipeline = Pipeline(self.alarms_database, self.rules, self.clock, self.metrics.count)
+        executor = ThreadPoolExecutor(4)
+        self.addCleanup(executor.shutdown)
+        named = {"retry_topic": RETRIES, "ttl_seconds": 14_400, "threads": 4}
+        arguments = (self.methods, self.pipeline, self.delivery, self.clock)
+        self.changes = ChangesHandler(*arguments, **named, executor=executor)
         self.releases = self.release()
-        named = {"retry_topic": RETRIES, "max_attempts": MAX_ATTEMPTS, "ttl_seconds": 14_400, "threads": 4}
-        waiting = WaitingRetries(self.alarms_database)
-        arguments = (self.methods, waiting, self.planner, self.delivery, self.clock)
+        named["max_attempts"] = MAX_ATTEMPTS
         self.retries = RetriesHandler(*arguments, **named)
         self.keeping = RetriesHandler(*arguments, **named, keeps_superseded=True)
-        self.handlers = {RETRIES: self.retries, PERIODIC: RetriesHandler(*arguments, **named, max_late_seconds=60)}
 
     def release(self):
         settings = self.kafka.producer_settings()
-        return HeldRelease(
-            self.planner, self.methods, settings, self.clock, retry_topic=RETRIES, periodic_topic=PERIODIC
-        )
+        return DeferredSender(self.pipeline, self.methods, settings, self.clock, RETRIES)
 
     def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
         """Its id; the definition's alarms tell it of these states."""
@@ -168,17 +166,16 @@ class CalmCase:
                 self.queue += self.attempt(topic, value)
 
     def unread(self):
-        for topic in (RETRIES, PERIODIC):
-            records = self.kafka.broker.records(topic)[self.read[topic] :]
-            self.read[topic] += len(records)
-            yield from ((topic, record.value) for record in records)
+        records = self.kafka.broker.records(RETRIES)[self.read :]
+        self.read += len(records)
+        yield from ((RETRIES, record.value) for record in records)
 
     def attempt(self, topic, value):
         now_ms = self.clock.now_ms
         try:
             while True:
                 with contextlib.suppress(RetryLater):
-                    return _values(self.handlers[topic](_read(topic, value)))
+                    return _values(self.retries(_read(topic, value)))
                 self.clock.now_ms += SECOND_MS
         except Poison:
             return []
@@ -193,7 +190,10 @@ class CalmCase:
     def told(self):
         """Each message that was taken since this was asked last: the alarms and their states."""
         taken, self.people.taken = self.people.taken, []
-        return [" ".join(sorted(f"{each.alarm_id}:{each.new_state}" for each in notice.changes)) for notice, _ in taken]
+        return [
+            " ".join(sorted(f"{each.alarm_id}:{each.new_state}" for each in notification.changes))
+            for notification, _ in taken
+        ]
 
     def ledger(self):
         """The state of each, by alarm."""
@@ -202,7 +202,7 @@ class CalmCase:
         return [tuple(row) for row in rows]
 
     def held(self):
-        rows = self.alarms_database.rows(sa.select(tables.notification_held.c.kind))
+        rows = self.alarms_database.rows(sa.select(tables.notification_deferred.c.kind))
         return sorted(kind for (kind,) in rows)
 
 
@@ -214,7 +214,7 @@ def _values(outputs):
     return [(output.topic, output.record.value) for output in outputs]
 
 
-class SilencesContract(CalmCase):
+class SilencesContract(StagesCase):
     def setUp(self):
         super().setUp()
         self.define("d1", "cpu")
@@ -282,9 +282,9 @@ class SilencesContract(CalmCase):
         method = self.method()
         made = self.silence({}, HOUR_MS)
         changed = self.alarm("a1")
-        [facts] = self.planner.facts(changed, [method])
+        [facts] = self.pipeline.facts(changed, [method])
         Silences(self.alarms_database).delete("t1", made.id)
-        self.assertTrue(self.planner.withholds(notice_of(changed, method), self.methods.get("t1", method), facts))
+        self.assertTrue(self.pipeline.defers(notification_of(changed, method), self.methods.get("t1", method), facts))
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
@@ -293,9 +293,9 @@ class SilencesContract(CalmCase):
         made = self.silence({}, HOUR_MS)
         changed = self.alarm("a1")
         self.tell(changed)
-        facts = self.planner.facts(changed, [method])
+        facts = self.pipeline.facts(changed, [method])
         Silences(self.alarms_database).delete("t1", made.id)
-        with mock.patch.object(self.planner, "_facts", return_value=facts):
+        with mock.patch.object(self.pipeline, "_facts", return_value=facts):
             self.releases.release_due(self.producer)
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
@@ -354,7 +354,7 @@ class SilencesContract(CalmCase):
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
 
-class RepeatsContract(CalmCase):
+class RepeatsContract(StagesCase):
     def acknowledge(self, own_id="a1", state="ACKNOWLEDGED"):
         self.write(tables.alarm.update().where(tables.alarm.c.id == own_id).values(lifecycle_state=state))
 
@@ -380,7 +380,7 @@ class RepeatsContract(CalmCase):
         self.tell(self.alarm("a1"))
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual(3, len({notice.id for notice, _ in self.people.taken}))
+        self.assertEqual(3, len({notification.id for notification, _ in self.people.taken}))
 
     def test_an_acknowledged_alarm_is_not_repeated_until_that_is_taken_back(self):
         self.define("d1", "cpu")
@@ -431,7 +431,7 @@ class RepeatsContract(CalmCase):
             self.assertEqual([f"a{number}:ALARM"], self.told()[:1])
             self.assertEqual([], self.told())
             self.write(tables.alarm_definition.update().values(actions_enabled=True))
-            self.write(tables.notification_held.delete())
+            self.write(tables.notification_deferred.delete())
             self.write(tables.alarm_action.delete())
             self.act(method)
 
@@ -474,8 +474,8 @@ class RepeatsContract(CalmCase):
         self.assertEqual((["a1:OK"], []), (self.told(), self.held()))
 
 
-class GroupsContract(CalmCase):
-    rules = CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
+class GroupsContract(StagesCase):
+    rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
     def test_alarms_of_a_definition_are_one_message_when_the_first_has_waited(self):
         self.method()
@@ -507,7 +507,7 @@ class GroupsContract(CalmCase):
         self.method()
         made = self.alarm("a1")
         self.tell(made)
-        self.start(CalmRules())
+        self.start(StageRules())
         self.tell(made)
         self.assertEqual([], self.told())
         self.wait(10 * SECOND_MS)
@@ -515,7 +515,7 @@ class GroupsContract(CalmCase):
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
     def test_each_method_and_each_value_of_a_dimension_has_its_group(self):
-        self.start(CalmRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
+        self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
         self.method()
         self.method()
         for number in range(4):
@@ -529,8 +529,8 @@ class GroupsContract(CalmCase):
         self.tell(self.alarm("a2", severity="LOW"))
         self.tell(self.alarm("a3", severity="HIGH"))
         self.wait(10 * SECOND_MS)
-        [(notice, _)] = self.people.taken
-        self.assertEqual(["a3", "a2", "a1"], [each.alarm_id for each in notice.changes])
+        [(notification, _)] = self.people.taken
+        self.assertEqual(["a3", "a2", "a1"], [each.alarm_id for each in notification.changes])
 
     def test_a_failure_is_tried_again_with_all_members_and_under_one_id(self):
         self.method()
@@ -569,7 +569,7 @@ class GroupsContract(CalmCase):
         self.method()
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
-        with failpoints.armed("notification.after_seal", "raise"):
+        with failpoints.armed("notification.after_fix", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
         self.start()
         self.tell(self.alarm("a3"))
@@ -596,7 +596,7 @@ class GroupsContract(CalmCase):
         def crashes(*_, **__):
             raise failpoints.FailPointReached("a crash")
 
-        with fixtures.MonkeyPatch("monasca_common.notification.held.HeldNotices.finish", crashes):
+        with fixtures.MonkeyPatch("monasca_common.notification.deferred.DeferredNotifications.finish", crashes):
             self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
         self.start()
         self.wait(LEASE_MS)
@@ -609,12 +609,17 @@ class GroupsContract(CalmCase):
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
         self.clock.now_ms += 10 * SECOND_MS
-        held = self.planner.held
-        rows, members = held.due(self.clock.now_ms, 9), held.members(held.due(self.clock.now_ms, 9)[0].group_key)
+        deferred = self.pipeline.deferred
+        rows = deferred.due(self.clock.now_ms, 9)
+        members = deferred.members(rows[0].group_key)
         self.releases.release_due(self.producer)
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.held.HeldNotices.due", lambda *_: rows))
         self.useFixture(
-            fixtures.MonkeyPatch("monasca_common.notification.held.HeldNotices.members", lambda *_: members)
+            fixtures.MonkeyPatch("monasca_common.notification.deferred.DeferredNotifications.due", lambda *_: rows)
+        )
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "monasca_common.notification.deferred.DeferredNotifications.members", lambda *_: members
+            )
         )
         self.release().release_due(self.producer)
         self.deliver()
@@ -633,7 +638,7 @@ class GroupsContract(CalmCase):
     def test_a_group_of_another_tenant_is_another_message(self):
         self.method()
         self.method("other", definition="d2", tenant="t2")
-        self.start(CalmRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
+        self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
         self.tell(self.alarm("a1"))
         self.tell(self.alarm("b1", definition="d2", tenant="t2"))
         self.wait(SECOND_MS)
@@ -677,7 +682,7 @@ class GroupsContract(CalmCase):
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
     def test_what_no_topic_takes_is_given_up_and_the_others_are_told(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.held.MOST_BYTES", 100))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.deferred.MOST_BYTES", 100))
         self.method()
         self.tell(self.alarm("a1", reason="x" * 7_000_000))
         self.tell(self.alarm("a2"))
@@ -688,7 +693,7 @@ class GroupsContract(CalmCase):
         self.assertEqual([("a1", "given up"), ("a2", "sent")], self.ledger())
 
     def test_a_change_without_what_it_is_grouped_by_is_grouped_with_its_likes(self):
-        self.start(CalmRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))
+        self.start(StageRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))
         self.method()
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}", metrics=()))
@@ -705,8 +710,8 @@ class GroupsContract(CalmCase):
         self.assertEqual(["a1:ALARM", "a1:ALARM a2:ALARM", "a2:ALARM"], sorted(self.told()))
 
 
-class LimitsContract(CalmCase):
-    rules = CalmRules(max_per_minute=2)
+class LimitsContract(StagesCase):
+    rules = StageRules(max_per_minute=2)
 
     def test_what_is_too_much_for_a_minute_is_one_digest_when_it_is_over(self):
         self.method()
@@ -737,12 +742,14 @@ class LimitsContract(CalmCase):
         self.tell(self.alarm("a2", "OK"))
         self.assertEqual(["a0:ALARM", "a1:ALARM"], self.told())
         self.wait()
-        [(notice, _)] = self.people.taken
-        self.assertEqual({("a2", "ALARM"), ("a2", "OK")}, {(each.alarm_id, each.new_state) for each in notice.changes})
+        [(notification, _)] = self.people.taken
+        self.assertEqual(
+            {("a2", "ALARM"), ("a2", "OK")}, {(each.alarm_id, each.new_state) for each in notification.changes}
+        )
 
     def test_a_digest_of_too_many_is_several_messages_which_count(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.held.MOST_MEMBERS", 2))
-        self.start(CalmRules(max_per_minute=1))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.deferred.MOST_MEMBERS", 2))
+        self.start(StageRules(max_per_minute=1))
         self.method()
         for number in range(4):
             self.tell(self.alarm(f"a{number}"))
@@ -758,13 +765,13 @@ class LimitsContract(CalmCase):
         self.tell(self.alarm("a1"))
         rates = sa.select(tables.notification_rate.c.method_id)
         self.assertEqual(2, len(self.alarms_database.rows(rates)))
-        NoticeLedger(self.alarms_database).prune(self.clock.now_ms)
+        Ledger(self.alarms_database).prune(self.clock.now_ms)
         self.assertEqual(2, len(self.alarms_database.rows(rates)))
-        NoticeLedger(self.alarms_database).prune(self.clock.now_ms + 1)
+        Ledger(self.alarms_database).prune(self.clock.now_ms + 1)
         self.assertEqual([], list(self.alarms_database.rows(rates)))
 
     def test_groups_are_limited_as_messages(self):
-        self.start(CalmRules(group_by=("definition",), group_wait_ms=SECOND_MS, max_per_minute=1))
+        self.start(StageRules(group_by=("definition",), group_wait_ms=SECOND_MS, max_per_minute=1))
         method = self.method()
         self.act(method, "d2")
         self.tell(self.alarm("a1"))
@@ -776,8 +783,8 @@ class LimitsContract(CalmCase):
         self.assertEqual((1, []), (len(self.told()), self.held()))
 
 
-class InhibitionContract(CalmCase):
-    rules = CalmRules(inhibitions=(Inhibition(("hostname",), definition=HOST),))
+class InhibitionContract(StagesCase):
+    rules = StageRules(inhibitions=(Inhibition(("hostname",), definition=HOST),))
 
     def setUp(self):
         super().setUp()
@@ -842,7 +849,7 @@ class InhibitionContract(CalmCase):
         self.assertEqual(["a1:ALARM"], self.told())
 
     def test_a_host_that_is_seen_down_while_the_group_waits_inhibits_its_services(self):
-        self.start(CalmRules(("definition",), SECOND_MS, 0, self.rules.inhibitions))
+        self.start(StageRules(("definition",), SECOND_MS, 0, self.rules.inhibitions))
         self.tell(self.alarm("a1"))
         self.tell(self.host())
         self.wait(SECOND_MS)

@@ -7,22 +7,24 @@ from oslotest import base
 
 from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import AlarmedMetric
-from monasca_common.notification.calm import (
+from monasca_common.notification import stages
+from monasca_common.notification.stages import (
+    SUPPRESSION,
     ActiveAlarm,
-    CalmRules,
-    ChangeFacts,
     CurrentAlarm,
+    Facts,
     Inhibition,
     RateWindow,
-    RepeatStep,
-    admission,
+    StageRules,
+    acknowledgement,
+    decide,
+    deduplication,
     grouping,
-    inhibiting,
+    inhibition,
+    is_repeated,
     next_repeat_ms,
-    plan,
-    repeat_step,
-    repeats,
-    silencing,
+    rate_limit,
+    silence,
 )
 from monasca_common.tests.unit.notification.receivers import change
 
@@ -31,36 +33,44 @@ _A, _B = {"hostname": "h1", "service": "a"}, {"hostname": "h2", "service": "b"}
 ALARM = change(metrics=[AlarmedMetric("cpu", _A), AlarmedMetric("disk", _B)])
 
 
-def silence(dimensions, begin=-5, end=5, tenant="t1", own_id="s"):
+def covering(dimensions, begin=-5, end=5, tenant="t1", own_id="s"):
     return Silence(tenant, dimensions, NOW_MS + begin, NOW_MS + end, "ann", id=own_id)
 
 
-class SilencingTest(base.BaseTestCase):
+def silences(made, *several):
+    return silence(StageRules(), Facts(several), made, "m1", NOW_MS)
+
+
+def inhibits(rules, active, made):
+    return inhibition(StageRules(inhibitions=rules), Facts(active=active), made, "m1", NOW_MS)
+
+
+class SilenceTest(base.BaseTestCase):
     def test_which_alarm_is_silenced_when(self):
         for covers, case in (
-            (True, silence({})),
-            (True, silence({"hostname": "h1"})),
-            (True, silence({"hostname": "h2", "service": "b"})),
-            (False, silence({"hostname": "h1", "service": "b"})),  # no metric has both
-            (False, silence({"hostname": "H1"})),
-            (False, silence({"hostname": ""})),
-            (False, silence({"region": "r"})),
-            (False, silence({}, tenant="t2")),
-            (True, silence({}, begin=0)),
-            (False, silence({}, begin=1)),
-            (True, silence({}, end=1)),
-            (False, silence({}, end=0)),
+            (True, covering({})),
+            (True, covering({"hostname": "h1"})),
+            (True, covering({"hostname": "h2", "service": "b"})),
+            (False, covering({"hostname": "h1", "service": "b"})),  # no metric has both
+            (False, covering({"hostname": "H1"})),
+            (False, covering({"hostname": ""})),
+            (False, covering({"region": "r"})),
+            (False, covering({}, tenant="t2")),
+            (True, covering({}, begin=0)),
+            (False, covering({}, begin=1)),
+            (True, covering({}, end=1)),
+            (False, covering({}, end=0)),
         ):
-            self.assertEqual(covers, silencing([case], ALARM, NOW_MS) is not None, case)
+            self.assertEqual(covers, silences(ALARM, case) is not None, case)
 
     def test_an_alarm_without_metrics_is_covered_by_a_silence_of_all_alone(self):
         bare = change(metrics=[])
-        self.assertIsNone(silencing([silence({"hostname": "h1"})], bare, NOW_MS))
-        self.assertIsNotNone(silencing([silence({})], bare, NOW_MS))
+        self.assertIsNone(silences(bare, covering({"hostname": "h1"})))
+        self.assertIsNotNone(silences(bare, covering({})))
 
     def test_of_several_the_one_counts_that_ends_last(self):
-        several = [silence({}, end=end, own_id=str(end)) for end in (3, 9, 5)]
-        self.assertEqual("9", silencing(several, ALARM, NOW_MS).id)
+        several = [covering({}, end=end, own_id=str(end)) for end in (3, 9, 5)]
+        self.assertEqual("9", silences(ALARM, *several).silence_id)
 
 
 HOST = ActiveAlarm("host", "d9", "Host is down", "CRITICAL", ({"hostname": "h1"},))
@@ -72,10 +82,10 @@ def source(**changes):
     return dataclasses.replace(HOST, **changes)
 
 
-class InhibitingTest(base.BaseTestCase):
+class InhibitionTest(base.BaseTestCase):
     # Rule 60
     def test_which_alarm_inhibits_which(self):
-        for inhibits, rule, active in (
+        for is_inhibited, rule, active in (
             (True, BY_NAME, HOST),
             (True, BY_SEVERITY, HOST),
             (False, BY_NAME, source(definition="Host is slow")),
@@ -100,39 +110,43 @@ class InhibitingTest(base.BaseTestCase):
             (False, BY_NAME, source(id=ALARM.alarm_id)),
             (False, BY_NAME, source(definition_id=ALARM.definition_id)),
         ):
-            self.assertEqual(inhibits, inhibiting([rule], [active], ALARM) is not None, (rule, active))
+            self.assertEqual(is_inhibited, inhibits([rule], [active], ALARM) is not None, (rule, active))
 
     def test_a_source_is_inhibited_by_stronger_rules_alone(self):
         switch = source(definition="Switch is down", definition_id="d8")
         rules = [Inhibition(("hostname",), definition="Switch is down"), BY_NAME]
         host = change(name="Host is down", definition_id="d9", severity="LOW")
-        self.assertIs(switch, inhibiting(rules, [switch], host))
-        self.assertIsNone(inhibiting(rules, [HOST], change(name="Switch is down")))
-        self.assertIsNone(inhibiting([BY_NAME], [source(definition_id="d7")], host))
+        self.assertIn("Switch is down", inhibits(rules, [switch], host).reason)
+        self.assertIsNone(inhibits(rules, [HOST], change(name="Switch is down")))
+        self.assertIsNone(inhibits([BY_NAME], [source(definition_id="d7")], host))
 
     def test_an_alarm_without_metrics_is_not_inhibited(self):
-        self.assertIsNone(inhibiting([BY_NAME], [HOST], change(metrics=())))
+        self.assertIsNone(inhibits([BY_NAME], [HOST], change(metrics=())))
 
 
-class PlanTest(base.BaseTestCase):
+class StagesTest(base.BaseTestCase):
+    def test_the_order_is_that_of_the_pipeline(self):
+        expected = (silence, inhibition, acknowledgement, deduplication, grouping)
+        self.assertEqual(expected, stages.STAGES)
+
     # Rule 60
     def test_what_becomes_of_a_change(self):
-        grouped, inhibited = CalmRules(("definition",), 7), CalmRules(inhibitions=(BY_NAME,))
-        covering, ended = ChangeFacts([silence({})]), ChangeFacts(withheld_before=True)
+        grouped, inhibited = StageRules(("definition",), 7), StageRules(inhibitions=(BY_NAME,))
+        silenced, ended = Facts([covering({})]), Facts(withheld_before=True)
         for state, due_ms, rules, facts, made in (
-            (None, None, CalmRules(), ChangeFacts(), ALARM),
-            ("silenced", NOW_MS + 5, CalmRules(), covering, ALARM),
-            ("silenced", NOW_MS + 5, grouped, covering, ALARM),
-            ("inhibited", NOW_MS + 60_000, inhibited, ChangeFacts(active=[HOST]), ALARM),
-            ("silenced", NOW_MS + 5, inhibited, ChangeFacts([silence({})], [HOST]), ALARM),
-            ("held", NOW_MS + 7, grouped, ChangeFacts(), ALARM),
-            (None, None, CalmRules(), ended, ALARM),
-            ("silenced", None, CalmRules(), ended, change(new_state="OK")),
-            (None, None, CalmRules(), ChangeFacts(), change(new_state="OK")),
-            ("silenced", None, CalmRules(), dataclasses.replace(ended, last_told="ALARM"), ALARM),
-            (None, None, CalmRules(), dataclasses.replace(ended, last_told="ALARM"), change(new_state="OK")),
+            (None, None, StageRules(), Facts(), ALARM),
+            ("silenced", NOW_MS + 5, StageRules(), silenced, ALARM),
+            ("silenced", NOW_MS + 5, grouped, silenced, ALARM),
+            ("inhibited", NOW_MS + 60_000, inhibited, Facts(active=[HOST]), ALARM),
+            ("silenced", NOW_MS + 5, inhibited, Facts([covering({})], [HOST]), ALARM),
+            ("held", NOW_MS + 7, grouped, Facts(), ALARM),
+            (None, None, StageRules(), ended, ALARM),
+            ("silenced", None, StageRules(), ended, change(new_state="OK")),
+            (None, None, StageRules(), Facts(), change(new_state="OK")),
+            ("silenced", None, StageRules(), dataclasses.replace(ended, last_notified="ALARM"), ALARM),
+            (None, None, StageRules(), dataclasses.replace(ended, last_notified="ALARM"), change(new_state="OK")),
         ):
-            found = plan(rules, facts, made, "m1", NOW_MS)
+            found = decide(rules, facts, made, "m1", NOW_MS)
             self.assertEqual((state, due_ms), (found and found.state, found and found.due_ms), (rules, facts, made))
 
     def test_what_is_in_one_group(self):
@@ -147,16 +161,19 @@ class PlanTest(base.BaseTestCase):
             (True, ("region",), change(metrics=[AlarmedMetric("cpu", _B)]), "m1"),
             (False, ("hostname", "definition"), change(definition_id="d2"), "m1"),
         ):
-            rules = CalmRules(by)
+            rules = StageRules(by)
             first = change(metrics=[AlarmedMetric("cpu", {"hostname": "h1"})])
-            keys = {grouping(rules, first, "m1", 1).group_key, grouping(rules, made, method, 2).group_key}
+            keys = {
+                grouping(rules, Facts(), first, "m1", 1).group_key,
+                grouping(rules, Facts(), made, method, 2).group_key,
+            }
             self.assertEqual(is_same, len(keys) == 1, (by, made))
 
     def test_keys_of_groups_are_short_enough_for_an_index(self):
         long = change(
             metrics=[AlarmedMetric("cpu", {"hostname": "é" * 255}), AlarmedMetric("cpu", {"hostname": "è" * 255})]
         )
-        self.assertLess(len(grouping(CalmRules(("hostname",)), long, "m" * 36, 1).group_key), 100)
+        self.assertLess(len(grouping(StageRules(("hostname",)), Facts(), long, "m" * 36, 1).group_key), 100)
 
 
 class LimitTest(base.BaseTestCase):
@@ -168,26 +185,29 @@ class LimitTest(base.BaseTestCase):
             (RateWindow(60_005, 1), RateWindow(5, 2), 60_005),
             (RateWindow(4, 1), RateWindow(5, 2), 4),  # the clock was set back
         ):
-            self.assertEqual(expected, admission(window, now_ms, 2), (window, now_ms))
+            self.assertEqual(expected, rate_limit(window, now_ms, 2), (window, now_ms))
 
 
 class RepeatsTest(base.BaseTestCase):
-    def test_what_becomes_of_a_repeat(self):
-        now = CurrentAlarm("ALARM", ALARM.time_ms, None, actions_enabled=True)
-        inhibited = CalmRules(inhibitions=(BY_NAME,))
-        for step, current, rules, facts in (
-            (RepeatStep.SEND, now, CalmRules(), ChangeFacts()),
-            (RepeatStep.END, None, CalmRules(), ChangeFacts()),
-            (RepeatStep.END, dataclasses.replace(now, state="OK"), CalmRules(), ChangeFacts()),
-            (RepeatStep.END, dataclasses.replace(now, since_ms=now.since_ms + 1), CalmRules(), ChangeFacts()),
-            (RepeatStep.SKIP, dataclasses.replace(now, lifecycle_state="ACKNOWLEDGED"), CalmRules(), ChangeFacts()),
-            (RepeatStep.SEND, dataclasses.replace(now, lifecycle_state="OPEN"), CalmRules(), ChangeFacts()),
-            (RepeatStep.SKIP, dataclasses.replace(now, actions_enabled=False), CalmRules(), ChangeFacts()),
-            (RepeatStep.SKIP, now, CalmRules(), ChangeFacts([silence({})])),
-            (RepeatStep.SKIP, now, inhibited, ChangeFacts(active=[HOST])),
-            (RepeatStep.SEND, now, CalmRules(("definition",)), ChangeFacts()),
+    def test_which_repeats_are_left_out(self):
+        alarm = CurrentAlarm("ALARM", ALARM.time_ms, None, actions_enabled=True)
+        for is_sent, changes, rules, facts in (
+            (True, {}, StageRules(), Facts()),
+            (False, {"lifecycle_state": "ACKNOWLEDGED"}, StageRules(), Facts()),
+            (True, {"lifecycle_state": "OPEN"}, StageRules(), Facts()),
+            (False, {"actions_enabled": False}, StageRules(), Facts()),
+            (False, {}, StageRules(), Facts([covering({})])),
+            (False, {}, StageRules(inhibitions=(BY_NAME,)), Facts(active=[HOST])),
+            (True, {}, StageRules(("definition",)), Facts()),
         ):
-            self.assertEqual(step, repeat_step(rules, facts, current, ALARM, NOW_MS), (current, facts))
+            facts = dataclasses.replace(facts, repeated=dataclasses.replace(alarm, **changes))
+            deferral = decide(rules, facts, ALARM, "m1", NOW_MS, SUPPRESSION)
+            self.assertEqual(is_sent, deferral is None, (changes, facts))
+
+    def test_of_which_alarm_a_change_is_the_last(self):
+        alarm = CurrentAlarm("ALARM", ALARM.time_ms, None, actions_enabled=True)
+        for is_result, changes in ((True, {}), (False, {"state": "OK"}), (False, {"since_ms": ALARM.time_ms + 1})):
+            self.assertEqual(is_result, dataclasses.replace(alarm, **changes).is_result_of(ALARM), changes)
 
     def test_which_changes_are_repeated(self):
         for expected, state, period in (
@@ -196,7 +216,7 @@ class RepeatsTest(base.BaseTestCase):
             (False, "OK", 60),
             (False, "ALARM", 0),
         ):
-            self.assertEqual(expected, repeats(change(new_state=state), period))
+            self.assertEqual(expected, is_repeated(change(new_state=state), period))
 
     def test_when_the_next_one_is_due(self):
         for expected, due, now in ((160, 100, 100), (160, 100, 159), (220, 100, 160), (700, 100, 699), (160, 100, 90)):

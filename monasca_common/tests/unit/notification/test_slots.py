@@ -7,44 +7,43 @@ import threading
 from oslotest import base
 
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.notification.places import SendingPlaces
-from monasca_common.notification.shared_slots import SharedSlots
+from monasca_common.notification.slots import Slots, TenantSlots
 
 _SECONDS = 50  # for a machine under load
 
 
-class PlacesTest(base.BaseTestCase):
+class SlotsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.clock = VirtualClock()
-        self.places = SendingPlaces(2, 8, 600.0, self.clock)
-        self.threads = SharedSlots(1000)
+        self.slots = Slots(2, 8, 600.0, self.clock)
+        self.threads = TenantSlots(1000)
         self.open = self.enterContext(contextlib.ExitStack())
 
-    def place(self, method, destination, notice, tenant="t1"):
-        return self.places.place(method, destination, notice, tenant, self.threads)
+    def slot(self, method, destination, notification, tenant="t1"):
+        return self.slots.slot(method, destination, notification, tenant, self.threads)
 
-    def enter(self, notice, method="m", destination="", tenant="t1"):
-        return self.begun(self.open.enter_context(self.place(method, destination, notice, tenant)))
+    def enter(self, notification, method="m", destination="", tenant="t1"):
+        return self.begun(self.open.enter_context(self.slot(method, destination, notification, tenant)))
 
-    def begun(self, place):
-        """Its notice is being sent since now."""
-        place.sent_since = self.clock.monotonic()
-        return place
+    def begun(self, slot):
+        """Its notification is being sent since now."""
+        slot.sent_since = self.clock.monotonic()
+        return slot
 
     def sends(self, *seconds, failed=False):
-        """One notice after the other, each of which takes so long."""
+        """One notification after the other, each of which takes so long."""
         for each in seconds:
-            with self.place("m", "", "n") as place:
-                self.begun(place)
+            with self.slot("m", "", "n") as slot:
+                self.begun(slot)
                 self.clock.advance(each)
-                place.failed = failed
+                slot.failed = failed
 
     def hang(self):
         self.assertEqual([None, None], [self.enter(name).turn_seconds for name in ("a", "b")])
         self.clock.advance(10)
 
-    def test_a_receiver_that_hangs_has_no_more_than_its_places_and_another_has_its_own(self):
+    def test_a_receiver_that_hangs_has_no_more_than_its_slots_and_another_has_its_own(self):
         self.hang()
         self.assertIsNotNone(self.enter("c").turn_seconds)
         self.assertIsNone(self.enter("d", "another").turn_seconds)
@@ -59,33 +58,33 @@ class PlacesTest(base.BaseTestCase):
         turns = [self.enter(f"n{number}").turn_seconds for number in range(200)]
         self.assertEqual(600.0, max(turns))
 
-    def test_many_methods_at_one_host_have_no_more_than_its_places(self):
+    def test_many_methods_at_one_host_have_no_more_than_its_slots(self):
         turns = [self.enter(f"n{number}", f"m{number}", "hangs").turn_seconds for number in range(8)]
         self.clock.advance(10)
         self.assertEqual([None] * 8, turns)
         self.assertIsNotNone(self.enter("more", "another", "hangs").turn_seconds)
         self.assertIsNone(self.enter("elsewhere", "another", "quick").turn_seconds)
 
-    def test_a_host_where_an_attempt_hung_has_a_quarter_of_its_places_until_it_takes_one(self):
+    def test_a_host_where_an_attempt_hung_has_a_quarter_of_its_slots_until_it_takes_one(self):
         self.send_to_host(10.0, failed=True)
-        self.assertEqual([True, True, False], self.find_places(3))
+        self.assertEqual([True, True, False], self.find_slots(3))
         self.send_to_host(0.1, failed=False)
-        self.assertEqual([True] * 8, self.find_places(8))
+        self.assertEqual([True] * 8, self.find_slots(8))
 
-    def test_a_failure_of_one_method_that_took_no_time_takes_no_place_from_its_host(self):
+    def test_a_failure_of_one_method_that_took_no_time_takes_no_slot_from_its_host(self):
         self.send_to_host(0.1, failed=True)
-        self.assertEqual([True] * 8, self.find_places(8))
+        self.assertEqual([True] * 8, self.find_slots(8))
 
     def send_to_host(self, seconds, *, failed):
-        with self.place("first", "host", "n") as place:
-            self.begun(place)
+        with self.slot("first", "host", "n") as slot:
+            self.begun(slot)
             self.clock.advance(seconds)
-            place.failed = failed
+            slot.failed = failed
 
-    def find_places(self, count):
+    def find_slots(self, count):
         """Which of so many methods find one at the host, one after the other."""
         with contextlib.ExitStack() as stack:
-            entered = (self.place(f"m{number}", "host", f"n{number}") for number in range(count))
+            entered = (self.slot(f"m{number}", "host", f"n{number}") for number in range(count))
             found = []
             for each in entered:
                 found.append(self.begun(stack.enter_context(each)).turn_seconds is None)
@@ -95,9 +94,9 @@ class PlacesTest(base.BaseTestCase):
     # Rule 57
     def test_what_precedes_sending_is_not_the_receivers_time(self):
         for _ in range(9):
-            with self.place("m", "", "n") as place:
+            with self.slot("m", "", "n") as slot:
                 self.clock.advance(10)  # in the ledger
-                self.begun(place)
+                self.begun(slot)
         self.hang()
         self.assertEqual([5.0, 10.0], [self.enter(f"n{number}").turn_seconds for number in range(2)])
 
@@ -105,7 +104,7 @@ class PlacesTest(base.BaseTestCase):
         self.assertIsNone(self.enter("a").turn_seconds)
         self.assertGreaterEqual(self.enter("a").turn_seconds, 1.0)
 
-    def test_one_that_failed_last_has_a_single_place_until_one_is_taken(self):
+    def test_one_that_failed_last_has_a_single_slot_until_one_is_taken(self):
         self.sends(10.0, failed=True)
         self.assertIsNone(self.enter("a").turn_seconds)
         self.assertIsNotNone(self.enter("b").turn_seconds)
@@ -113,49 +112,49 @@ class PlacesTest(base.BaseTestCase):
         self.sends(0.001)
         self.hang()
 
-    def test_who_is_interrupted_has_failed_and_leaves_its_place(self):
-        with contextlib.suppress(ValueError), self.place("m", "", "a") as place:
-            self.begun(place)
+    def test_who_is_interrupted_has_failed_and_leaves_its_slot(self):
+        with contextlib.suppress(ValueError), self.slot("m", "", "a") as slot:
+            self.begun(slot)
             self.clock.advance(10)
             raise ValueError
         self.assertIsNone(self.enter("b").turn_seconds)
         self.assertIsNotNone(self.enter("c").turn_seconds)
 
-    def test_a_place_at_a_quick_receiver_is_waited_for(self):
-        quick = self.place("m", "", "a"), self.place("m", "", "b")
+    def test_a_slot_at_a_quick_receiver_is_waited_for(self):
+        quick = self.slot("m", "", "a"), self.slot("m", "", "b")
         for each in quick:
             self.assertIsNone(each.__enter__().turn_seconds)
         found = []
 
         def wait():
-            with self.place("m", "", "c") as place:
-                found.append(place.turn_seconds)
+            with self.slot("m", "", "c") as slot:
+                found.append(slot.turn_seconds)
 
         waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
-        while not self.places._known["method", "m"].waiting:
+        while not self.slots._queues["method", "m"].waiting:
             threading.Event().wait(0.001)
         quick[0].__exit__(None, None, None)
         waiting.join(_SECONDS)
         self.assertEqual([None], found)
         quick[1].__exit__(None, None, None)
 
-    def test_a_place_is_left_once_it_is_sent_and_the_notice_stays_its_own_until_it_is_recorded(self):
-        place = self.enter("a")
+    def test_a_slot_is_left_once_it_is_sent_and_the_notice_stays_its_own_until_it_is_recorded(self):
+        slot = self.enter("a")
         self.enter("b")
         self.clock.advance(10)
-        self.places.leave(place)
+        self.slots.leave(slot)
         self.assertIsNotNone(self.enter("a").turn_seconds)
         self.assertIsNone(self.enter("c").turn_seconds)
 
     def test_methods_that_nobody_sends_to_are_forgotten_in_the_end(self):
         for number in range(10_002):
-            with self.place(f"m{number}", f"d{number}", "n"):
+            with self.slot(f"m{number}", f"d{number}", "n"):
                 pass
-        self.assertLess(len(self.places._known), 10_010)
+        self.assertLess(len(self.slots._queues), 10_010)
 
     def test_tenants_share_the_threads_however_many_hosts_of_one_hang(self):
-        self.threads = SharedSlots(32)
+        self.threads = TenantSlots(32)
         hanging = [self.enter(f"n{each}", f"m{each}", f"host{each}").turn_seconds for each in range(16)]
         self.clock.advance(10)
         more = [self.enter(f"n{each}", f"m{each}", f"host{each}").turn_seconds for each in range(16, 100)]
@@ -164,7 +163,7 @@ class PlacesTest(base.BaseTestCase):
         self.assertEqual([None] * 8, others)
 
     def test_turns_of_a_tenant_follow_each_other_at_the_pace_of_its_receivers(self):
-        self.threads = SharedSlots(4)
+        self.threads = TenantSlots(4)
         for each in range(2):
             self.enter(f"n{each}", f"m{each}", f"host{each}")
         self.clock.advance(10)
@@ -172,18 +171,18 @@ class PlacesTest(base.BaseTestCase):
         self.assertEqual([5.0, 10.0, 15.0], turns)
 
 
-class SharedSlotsTest(base.BaseTestCase):
+class TenantSlotsTest(base.BaseTestCase):
     def test_slots_are_bounded_however_many_tenants_hold_one(self):
-        slots = SharedSlots(4)
+        slots = TenantSlots(4)
         acquired = [slots.acquire(f"t{number}", 0.0) for number in range(100)]
         self.assertEqual([True] * 16 + [False] * 84, acquired)
         slots.release("t0")
         self.assertTrue(slots.acquire("t99", 0.0))
 
     def test_a_turn_is_given_while_no_slot_is_left(self):
-        slots = SharedSlots(1)
+        slots = TenantSlots(1)
         for number in range(4):
             slots.acquire(f"t{number}", 0.0)
-        places = SendingPlaces(2, 8, 600.0, VirtualClock())
-        with places.place("m", "", "n", "another", slots) as place:
-            self.assertEqual(1.0, place.turn_seconds)
+        slots_ = Slots(2, 8, 600.0, VirtualClock())
+        with slots_.slot("m", "", "n", "another", slots) as slot:
+            self.assertEqual(1.0, slot.turn_seconds)

@@ -7,18 +7,18 @@ from unittest import mock
 
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka import Poison, failpoints
-from monasca_common.notification.calm import CalmRules
-from monasca_common.notification.ledger import FAILED, NoticeLedger
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.ledger import FAILED, Ledger
+from monasca_common.notification.notification import notification_of
 from monasca_common.notification.notifiers.email import message_of
+from monasca_common.notification.stages import StageRules
 from monasca_common.notification.texts import Texts
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.calm_contract import (
+from monasca_common.tests.unit.notification.stages_contract import (
     HOUR_MS,
     LEASE_MS,
     MINUTE_MS,
     SECOND_MS,
-    CalmCase,
+    StagesCase,
     _read,
     _values,
 )
@@ -27,7 +27,7 @@ from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 DAY_MS = 24 * HOUR_MS
 
 
-class ToldCase(CalmCase, SqliteTestCase):
+class ToldCase(StagesCase, SqliteTestCase):
     def setUp(self):
         super().setUp()
         self.define("d1", "cpu")
@@ -71,7 +71,7 @@ class AlarmActionsAloneTest(ToldCase):
 
 
 class DigestOfManyDefinitionsTest(ToldCase):
-    rules = CalmRules(max_per_minute=1)
+    rules = StageRules(max_per_minute=1)
 
     def test_an_action_that_is_taken_from_one_definition_takes_no_other_alarm_along(self):
         method = self.method()
@@ -90,7 +90,7 @@ class DigestOfManyDefinitionsTest(ToldCase):
         self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
 
     def test_groups_by_a_dimension(self):
-        self.start(CalmRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
+        self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
         method = self.method()
         self.act(method, "d2")
         self.tell(self.alarm("b1", definition="d2"))
@@ -109,11 +109,11 @@ class ResendWhileRetriesWaitTest(ToldCase):
         made = self.alarm("a1")
         self.people.fails = True
         [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", made.message)))
-        ledger, notice = NoticeLedger(self.alarms_database), notice_of(made, method)
+        ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):  # as NotificationResend.act does
-            self.assertTrue(ledger.resend(notice.id, self.clock.now_ms))
-            ledger.finish(notice, FAILED, self.clock.now_ms, "answered 500")
-            ledger.restore(notice.id, "failed")
+            self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
+            ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
+            ledger.restore(notification.id, "failed")
         self.people.fails = False
         self.queue = [(topic, value)]
         self.deliver()
@@ -124,35 +124,35 @@ class ResendWhileRetriesWaitTest(ToldCase):
         made = self.alarm("a1")
         self.people.fails = True
         [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", made.message)))
-        ledger, notice = NoticeLedger(self.alarms_database), notice_of(made, method)
+        ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):
-            self.assertTrue(ledger.resend(notice.id, self.clock.now_ms))
-            ledger.finish(notice, FAILED, self.clock.now_ms, "answered 500")
-            ledger.restore(notice.id, "failed")
+            self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
+            ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
+            ledger.restore(notification.id, "failed")
         self.queue = [(topic, value)]
         self.deliver()
         self.assertEqual([("a1", "given up")], self.ledger())
 
 
 class ResendOfWhatIsHeldTest(ToldCase):
-    rules = CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
+    rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
     def test_a_resend_that_fails_while_the_group_is_sent_loses_nothing(self):
         method = self.method()
         made = self.alarm("a1")
         self.tell(made)
-        ledger, notice = NoticeLedger(self.alarms_database), notice_of(made, method)
-        self.assertTrue(ledger.resend(notice.id, self.clock.now_ms))
+        ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
+        self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
         self.wait(10 * SECOND_MS)  # the group is due while the receiver of the resend hangs
-        ledger.finish(notice, FAILED, self.clock.now_ms, "no answer within 10 s")
-        ledger.restore(notice.id, "held")
+        ledger.finish(notification, FAILED, self.clock.now_ms, "no answer within 10 s")
+        ledger.restore(notification.id, "held")
         self.wait(HOUR_MS)
         self.assertEqual(["a1:ALARM"], self.told())
 
 
 class SentAndThenHeldTest(ToldCase):
     def test_what_was_sent_by_hand_during_a_silence_is_in_no_group_after_it(self):
-        self.start(CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS))
+        self.start(StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS))
         self.method()
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -162,7 +162,7 @@ class SentAndThenHeldTest(ToldCase):
         self.assertEqual(([], [("a1", "sent")]), (self.told(), self.ledger()))
 
     def test_a_crash_after_the_release_sends_it_once(self):
-        self.start(CalmRules(max_per_minute=1))
+        self.start(StageRules(max_per_minute=1))
         self.method()
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -261,8 +261,10 @@ class NothingWasToldTest(ToldCase):
         self.write(table.update().where(table.c.method_id == second).values(state="silenced"))
         self.clock.now_ms += 2 * SECOND_MS
         self.people.taken.clear()
-        facts = self.planner.facts(self.alarm("a1", "OK"), [first, second])
-        self.assertEqual([(False, "ALARM"), (True, "OK")], [(each.withheld_before, each.last_told) for each in facts])
+        facts = self.pipeline.facts(self.alarm("a1", "OK"), [first, second])
+        self.assertEqual(
+            [(False, "ALARM"), (True, "OK")], [(each.withheld_before, each.last_notified) for each in facts]
+        )
 
     def test_an_end_after_a_state_that_was_sent_longer_than_the_retention_ago(self):
         self.method()
@@ -309,7 +311,7 @@ class NothingWasToldTest(ToldCase):
         self.assertEqual([], self.ledger())
 
     def prune(self):
-        NoticeLedger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
+        Ledger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
 
 
 class TenantsInTurnTest(ToldCase):
@@ -329,13 +331,13 @@ class TenantsInTurnTest(ToldCase):
 
 
 class RepeatsOfSealedGroupsTest(ToldCase):
-    rules = CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
+    rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
     def test_a_crash_after_the_seal_loses_no_repeats(self):
         self.method(period=60)
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
-        with failpoints.armed("notification.after_seal", "raise"):
+        with failpoints.armed("notification.after_fix", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
         self.start()
         self.wait(LEASE_MS)
@@ -351,7 +353,7 @@ class LongAlarmsTest(ToldCase):
         self.tell(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.told())
         self.clock.now_ms += 31 * DAY_MS
-        NoticeLedger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
+        Ledger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1", "OK", old_state="ALARM"))
         self.wait(HOUR_MS)
@@ -366,7 +368,7 @@ class OneUnreadableAddressTest(ToldCase):
         self.write(table.update().where(table.c.id == method_id).values(address="gAAA", address_key="00000000"))
 
     def test_a_group_that_is_held_stops_no_other_tenant(self):
-        self.start(CalmRules(group_by=("definition",), group_wait_ms=SECOND_MS))
+        self.start(StageRules(group_by=("definition",), group_wait_ms=SECOND_MS))
         self.method()
         self.define("d3", "cpu", tenant="t2")
         broken = self.method("other", definition="d3", tenant="t2")
@@ -404,12 +406,12 @@ class OneUnreadableAddressTest(ToldCase):
         self.damage(self.method("broken"))
         [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
         self.clock.now_ms += 14_400 * SECOND_MS + MINUTE_MS
-        poison = self.assertRaises(Poison, self.handlers[topic], _read(topic, value))
+        poison = self.assertRaises(Poison, self.retries, _read(topic, value))
         self.assertIn("was encrypted with the key 00000000", str(poison))
 
 
 class SubjectTest(ToldCase):
     def test_a_next_line_in_a_name_is_sent(self):
         made = self.alarm("a1", name="disk full\x85 on h1")
-        message = message_of(notice_of(made, "m"), Texts(), sender="a@example.org", receiver="b@example.org")
+        message = message_of(notification_of(made, "m"), Texts(), sender="a@example.org", receiver="b@example.org")
         self.assertIn(b"disk full", message.as_bytes())

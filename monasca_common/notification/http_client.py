@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import http.client
 import ssl
@@ -27,24 +28,24 @@ _MOST_WAIT_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ReceiverAnswer:
-    """``body``: its beginning."""
+    """``body``: the beginning of it."""
 
     status: int
     body: bytes
 
 
-class HttpSender:
-    """Thread-safe. Each request has a connection of its own: receivers are many, and each is told now and then."""
+class HttpClient:
+    """Thread-safe. Each request has its own connection, because there are many receivers, and each is rarely used."""
 
     def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
         self._settings = settings
         self._resolver = resolver or Resolver()
         self.rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
 
-    def allowing(self, more: Sequence[str]) -> HttpSender:
+    def allowing(self, more: Sequence[str]) -> HttpClient:
         """Return a sender that may also send to these networks. Look-ups of hosts are shared."""
         allowed = (*self._settings.allowed_networks, *more)
-        return HttpSender(replace(self._settings, allowed_networks=allowed), self._resolver)
+        return HttpClient(replace(self._settings, allowed_networks=allowed), self._resolver)
 
     def post(
         self,
@@ -54,11 +55,12 @@ class HttpSender:
         timeout_seconds: float,
         *,
         tenant: str = "",
-        max_answer_bytes: int | None = None,
+        max_answer_bytes: int = _MOST_ANSWER_BYTES,
     ) -> ReceiverAnswer:
-        """The answer, which is of success. ``timeout_seconds``: for all of it, resolution included.
-        ``tenant``: who chose the URL; empty for the operator. ``max_answer_bytes``: where more than its beginning is
-        read.
+        """Return the answer, whose status is a success.
+
+        ``timeout_seconds``: for all of it, resolution included. ``tenant``: who chose the URL; empty: the operator.
+        ``max_answer_bytes``: the part of the body that is read.
 
         Raises `SendFailed` for another answer and for none; `SendPostponed`, `AddressRefused`.
         """
@@ -68,7 +70,7 @@ class HttpSender:
         self, url: str, headers: Mapping[str, str], timeout_seconds: float, *, max_answer_bytes: int
     ) -> ReceiverAnswer:
         """As `post`."""
-        return self._request("GET", url, None, headers, timeout_seconds, max_answer_bytes)
+        return self._request("GET", url, None, headers, timeout_seconds, max_answer_bytes, "")
 
     def _request(
         self,
@@ -77,47 +79,27 @@ class HttpSender:
         body: bytes | None,
         headers: Mapping[str, str],
         timeout_seconds: float,
-        max_answer_bytes: int | None,
-        tenant: str = "",
+        max_answer_bytes: int,
+        tenant: str,
     ) -> ReceiverAnswer:
         where = endpoint(url)
-        most_bytes = _MOST_ANSWER_BYTES if max_answer_bytes is None else max_answer_bytes
+        named = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close", **headers}
         with SendDeadline(timeout_seconds) as deadline:
             addresses = self._resolver.addresses(where, self.rules, deadline.left(timeout_seconds), tenant)
             try:
-                answer, after_seconds = self._exchange(
-                    method, where, addresses, body, headers, deadline, timeout_seconds, most_bytes
-                )
+                with contextlib.closing(self._connected(where, addresses, deadline)) as connection:
+                    connection.request(method, where.target, body, named, preload_content=False, decode_content=False)
+                    connection.timeout = deadline.left(timeout_seconds)  # `getresponse` sets it
+                    response = connection.getresponse()
+                    answer = ReceiverAnswer(response.status, _beginning(response, max_answer_bytes))
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
                 reason = f"no answer within {timeout_seconds} s" if deadline.over else _reason(error)
                 raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
         if not 200 <= answer.status < 300:
             note = "; redirects are not followed" if 300 <= answer.status < 400 else ""
+            after_seconds = _after_seconds(response.headers.get("Retry-After"))
             raise SendFailed(f"{where.shown} answered {answer.status}{note}", after_seconds, answer.status)
         return answer
-
-    def _exchange(
-        self,
-        method: str,
-        where: Endpoint,
-        addresses: list[IpAddress],
-        body: bytes | None,
-        headers: Mapping[str, str],
-        deadline: SendDeadline,
-        timeout_seconds: float,
-        most_bytes: int,
-    ) -> tuple[ReceiverAnswer, float | None]:
-        connection = self._connected(where, addresses, deadline)
-        try:
-            named = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close", **headers}
-            connection.request(method, where.target, body, named, preload_content=False, decode_content=False)
-            connection.timeout = deadline.left(timeout_seconds)  # `getresponse` sets it
-            response = connection.getresponse()
-            return ReceiverAnswer(response.status, _beginning(response, most_bytes)), _after_seconds(
-                response.headers.get("Retry-After")
-            )
-        finally:
-            connection.close()
 
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> HTTPConnection:
         """To the first address that takes the connection; nothing was sent to the others."""
@@ -175,7 +157,7 @@ class WatchedTlsConnection(_Watching, HTTPSConnection):
 
 
 def _beginning(response: urllib3.response.BaseHTTPResponse, most_bytes: int) -> bytes:
-    """Of the body. The status was the answer: a body that breaks off changes nothing about what was taken."""
+    """Return the beginning of the body. The status is the answer: a truncated body does not change the outcome."""
     try:
         return response.read(most_bytes, decode_content=False)
     except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):

@@ -10,9 +10,9 @@ from alembic import op
 
 from monasca_common.storage.sql.tables import alarm_definitions_version, metadata, series_generation
 
-revision = "0022"
+revision = "0023"
 down_revision = None
-oldest_program = "0022"
+oldest_program = "0023"
 
 # Their rows are useless after a crash, so PostgreSQL need not log them.
 _STAGING = ("aggregate_staging", "alarm_staging")

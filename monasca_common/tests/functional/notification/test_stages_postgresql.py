@@ -3,22 +3,26 @@
 
 import threading
 
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.notification import notification_of
 from monasca_common.tests.functional.notification.test_ledger_postgresql import WAITING_FOR_A_LOCK
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.notification import calm_contract
+from monasca_common.tests.unit.notification import stages_contract
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class SilencesInPostgresqlTest(calm_contract.SilencesContract, Waiting, PostgresqlTestCase):
+class SilencesInPostgresqlTest(stages_contract.SilencesContract, Waiting, PostgresqlTestCase):
     def test_a_silence_whose_deletion_is_not_committed_yet_withholds_nothing_after_it(self):
         method = self.method()
-        made = self.silence({}, calm_contract.HOUR_MS)
+        made = self.silence({}, stages_contract.HOUR_MS)
         changed = self.alarm("a1")
-        arguments = notice_of(changed, method), self.methods.get("t1", method), *self.planner.facts(changed, [method])
-        planning = threading.Thread(target=self.planner.withholds, args=arguments, daemon=True)
+        arguments = (
+            notification_of(changed, method),
+            self.methods.get("t1", method),
+            *self.pipeline.facts(changed, [method]),
+        )
+        planning = threading.Thread(target=self.pipeline.defers, args=arguments, daemon=True)
         deleting, seen = self.session(), self.session()
         with deleting.transaction():
             deleting.execute("DELETE FROM silence WHERE id = %s", (made.id,))
@@ -31,32 +35,32 @@ class SilencesInPostgresqlTest(calm_contract.SilencesContract, Waiting, Postgres
     def test_the_end_of_a_silence_does_not_wait_for_an_alarm_that_is_changing_and_other_tenants_are_notified(self):
         for tenant, definition, own_id in (("t1", "d1", "a1"), ("t2", "d2", "b1")):
             self.method(definition=definition, tenant=tenant)
-            self.silence({}, calm_contract.HOUR_MS, tenant=tenant)
+            self.silence({}, stages_contract.HOUR_MS, tenant=tenant)
             self.tell(self.alarm(own_id, definition=definition, tenant=tenant))
         changing = self.session()
         with changing.transaction():
             changing.execute("SELECT id FROM alarm WHERE id = 'a1' FOR UPDATE")
-            self.wait(calm_contract.HOUR_MS)
+            self.wait(stages_contract.HOUR_MS)
             self.assertEqual((["b1:ALARM"], ["silenced"]), (self.told(), self.held()))
-        self.wait(calm_contract.SECOND_MS)
+        self.wait(stages_contract.SECOND_MS)
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class RepeatsInPostgresqlTest(calm_contract.RepeatsContract, PostgresqlTestCase):
+class RepeatsInPostgresqlTest(stages_contract.RepeatsContract, PostgresqlTestCase):
     pass
 
 
 @periodic("second dialect; SilencesInPostgresqlTest is the smoke test")
-class GroupsInPostgresqlTest(calm_contract.GroupsContract, PostgresqlTestCase):
+class GroupsInPostgresqlTest(stages_contract.GroupsContract, PostgresqlTestCase):
     pass
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class LimitsInPostgresqlTest(calm_contract.LimitsContract, PostgresqlTestCase):
+class LimitsInPostgresqlTest(stages_contract.LimitsContract, PostgresqlTestCase):
     pass
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class InhibitionInPostgresqlTest(calm_contract.InhibitionContract, PostgresqlTestCase):
+class InhibitionInPostgresqlTest(stages_contract.InhibitionContract, PostgresqlTestCase):
     pass

@@ -9,10 +9,10 @@ import fixtures
 from oslotest import base
 
 from monasca_common.devbroker import certificates
-from monasca_common.notification import http_sender
+from monasca_common.notification import http_client
 from monasca_common.notification.addresses import Resolver
 from monasca_common.notification.errors import SendFailed
-from monasca_common.notification.http_sender import HttpSender
+from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.settings import HttpSettings
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
 
@@ -28,7 +28,7 @@ class HttpCase(base.BaseTestCase):
     def sender(self, **settings):
         """Every name leads to this machine."""
         resolver = Resolver(lambda _, port, **__: [(None, None, None, "", ("127.0.0.1", port))])
-        return HttpSender(HttpSettings(ALLOWED, **settings), resolver)
+        return HttpClient(HttpSettings(ALLOWED, **settings), resolver)
 
     def failure(self, receiver, *, seconds=SECONDS, **settings):
         return self.assertRaises(
@@ -95,7 +95,7 @@ class BoundsTest(HttpCase):
     def test_a_receiver_may_be_silent_longer_than_connecting_may_take(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers_after(0.5, 200)
-        self.patch(http_sender, "_CONNECT_SECONDS", 0.1)
+        self.patch(http_client, "_CONNECT_SECONDS", 0.1)
         self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
 
     def test_a_receiver_that_sends_a_byte_now_and_then_is_cut_off(self):

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the stages: reads what is stored about a change, and stores what they decide."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.database import AlarmsDatabase, Row
+from monasca_common.alarms.notification_methods import NotificationMethod
+from monasca_common.alarms.sent_notifications import changes_of
+from monasca_common.alarms.silence_tables import lasting
+from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.kafka.clock import Clock
+from monasca_common.notification.deferred import Deferred, DeferredNotifications, defer_again, release, remove
+from monasca_common.notification.ledger import FAILED, SENDING, SENT
+from monasca_common.notification.notification import Notification
+from monasca_common.notification.stages import (
+    HELD,
+    INHIBITED,
+    LIMIT_KEY,
+    OK,
+    SILENCED,
+    SUPPRESSION,
+    ActiveAlarm,
+    CurrentAlarm,
+    Deferral,
+    Facts,
+    StageRules,
+    decide,
+    is_repeated,
+)
+from monasca_common.storage.sql import tables
+
+_ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
+_METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
+_MOST_VALUES = 500  # of a dimension in one change: a statement has a bounded number of parameters
+_MOST_METRICS = 10_000  # of the alarms that may inhibit one change
+_MOST_WITHHELD = 100  # changes of one alarm that are read, one after the other
+
+# Built once, because building it takes longer than reading. Of one change, the row of the method itself comes first,
+# because methods can differ, for example after a resend. A method without a row takes that of another method.
+_BEFORE = (
+    sa.select(*(_NOTIFICATION.c[name] for name in ("state", "new_state", "alarm_time", "change")))
+    .where(
+        _NOTIFICATION.c.alarm_id == sa.bindparam("of_alarm"),
+        _NOTIFICATION.c.tenant == sa.bindparam("of_tenant"),
+        _NOTIFICATION.c.alarm_time < sa.bindparam("at"),
+    )
+    .order_by(
+        _NOTIFICATION.c.alarm_time.desc(),
+        sa.case((_NOTIFICATION.c.method_id == sa.bindparam("to_method"), 0), else_=1),
+        sa.case((_NOTIFICATION.c.state.in_((SILENCED, INHIBITED)), 2), (_NOTIFICATION.c.state == SENT, 1), else_=0),
+    )
+    .limit(1)
+)
+
+
+class Pipeline:
+    """Thread-safe. Each call raises `StorageError`. ``count``: counts what happens to notifications."""
+
+    def __init__(self, database: AlarmsDatabase, rules: StageRules, clock: Clock, count: Callable[[str], None]) -> None:
+        self.deferred = DeferredNotifications(database)
+        self._rules = rules
+        self._database = database
+        self._clock = clock
+        self._count = count
+
+    def facts(self, change: AlarmChange, method_ids: Sequence[str]) -> list[Facts]:
+        """Return those for each of the methods, in their order."""
+        return self._database.read(lambda connection: self._facts(connection, change, method_ids))
+
+    def current(self, change: AlarmChange) -> CurrentAlarm | None:
+        """``None``: the alarm is deleted."""
+        return self._database.read(lambda connection: _current(connection, change))
+
+    def defers(self, notification: Notification, method: NotificationMethod, facts: Facts) -> bool:
+        """Decide on a new notification; if it is not sent now, defer it."""
+        now_ms = self._clock.time_ms()
+        deferral = decide(self._rules, facts, notification.change, method.id, now_ms) or self.limit(method.id)
+        if deferral is None:
+            self.begin_repeats(notification, method)
+            return False
+        state = self.deferred.defer(notification, method.id, deferral, now_ms)
+        if state == deferral.state:
+            self._count(state)
+        return state not in (SENDING, FAILED)  # of an attempt before a crash: a retry must follow
+
+    def end_suppression(self, withheld: Deferred, method: NotificationMethod | None) -> bool | None:
+        """Decide again on what a silence or an inhibition withheld. Return whether it is sent now, which the ledger has
+        then; if not, it is deferred again or removed. ``None``: no decision, because the alarm is changing.
+
+        One transaction decides. A change of the alarm comes before it, or waits for it and finds what it recorded.
+        """
+        change, now_ms = withheld.notification.change, self._clock.time_ms()
+
+        def work(connection: sa.Connection) -> bool | None:
+            alarm = _current(connection, change, lock=True)
+            if alarm is None and _current(connection, change) is not None:
+                return None
+            if method is None or alarm is None or not alarm.actions_enabled or not alarm.is_result_of(change):
+                remove(connection, withheld.row)
+                return False
+            [facts] = self._facts(connection, change, [withheld.row.method_id])
+            deferral = decide(self._rules, facts, change, method.id, now_ms)
+            if deferral is None:
+                release(connection, withheld.row)
+            elif deferral.due_ms is None:
+                remove(connection, withheld.row)
+            else:
+                defer_again(connection, withheld.row, deferral, now_ms)
+            return deferral is None
+
+        return self._database.write(work)
+
+    def suppresses(self, member: Deferred) -> bool:
+        """Decide again on a member of a group: a silence, or the alarm of a host, may have begun while it waited."""
+        change, now_ms = member.notification.change, self._clock.time_ms()
+        [facts] = self.facts(change, [member.row.method_id])
+        deferral = decide(self._rules, facts, change, member.row.method_id, now_ms, SUPPRESSION)
+        if deferral is not None:
+            self.deferred.defer_again(member.row, deferral, now_ms)
+        return deferral is not None
+
+    def leaves_out(self, repeat: Deferred, alarm: CurrentAlarm) -> bool:
+        """Decide on a repeat that is due."""
+        change = repeat.notification.change
+        [facts] = self.facts(change, [repeat.row.method_id])
+        facts = replace(facts, repeated=alarm)
+        now_ms = self._clock.time_ms()
+        deferral = decide(self._rules, facts, change, repeat.row.method_id, now_ms, SUPPRESSION)
+        return (deferral or self.limit(repeat.row.method_id)) is not None
+
+    def limit(self, method_id: str, *, is_digest: bool = False) -> Deferral | None:
+        """Defer until the next minute, if the method gets no further message in this one."""
+        most, now_ms = self._rules.max_per_minute, self._clock.time_ms()
+        due_ms = self.deferred.admit(method_id, most, now_ms, is_digest=is_digest) if most else None
+        if due_ms is None:
+            return None
+        return Deferral(HELD, due_ms, f"the method gets {most} a minute", f"{LIMIT_KEY}{method_id}")
+
+    def begin_repeats(self, notification: Notification, method: NotificationMethod) -> None:
+        if is_repeated(notification.change, method.period):
+            now_ms = self._clock.time_ms()
+            self.deferred.begin_repeats(notification, method.id, now_ms + method.period * 1000, now_ms)
+
+    def _facts(self, connection: sa.Connection, change: AlarmChange, method_ids: Sequence[str]) -> list[Facts]:
+        silences = lasting(connection, change.tenant, self._clock.time_ms())
+        active = self._active(connection, change)
+        return [Facts(silences, active, *_notified(connection, change, each)) for each in method_ids]
+
+    def _active(self, connection: sa.Connection, change: AlarmChange) -> Sequence[ActiveAlarm]:
+        """Return alarms that may inhibit it: of the source of a rule, and with one of the change's dimensions."""
+        rules = self._rules.inhibitions
+        pairs = _pairs(change, {key for rule in rules for key in rule.equal})
+        if not pairs:
+            return ()
+        sources = sa.or_(
+            _DEFINITION.c.name.in_([rule.definition for rule in rules if rule.definition is not None]),
+            _DEFINITION.c.severity.in_([rule.severity for rule in rules if rule.severity is not None]),
+        )
+        shares = sa.exists().where(
+            _DIMENSION.c.alarm_id == _ALARM.c.id,
+            _DIMENSION.c.tenant == change.tenant,
+            sa.or_(*(sa.and_(_DIMENSION.c.name == key, _DIMENSION.c.value.in_(some)) for key, some in pairs.items())),
+        )
+        statement = (
+            sa.select(_ALARM.c.id, _ALARM.c.definition_id, _DEFINITION.c.name, _DEFINITION.c.severity)
+            .add_columns(_METRIC.c.dimensions)
+            .join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
+            .join(_METRIC, _METRIC.c.alarm_id == _ALARM.c.id)
+            .where(_ALARM.c.tenant == change.tenant, _ALARM.c.state == "ALARM", sources, shares)
+            .where(_ALARM.c.definition_id != change.definition_id)
+            .order_by(_ALARM.c.id)
+            .limit(_MOST_METRICS)
+        )
+        found = groupby(connection.execute(statement).all(), key=lambda row: tuple(row[:4]))
+        return [
+            ActiveAlarm(own_id, definition_id, name, severity, tuple(row.dimensions for row in rows))
+            for (own_id, definition_id, name, severity), rows in found
+        ]
+
+
+def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = False) -> CurrentAlarm | None:
+    """``lock``: the alarm changes only after this transaction; ``None`` if another transaction is changing it."""
+    columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
+    joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
+    statement = joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant)
+    row = connection.execute(
+        statement.with_for_update(read=True, of=_ALARM, skip_locked=True) if lock else statement
+    ).one_or_none()
+    return None if row is None else CurrentAlarm(*row)
+
+
+def _notified(connection: sa.Connection, change: AlarmChange, method_id: str) -> tuple[bool, str | None]:
+    """Return whether the change before was withheld, and the state of the alarm that the method knows.
+
+    That is the state before the earliest of an unbroken run of withheld changes, if the one before that was sent.
+    """
+    known: str | None = change.old_state
+    at_ms, withheld = change.time_ms, 0
+    while withheld < _MOST_WITHHELD:
+        values = {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "to_method": method_id, "at": at_ms}
+        before = connection.execute(_BEFORE, values).one_or_none()
+        if before is None or before.state not in (SILENCED, INHIBITED):
+            known = known if before is None or before.state == SENT else None
+            break
+        known, at_ms, withheld = _old_state(before), before.alarm_time, withheld + 1
+    return withheld > 0, known
+
+
+def _old_state(row: Row) -> str:
+    changes = changes_of(row.change)
+    return changes[0].old_state if changes else OK
+
+
+def _pairs(change: AlarmChange, keys: set[str]) -> dict[str, list[str]]:
+    """Return the change's values of these dimensions."""
+    values: dict[str, dict[str, None]] = defaultdict(dict)
+    for metric in change.metrics:
+        for key in keys & metric.dimensions.keys():
+            # No stored dimension has a NUL, and a database accepts no statement with one.
+            if len(values[key]) < _MOST_VALUES and "\0" not in metric.dimensions[key]:
+                values[key][metric.dimensions[key]] = None
+    return {key: list(some) for key, some in values.items()}

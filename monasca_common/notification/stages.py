@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of a notification, in the order of Alertmanager's pipeline.
+
+=================  ==================================================================================
+silence            defer until the silence ends                                     `STAGES`, pure
+inhibition         defer, and decide again a minute later
+acknowledgement    leave the repeat out
+deduplication      leave out what the method knows already
+grouping           defer until the group has waited
+rate limit         defer until the method's minute is over                          `rate_limit`, pure
+slots              return as a retry if the receiver has no free slot               ``slots.py``
+deliver            send; a failure returns as a retry                               ``delivery.py``
+record             store the outcome, and publish it                                ``ledger.py``
+=================  ==================================================================================
+
+Time and what is stored are arguments here; ``pipeline.py`` reads and stores it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from monasca_common.alarms.silences import Silence
+from monasca_common.alarms.transitions import SEVERITIES, AlarmChange
+from monasca_common.models import json_text
+
+#: States of the ledger of a notification that is not sent now.
+SILENCED, INHIBITED, HELD = "silenced", "inhibited", "held"
+DEFINITION = "definition"
+ACKNOWLEDGED = "ACKNOWLEDGED"
+OK = "OK"
+MINUTE_MS = 60_000
+LIMIT_KEY = "limit/"
+
+
+@dataclass(frozen=True, slots=True)
+class Inhibition:
+    """An alarm of the definition with this name, or of this severity, inhibits those with equal values of ``equal``.
+
+    By severity it inhibits alarms of lower severities only.
+    """
+
+    equal: tuple[str, ...]
+    definition: str | None = None
+    severity: str | None = None
+
+    def has_source(self, definition: str, severity: str) -> bool:
+        return definition == self.definition or severity == self.severity
+
+
+@dataclass(frozen=True, slots=True)
+class StageRules:
+    """The operator's rules. ``group_by``: `DEFINITION`, or keys of dimensions; empty: no groups. ``max_per_minute``: 0:
+    no limit. ``inhibitions``: the strongest first."""
+
+    group_by: tuple[str, ...] = ()
+    group_wait_ms: int = 30_000
+    max_per_minute: int = 0
+    inhibitions: tuple[Inhibition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveAlarm:
+    """An alarm in the state ALARM. ``dimensions``: those of each of its metrics."""
+
+    id: str
+    definition_id: str
+    definition: str
+    severity: str
+    dimensions: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAlarm:
+    """``since_ms``: the time of the change to its state."""
+
+    state: str
+    since_ms: int
+    lifecycle_state: str | None
+    actions_enabled: bool
+
+    def is_result_of(self, change: AlarmChange) -> bool:
+        """Return whether the alarm is in the state of the change since that change."""
+        return (self.state, self.since_ms) == (change.new_state, change.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is stored about a change and one method.
+
+    ``active``: alarms that may inhibit it. ``withheld_before``: whether the change before it was silenced or inhibited.
+    ``last_notified``: the state that the method knows; ``None``: unknown, because its notification was not sent.
+    ``repeated``: the alarm, if a repeat of the change is due.
+    """
+
+    silences: Sequence[Silence] = ()
+    active: Sequence[ActiveAlarm] = ()
+    withheld_before: bool = False
+    last_notified: str | None = OK
+    repeated: CurrentAlarm | None = None
+
+    def is_known(self, change: AlarmChange) -> bool:
+        return change.new_state == self.last_notified
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """Why a notification is not sent now.
+
+    ``state``: of the ledger. ``due_ms``: when the stages decide again; ``None``: never. ``group_key``: notifications
+    with an equal key are sent in one message. ``silence_id``: of the silence that it waits for.
+    """
+
+    state: str
+    due_ms: int | None
+    reason: str
+    group_key: str = ""
+    silence_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RateWindow:
+    """A minute of one method: when it began, and how many messages the method got."""
+
+    since_ms: int
+    count: int
+
+    @property
+    def end_ms(self) -> int:
+        return self.since_ms + MINUTE_MS
+
+
+#: StageRules, facts, the change, the id of the method, and the time in ms.
+Stage = Callable[[StageRules, Facts, AlarmChange, str, int], Deferral | None]
+
+
+def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, now_ms: int) -> Deferral | None:
+    """Defer while a silence covers the change: until the end of the one that ends last."""
+    dimensions = [metric.dimensions for metric in change.metrics]
+    covering = [
+        each
+        for each in facts.silences
+        if each.tenant == change.tenant and each.lasts(now_ms) and each.covers(dimensions)
+    ]
+    last = max(covering, key=lambda each: (each.until_ms, each.id), default=None)
+    if last is None:
+        return None
+    # Decided now, because the rows that hold what was sent last may be removed before the silence ends.
+    due_ms = None if facts.is_known(change) else last.until_ms
+    return Deferral(SILENCED, due_ms, last.shown, silence_id=last.id)
+
+
+def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, now_ms: int) -> Deferral | None:
+    """Defer while another alarm inhibits this one.
+
+    The source of a rule is inhibited by stronger rules only, so that no two alarms inhibit each other.
+    """
+    ranks = (rank for rank, rule in enumerate(rules.inhibitions) if rule.has_source(change.name, change.severity))
+    stronger = rules.inhibitions[: next(ranks, len(rules.inhibitions))]
+    others = [
+        each for each in facts.active if each.id != change.alarm_id and each.definition_id != change.definition_id
+    ]
+    source = next((each for rule in stronger for each in others if _inhibits(rule, each, change)), None)
+    if source is None:
+        return None
+    due_ms = None if facts.is_known(change) else now_ms + MINUTE_MS
+    return Deferral(INHIBITED, due_ms, f"inhibited by the alarm {source.id} of {source.definition}")
+
+
+def acknowledgement(
+    _rules: StageRules, facts: Facts, _change: AlarmChange, _method_id: str, _now_ms: int
+) -> Deferral | None:
+    """Leave a repeat out while its alarm is acknowledged, or the actions of its definition are disabled."""
+    alarm = facts.repeated
+    if alarm is None or (alarm.lifecycle_state != ACKNOWLEDGED and alarm.actions_enabled):
+        return None
+    return Deferral(HELD, None, "the alarm is acknowledged, or its actions are disabled")
+
+
+def deduplication(
+    _rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, _now_ms: int
+) -> Deferral | None:
+    """Leave out a change back to the state that the method knows, if those between were withheld."""
+    if not facts.withheld_before or not facts.is_known(change):
+        return None
+    return Deferral(SILENCED, None, f"no other state than {change.new_state} was notified")
+
+
+def grouping(rules: StageRules, _facts: Facts, change: AlarmChange, method_id: str, now_ms: int) -> Deferral | None:
+    """Defer until the first notification of the group has waited."""
+    if not rules.group_by:
+        return None
+    parts = [_group_part(each, change) for each in rules.group_by]
+    # A hash, because values may be longer than an index accepts.
+    digest = hashlib.blake2b(json_text.write(parts), digest_size=16).hexdigest()
+    return Deferral(HELD, now_ms + rules.group_wait_ms, "it waits for its group", f"{method_id}/{digest}")
+
+
+#: Those that decide whether what has waited is sent: a member of a group, or a repeat.
+SUPPRESSION: tuple[Stage, ...] = (silence, inhibition, acknowledgement)
+STAGES: tuple[Stage, ...] = (*SUPPRESSION, deduplication, grouping)
+
+
+def decide(
+    rules: StageRules,
+    facts: Facts,
+    change: AlarmChange,
+    method_id: str,
+    now_ms: int,
+    stages: Sequence[Stage] = STAGES,
+) -> Deferral | None:
+    """Return the decision of the first stage that defers; ``None``: the rate limit decides next."""
+    decisions = (stage(rules, facts, change, method_id, now_ms) for stage in stages)
+    return next((deferral for deferral in decisions if deferral is not None), None)
+
+
+def rate_limit(window: RateWindow | None, now_ms: int, most: int) -> RateWindow | None:
+    """Return the window with one more message; ``None``: it is full until its end."""
+    if window is None or not window.since_ms <= now_ms < window.end_ms:
+        return RateWindow(now_ms, 1)
+    return RateWindow(window.since_ms, window.count + 1) if window.count < most else None
+
+
+def is_repeated(change: AlarmChange, period_seconds: int) -> bool:
+    """Return whether a method with this period gets repeats of the change: of each state but OK."""
+    return period_seconds > 0 and change.new_state != OK
+
+
+def next_repeat_ms(due_ms: int, period_seconds: int, now_ms: int) -> int:
+    """Return the next time of the period in the future: missed repeats are not made up for."""
+    period_ms = period_seconds * 1000
+    return due_ms + max(1, (now_ms - due_ms) // period_ms + 1) * period_ms
+
+
+def _inhibits(rule: Inhibition, source: ActiveAlarm, change: AlarmChange) -> bool:
+    if not rule.has_source(source.definition, source.severity):
+        return False
+    if rule.severity is not None and _rank(change.severity) >= _rank(rule.severity):
+        return False
+    values = {_values(rule.equal, each) for each in source.dimensions} - {None}
+    return any(_values(rule.equal, metric.dimensions) in values for metric in change.metrics)
+
+
+def _rank(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else -1
+
+
+def _values(keys: Sequence[str], dimensions: Mapping[str, str]) -> tuple[str, ...] | None:
+    """``None``: a key is missing."""
+    values = tuple(dimensions[key] for key in keys if key in dimensions)
+    return values if len(values) == len(keys) else None
+
+
+def _group_part(by: str, change: AlarmChange) -> str | list[str]:
+    if by == DEFINITION:
+        return change.definition_id
+    return sorted({metric.dimensions[by] for metric in change.metrics if by in metric.dimensions})
