@@ -43,24 +43,19 @@ def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
     return numbered.where("is_new = 1 AND copy > 1").select(*_PLACE)
 
 
-def without(records: DataFrame, places: DataFrame) -> DataFrame:
-    """``records`` without those at ``places`` (see `repeated`), which are sent to every task."""
-    from pyspark.sql import functions as f
-
-    return records.join(f.broadcast(places), _PLACE, "left_anti")
-
-
 @contextlib.contextmanager
 def distinct(records: DataFrame, new: DataFrame, known: DataFrame | None = None) -> Iterator[Distinct]:
     """``records`` without those that are `repeated` in ``new``; valid until the block ends.
 
     ``new`` may be the same records, or the same read once more with their headers.
     """
+    from pyspark.sql import functions as f
+
     places = repeated(new, known).persist()
     try:
         # Counted before the broadcast, because Spark cancels a broadcast that takes five minutes.
         count = places.count()
-        yield Distinct(without(records, places) if count else records, count)
+        yield Distinct(records.join(f.broadcast(places), _PLACE, "left_anti") if count else records, count)
     finally:
         places.unpersist()
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from monasca_common.pipeline.settings import StreamSettings
@@ -17,43 +17,35 @@ if TYPE_CHECKING:
 
 
 class SourceRecords:
-    """Reads records; if it ``leaves_out`` duplicates, each once.
-
-    What a context manager yields is valid until its block ends.
-    """
+    """Reads records; if it ``leaves_out`` duplicates, each once. What a context manager yields is valid until its block
+    ends."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings, *, leaves_out: bool) -> None:
         self._spark = spark
         self._stream = stream
         self._leaves_out = leaves_out
 
-    @contextlib.contextmanager
-    def topic(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> Iterator[Distinct]:
+    def topic(
+        self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]
+    ) -> contextlib.AbstractContextManager[Distinct]:
         """The records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is left
         out."""
         records = self._frame(ranges, headers=False)
         if not self._leaves_out:
-            yield Distinct(records)
-            return
+            return contextlib.nullcontext(Distinct(records))
         filled = [each for each in below if each.span]
         known = self._frame(filled, headers=True) if filled else None
         # Read twice, because carrying values and headers to Python together costs more than another read.
-        with distinct(records, self._frame(ranges, headers=True), known) as found:
-            yield found
+        return distinct(records, self._frame(ranges, headers=True), known)
 
     def copies(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> set[tuple[int, int]]:
         """Partition and offset of the records of ``ranges`` with an earlier copy, also in ``below``."""
         found = repeated(self._frame(ranges, headers=True), self._frame(below, headers=True))
         return {(row.partition, row.offset) for row in found.collect()}
 
-    @contextlib.contextmanager
-    def archive(self, records: DataFrame) -> Iterator[Distinct]:
+    def archive(self, records: DataFrame) -> contextlib.AbstractContextManager[Distinct]:
         """``records`` are those of whole windows, so all copies of a record are among them."""
-        if not self._leaves_out:
-            yield Distinct(records)
-            return
-        with distinct(records, records) as found:
-            yield found
+        return distinct(records, records) if self._leaves_out else contextlib.nullcontext(Distinct(records))
 
     def _frame(self, ranges: Sequence[OffsetRange], *, headers: bool) -> DataFrame:
         stream = self._stream
