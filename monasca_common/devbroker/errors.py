@@ -5,7 +5,7 @@
 
     DevBrokerError
     ├── JavaNotFound            no Java at all
-    ├── JavaTooOld              a Java below the version that Kafka needs
+    ├── JavaTooOld              a Java below the version that Kafka and Spark need
     ├── JarsUnavailable         Kafka's jars are not there and cannot be fetched
     ├── InvalidCluster          a combination of settings that cannot work
     ├── PortTaken               somebody listens on the port that was asked for
@@ -25,7 +25,7 @@ class JavaNotFound(DevBrokerError):
 
 
 class JavaTooOld(DevBrokerError):
-    """The Java that was found is older than Kafka needs."""
+    """The Java that was found is older than Kafka and Spark need."""
 
 
 class JarsUnavailable(DevBrokerError):

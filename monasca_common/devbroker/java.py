@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find a Java that can run Kafka."""
+"""Find a Java that can run Kafka and Spark."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     if version is None:
         raise JavaNotFound(f"{path} does not report its version: {_REMEDY}")
     if version < MINIMUM_VERSION:
-        raise JavaTooOld(f"{path} is Java {version}, and Kafka needs {MINIMUM_VERSION} or newer: {_REMEDY}")
+        raise JavaTooOld(f"{path} is Java {version}, and Kafka and Spark need {MINIMUM_VERSION} or newer: {_REMEDY}")
     return Java(path, version)
 
 

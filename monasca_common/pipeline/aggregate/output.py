@@ -13,9 +13,8 @@ import hashlib
 import pickle
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
+from typing import NamedTuple, Self
 
 from monasca_common.models import json_text, times
 from monasca_common.pipeline.aggregate.usages import Usage
@@ -28,8 +27,7 @@ PROVISIONAL = "provisional"
 """The key of value_meta that marks rows of a period that is still open."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputMessage:
+class OutputMessage(NamedTuple):
     """A message for the topic ``metrics``; ``message_id`` has 16 bytes."""
 
     message_id: bytes
@@ -97,7 +95,7 @@ class Spool:
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
-        self._waiting: list[tuple[bytes, bytes]] = []
+        self._waiting: list[OutputMessage] = []
         self.count = 0
 
     def __enter__(self) -> Self:
@@ -107,7 +105,7 @@ class Spool:
         self._file.close()
 
     def add(self, message: OutputMessage) -> None:
-        self._waiting.append((message.message_id, message.value))
+        self._waiting.append(message)
         self.count += 1
         if len(self._waiting) == BULK:
             self._write()
@@ -121,9 +119,9 @@ class Spool:
         last, self._waiting = self._waiting, []
         self._file.seek(0)
         for _ in range(self.count // BULK):
-            yield [OutputMessage(*each) for each in pickle.load(self._file)]
+            yield pickle.load(self._file)
         if last:
-            yield [OutputMessage(*each) for each in last]
+            yield last
 
     def _write(self) -> None:
         pickle.dump(self._waiting, self._file, pickle.HIGHEST_PROTOCOL)

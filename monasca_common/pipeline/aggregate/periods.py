@@ -21,9 +21,8 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.aggregate import rollup, usage_table
 from monasca_common.pipeline.aggregate.output import OutputMessage, Spool, output
-from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.pipeline.specification.specification import Publisher, Specifications, Transform
+from monasca_common.pipeline.specification.specification import Publisher, Specifications
 from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period
@@ -173,7 +172,7 @@ class PeriodPublisher:
         """Clear the provisional mark of periods that are over, which gives them a new version."""
         table = aggregate_period.c
         with self._offset_store.reading() as connection:
-            marked = [period for period, _ in self._rows(connection, table.provisional)]
+            marked = [due.period for due in self._rows(connection, table.provisional)]
         over = [period for period in marked if not self._closing.is_open(period, now_ms)]
         if not over:
             return
@@ -191,17 +190,16 @@ class PeriodPublisher:
         if self._emit == "final":
             wanted = sa.and_(wanted, sa.not_(table.provisional))
         with self._offset_store.reading() as connection:
-            return [due for _, due in self._rows(connection, wanted)]
+            return list(self._rows(connection, wanted))
 
-    def _rows(self, connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterator[tuple[Period, Due]]:
+    def _rows(self, connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterator[Due]:
         """The rows of the specifications in force. What is due for others waits until they are configured again."""
         table = aggregate_period.c
         columns = (table.specification, table.period_start, table.version, table.provisional)
         query = sa.select(*columns).where(table.job == self._publisher.job, wanted).order_by(*columns[:2])
         for specification, start_ms, version_ms, provisional in connection.execute(query):
             if self._closing.specifications.find(specification):
-                period = Period(specification, start_ms)
-                yield period, Due(period, version_ms, provisional)
+                yield Due(Period(specification, start_ms), version_ms, provisional)
 
     def _publish(self, noted: Due) -> Published:
         dropped: Counter[str] = Counter()
@@ -221,7 +219,7 @@ class PeriodPublisher:
         assert transform is not None
         with self._offset_store.reading() as connection:
             # Version and usages are read at one moment; a later change makes the period due again.
-            current = dict(self._rows(connection, sa.and_(*self._of(period)))).get(period)
+            current = next(self._rows(connection, sa.and_(*self._of(period))), None)
             if current is None:
                 return None
             end_ms = period.start_ms + PERIODS_MS[transform.period]
@@ -233,19 +231,11 @@ class PeriodPublisher:
                 end_ms,
                 ordered_by=rollup.kept_columns(transform),
             )
+            version_ms, provisional = current.version_ms, current.provisional
             for usage in rollup.rows(transform, found, dropped):
-                messages.add(self._message(transform, usage, current))
+                row = (self._publisher, transform, usage, period.start_ms)
+                messages.add(output(*row, version_ms=version_ms, provisional=provisional))
         return current
-
-    def _message(self, transform: Transform, usage: Usage, due: Due) -> OutputMessage:
-        return output(
-            self._publisher,
-            transform,
-            usage,
-            due.period.start_ms,
-            version_ms=due.version_ms,
-            provisional=due.provisional,
-        )
 
     def _deliver(self, messages: Spool) -> int:
         """Publish the messages, some bulks at once, because each waits for its answers; return how many are

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _NEEDED = ("pyspark", "pandas", "pyarrow")
-_OLDEST_JAVA = 17
 # In addition to what Spark itself redacts: one option of the Kafka client contains logins.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
 # Java's log: one line an event. A failed task is hundreds of lines otherwise; its reason is in the job's own log.
@@ -63,7 +61,6 @@ _LOCAL_JARS = "spark.repl.local.jars"  # those of the packages, and those that w
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
     """Open a session. Raises `SparkUnavailable`, which says what to install or to correct."""
     check_installed()
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     # Without it the workers run any `python3` that they find.
@@ -83,7 +80,7 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
         session = builder.getOrCreate()
     except SparkUnavailable:
         raise
-    except (PySparkException, Exception) as error:
+    except Exception as error:
         raise SparkUnavailable(f"Spark does not start with master={settings.master}: {reason(error)}") from error
     session.sparkContext.setLogLevel("WARN")
     return session
@@ -242,32 +239,16 @@ def configuration(settings: SparkSettings, connector: Sequence[Path] = ()) -> di
 
 def check_installed() -> None:
     """Raises `SparkUnavailable` if something is missing on this machine."""
+    from monasca_common.devbroker.errors import JavaNotFound, JavaTooOld
+    from monasca_common.devbroker.java import find_java
+
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(f"{', '.join(missing)} is not installed: install monasca-common[spark]")
-    java = _java()
-    if java is None:
-        raise SparkUnavailable(
-            f"Java is not installed: install Java {_OLDEST_JAVA} or newer (openjdk-17-jre-headless), or set JAVA_HOME"
-        )
-    version = _java_version(java)
-    if version < _OLDEST_JAVA:
-        raise SparkUnavailable(
-            f"{java} is Java {version}, but Spark needs {_OLDEST_JAVA}: install it, or set JAVA_HOME"
-        )
-
-
-def _java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(os.path.join(home, "bin", "java")) if home else shutil.which("java")
-
-
-def _java_version(java: str) -> int:
-    """The major version of Java, from the output of ``java -version``, such as ``openjdk version "17.0.15"``."""
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
-    quoted = said.partition('"')[2].partition('"')[0]
-    number = quoted.removeprefix("1.").split(".")[0].split("-")[0]
-    return int(number) if number.isdigit() else _OLDEST_JAVA  # an unknown format: Spark reports a wrong version
+    try:
+        find_java()
+    except (JavaNotFound, JavaTooOld) as error:
+        raise SparkUnavailable(str(error)) from None
 
 
 def reason(error: BaseException) -> str:
