@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+MOST_ATTEMPTS = 3
+"""A batch is computed this often while definitions change. The last attempt keeps the rows that still fit."""
 _LOCK_TIMEOUT_MS = 100
 """Less than PostgreSQL's ``deadlock_timeout``, which would cancel the change of the definition."""
 _HELD_BY_ANOTHER = ("55P03", "40P01")
@@ -165,20 +168,22 @@ class Evaluation:
         return EvaluateReport(batch, planned.behind, done, published, seconds)
 
     def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Scan, BatchResult]:
-        """If definitions change, compute the batch again; the second attempt keeps the rows that still fit. Its dead
-        letters have the same ids as those of the first."""
-        attempt = _Attempt(self._fold, self._merge, planned, steady_ms, is_last=False)
-        try:
-            return attempt.scan, self._batches.run(planned, timing, attempt.stage, attempt.merge)
-        except DefinitionsChanged:
-            attempt.discard()
-        attempt = _Attempt(self._fold, self._merge, planned, steady_ms, is_last=True)
-        return attempt.scan, self._batches.run(planned, timing, attempt.stage, attempt.merge)
+        earlier: list[DefinitionsSnapshot] = []
+        for number in range(1, MOST_ATTEMPTS + 1):
+            is_last = number == MOST_ATTEMPTS
+            attempt = _Attempt(self._fold, self._merge, planned, steady_ms, tuple(earlier), is_last=is_last)
+            try:
+                result = self._batches.run(planned, timing, attempt.stage, attempt.merge)
+            except DefinitionsChanged:
+                earlier.append(attempt.discard())
+                continue
+            return attempt.scan, result
+        raise AssertionError("the last attempt keeps the rows that fit")
 
 
 class _Attempt:
-    """One computation of a batch, with the definitions at its start. ``steady_ms``: the time of the scan by
-    `SteadyTime`."""
+    """One computation of a batch, with the definitions at its start. ``earlier``: the definitions of earlier attempts,
+    which have published their dead letters. ``steady_ms``: the time of the scan by `SteadyTime`."""
 
     def __init__(
         self,
@@ -186,9 +191,11 @@ class _Attempt:
         merge: StagedMerge,
         planned: PlannedBatch,
         steady_ms: int,
+        earlier: tuple[DefinitionsSnapshot, ...],
         *,
         is_last: bool,
     ) -> None:
+        self._earlier = earlier
         self._batch = ""
         self._fold = fold
         self._merge = merge
@@ -201,13 +208,15 @@ class _Attempt:
 
     def stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
         self._batch = batch
-        self._definitions, staged, arrivals = self._fold.stage(records, batch, counts, self._latest_ms)
+        self._definitions, staged, arrivals = self._fold.stage(records, batch, counts, self._latest_ms, self._earlier)
         self.scan = replace(self.scan, last_kafka_ms=arrivals.last_ms, arrivals=arrivals.buckets)
         return staged
 
-    def discard(self) -> None:
-        """Remove the staged rows."""
+    def discard(self) -> DefinitionsSnapshot:
+        """Remove the staged rows. Returns the definitions that they were computed with."""
+        assert self._definitions is not None
         self._merge.discard(self._batch)
+        return self._definitions
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
         assert self._definitions is not None
@@ -231,13 +240,16 @@ class FoldStage:
         batch: str,
         counts: TaskCounts,
         latest_ms: int,
+        earlier: tuple[DefinitionsSnapshot, ...],
     ) -> tuple[DefinitionsSnapshot, StagedAttempts, Arrivals]:
-        """Return the definitions, what is staged, and when the records came. ``latest_ms``: see `RecordFold`."""
+        """Return the definitions, what is staged, and when the records came. ``latest_ms``, ``earlier``: see
+        `RecordFold`."""
         with self._offset_store.reading() as connection:
             known = self._known = definitions.load_snapshot(connection, self._known)
         portable = portable_definitions(known.sub_expressions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
-        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
+        earlier_portable = tuple(portable_definitions(each.sub_expressions) for each in earlier)
+        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), earlier_portable)
         table = StagingTable("alarm_staging", FOLDED, MergedRows(portable))
         if isinstance(records, DriverRecords):
             rows = table.rows(fold(records.batches()))
@@ -271,13 +283,15 @@ class _Matcher:
 @dataclass(frozen=True, slots=True)
 class RecordFold:
     """Folds records on executors. ``definitions``: see `portable_definitions`. ``latest_ms``: the latest event time
-    that is accepted."""
+    that is accepted. ``earlier``: the definitions that the same records were folded with before; their dead letters
+    are published."""
 
     definitions: bytes = field(repr=False)
     latest_ms: int
     on_rejected: OnRejected
     on_counts: OnCounts
     on_arrivals: OnArrivals
+    earlier: tuple[bytes, ...] = field(default=(), repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _TaskFold(_matcher(self.definitions))
@@ -288,8 +302,8 @@ class RecordFold:
     def _fold(self, task: _TaskFold, batch: pa.RecordBatch) -> None:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
         decoded = task.decode(batch.column("value").to_pylist())
-        rejected = {index: Rejection(MALFORMED, str(error)) for index, error in decoded.errors.items()}
-        taken, newest_ms = 0, dict[int, float]()
+        rejected = {} if self.earlier else {index: _malformed(error) for index, error in decoded.errors.items()}
+        taken, too_new, newest_ms = 0, 0, dict[int, float]()
         find, latest_ms = task.known.get, self.latest_ms
         for index, (series, at_ms, value) in zip(decoded.indices, decoded.rows, strict=True):
             folded = find(series.id)
@@ -299,7 +313,9 @@ class RecordFold:
                 continue
             time_ms, partition, received_ms = float(at_ms), partitions[index], kafka_ms[index]
             if time_ms > latest_ms:
-                rejected[index] = _TOO_NEW
+                too_new += 1
+                if not any(_matcher(each).targets(series) for each in self.earlier):
+                    rejected[index] = _TOO_NEW
                 continue
             if time_ms > newest_ms.get(partition, -1.0):
                 newest_ms[partition] = time_ms
@@ -310,7 +326,7 @@ class RecordFold:
                     taken += 1
         for partition, found in by_partition(partitions, offsets, rejected).items():
             self.on_rejected(partition, found)
-        self.on_counts(taken, len(rejected), newest_ms)
+        self.on_counts(taken, len(decoded.errors) + too_new, newest_ms)
         self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 
 
@@ -366,6 +382,10 @@ def _last(partitions: Sequence[int], offsets: Sequence[int], times_ms: Sequence[
     for partition, found in zip(partitions, zip(offsets, times_ms, strict=True), strict=True):
         last[partition] = max(found, last.get(partition, found))
     return last
+
+
+def _malformed(error: InvalidEnvelope) -> Rejection:
+    return Rejection(MALFORMED, str(error))
 
 
 class StagedMerge:

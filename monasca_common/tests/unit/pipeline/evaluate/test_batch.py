@@ -164,21 +164,34 @@ class TaskFoldTest(base.BaseTestCase):
         self.assertEqual([b"m"], list(task.known))
 
 
-class RejectedTest(base.BaseTestCase):
-    def test_records_that_are_not_metrics_and_those_of_a_definition_that_are_too_new_are_dead_letters(self):
+class FoldedAgainTest(base.BaseTestCase):
+    """Records that are folded once more, because definitions have changed: of no metric, of a time that is too new in
+    the definitions of before, and of one in those of now."""
+
+    def rejected(self, now, told):
+        """(offsets of dead letters, how many records are rejected)."""
         letters, counts = [], []
-        sub = IndexedSubExpression("s", 0, "t", (), 0, parse("cpu > 1").root)
-        fold = batch.RecordFold(
-            batch.portable_definitions([sub]),
+        folding = batch.RecordFold(
+            batch.portable_definitions(list(map(self.active, now))),
             1_000,
             lambda _, found: letters.extend(sorted(found)),
             lambda _, rejected, __: counts.append(rejected),
             lambda *_: None,
+            tuple(batch.portable_definitions([self.active(name)]) for name in told),
         )
         meta = {"tenantId": "t", "region": "r"}
-        values = [b"{", *(envelope(name, DAY_MS, 1.0, meta=meta) for name in ("cpu", "mem"))]
+        values = [b"{", *(envelope(name, DAY_MS, 1.0, meta=meta) for name in ("cpu", "mem", "disk"))]
         rows = [
             {"partition": 0, "offset": offset, "kafka_ms": 0, "value": value} for offset, value in enumerate(values)
         ]
-        list(fold([pa.RecordBatch.from_pylist(rows)]))
-        self.assertEqual(([0, 1], [2]), (letters, counts))
+        list(folding([pa.RecordBatch.from_pylist(rows)]))
+        return letters, counts
+
+    def active(self, name):
+        return IndexedSubExpression(name, 0, "t", (), 0, parse(f"{name} > 1").root)
+
+    def test_a_dead_letter_is_published_once_and_counted_by_who_commits(self):
+        self.assertEqual(([0, 1], [2]), self.rejected(["cpu"], ()))
+        self.assertEqual(([], [2]), self.rejected(["cpu"], ["cpu"]))
+        self.assertEqual(([2], [3]), self.rejected(["cpu", "mem"], ["cpu"]))
+        self.assertEqual(([3], [3]), self.rejected(["mem", "disk"], ["cpu", "mem"]))
