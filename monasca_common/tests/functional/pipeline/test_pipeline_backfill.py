@@ -37,8 +37,8 @@ class BackfillTest(KafkaPipelineCase):
 
     def backfill(self, **changes):
         spark = self.useFixture(SharedSpark()).session
-        settings = self.stream_job._settings
-        return Backfill(spark, settings, self.stream_job._topic, self.offset_store, 86_400_000, **changes)
+        settings = self.stream_job._partials._settings
+        return Backfill(spark, settings, self.stream_job._batches._topic, self.offset_store, 86_400_000, **changes)
 
     def published(self):
         self.until_quiet(self.stream_job)
@@ -126,7 +126,7 @@ class BackfillTest(KafkaPipelineCase):
     def test_what_retention_passes_while_it_computes_is_not_lost(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
-        clock = SetClock(FIRST_MS + self.stream_job._settings.retention_days * DAY_MS)
+        clock = SetClock(FIRST_MS + self.stream_job._partials._settings.retention_days * DAY_MS)
         backfill = self.backfill(clock=clock)
         stage = backfill._stage
 
@@ -235,4 +235,4 @@ class BackfillTest(KafkaPipelineCase):
 
     @property
     def jobs_topic(self):
-        return self.stream_job._topic
+        return self.stream_job._batches._topic

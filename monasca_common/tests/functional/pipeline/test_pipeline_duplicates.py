@@ -173,7 +173,7 @@ class CrashTest(DuplicatesCase):
             staged = stage(*arguments, **options)
             self.first(b"a", 1)
             # It looked at the topic before the first copy came.
-            with mock.patch.object(second._topic, "extents", lambda: {0: Extent(0, 1), 1: Extent(0, 1)}):
+            with mock.patch.object(second._batches._topic, "extents", lambda: {0: Extent(0, 1), 1: Extent(0, 1)}):
                 self.assertEqual(1, second.step().records // 2)
             return staged
 
@@ -193,7 +193,7 @@ class BackfillCase(DuplicatesCase):
     def backfill(self, history=None, **changes):
         job = self.job(**changes)
         spark = self.useFixture(SharedSpark()).session
-        backfill = Backfill(spark, job._settings, job._topic, self.offset_store, 86_400_000, history)
+        backfill = Backfill(spark, job._partials._settings, job._batches._topic, self.offset_store, 86_400_000, history)
         report = backfill.run(NOON_MS, NOON_MS + HOUR_MS)
         self.stream_job.step()
         return report.duplicates

@@ -139,14 +139,14 @@ class RangesTest(StreamCase):
         job = self.job(one_task_offsets=0)
         job.step()
         self.send(*(cpu(1, 1) for _ in range(10)), partition=0)
-        extents = job._topic.extents
+        extents = job._batches._topic.extents
 
         def outdated():
             found = extents()
             self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 5})
             return found
 
-        with mock.patch.object(job._topic, "extents", outdated):
+        with mock.patch.object(job._batches._topic, "extents", outdated):
             error = self.assertRaises(loop.passing_errors(), job.step)
         self.assertThat(reason(error), StartsWith("org.apache."))
         self.assertEqual({0: 0, 1: 0}, self.next_offsets())
