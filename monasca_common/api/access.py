@@ -27,7 +27,7 @@ from oslo_context.context import RequestContext, get_current
 from monasca_common.api import problems
 from monasca_common.api.body import discard
 from monasca_common.api.limits import Environ, StartResponse, WsgiApp
-from monasca_common.api.notes import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
+from monasca_common.api.log_fields import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
 from monasca_common.kafka.errors import ConfigurationError
 
 OTHER = "other"  # if there is no route, and for a method that none has

@@ -16,10 +16,10 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.errors import AlarmsError
 from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
-from monasca_common.api.documents import AlarmsContext, of_alarms
+from monasca_common.api.alarm_bodies import AlarmsContext, of_alarms
 from monasca_common.api.ingest import PostContext
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
-from monasca_common.api.notes import Reason
+from monasca_common.api.log_fields import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
 from monasca_common.api.publishing import Publishing

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_policy import policy
 
 from monasca_common.api.limits import PUBLIC_PATHS
-from monasca_common.api.notes import note_tenant
+from monasca_common.api.log_fields import note_tenant
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.api.resources.logs import PATH as LOGS
 from monasca_common.api.settings import ApiSettings

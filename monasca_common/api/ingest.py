@@ -17,7 +17,7 @@ from functools import partial
 
 import falcon
 
-from monasca_common.api.notes import note_delivered
+from monasca_common.api.log_fields import note_delivered
 from monasca_common.api.problems import Problem, bad_request, too_large, unprocessable
 from monasca_common.api.publishing import Publishing
 from monasca_common.api.series_limit import SeriesLimit

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from monasca_common.api.notes import Reason, note_reason
+from monasca_common.api.log_fields import Reason, note_reason
 from monasca_common.api.problems import error_body
 from monasca_common.api.settings import ApiSettings
 

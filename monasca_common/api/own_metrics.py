@@ -23,7 +23,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 
 from monasca_common.api.access import Served
-from monasca_common.api.notes import NO_MESSAGES, MessageCounts, Reason
+from monasca_common.api.log_fields import NO_MESSAGES, MessageCounts, Reason
 from monasca_common.api.problems import Problem
 from monasca_common.kafka import ProducerPool
 from monasca_common.runtime.metrics import ComputedMetrics

@@ -15,7 +15,7 @@ from typing import Any
 import falcon
 import msgspec
 
-from monasca_common.api.notes import Reason, note_reason, note_undelivered
+from monasca_common.api.log_fields import Reason, note_reason, note_undelivered
 from monasca_common.storage.errors import (
     NotSupported,
     QueryTimeout,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, Places, places_of
-from monasca_common.api.notes import Reason
+from monasca_common.api.log_fields import Reason
 from monasca_common.api.problems import Problem, unavailable
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import DeliveryReport, MessageTooLarge, PooledProducer, ProducerPool, Record

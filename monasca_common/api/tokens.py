@@ -28,7 +28,7 @@ from keystonemiddleware import auth_token
 from oslo_config import cfg
 
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, WsgiApp
-from monasca_common.api.notes import Reason, note_reason
+from monasca_common.api.log_fields import Reason, note_reason
 from monasca_common.api.problems import error_body
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.models.seen import Seen

@@ -59,6 +59,7 @@ class PooledProducer:
         self.used = True
         now = self._monotonic()
         if now >= self._looked_at + _LOOK_SECONDS:
+            self._looked_at = now  # other threads go on meanwhile
             self.health()
         return not self.is_stalled or self._probes(now)
 

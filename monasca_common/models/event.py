@@ -15,7 +15,7 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import MOST_DIMENSIONS, NON_EMPTY, POSTED, STORED, TENANT
-from monasca_common.models.post import MOST_ELEMENTS, ParsedPost, members_of, parse_each, split
+from monasca_common.models.post import ParsedPost, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, Event, decode_each
 from monasca_common.models.times import ANY_TIME, Window
 
@@ -44,13 +44,7 @@ def _event(value: bytes | None, *, max_dimensions: int) -> tuple[Event, bool]:
     return row, time_ms is not None
 
 
-def parse_post(
-    body: bytes,
-    *,
-    allowed: Window = ANY_TIME,
-    max_dimensions: int = MOST_DIMENSIONS,
-    max_elements: int = MOST_ELEMENTS,
-) -> ParsedPost:
+def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
     """``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``, with times in ``allowed``.
 
     ``valid`` holds ``{"event_type", "payload", "dimensions", "timestamp"}``, the last in ms and only if one is known.
@@ -60,7 +54,7 @@ def parse_post(
     time_ms = _common_time(members.get("timestamp", b"null"), allowed)
     if members.get("events") in (None, b"null"):
         raise InvalidEnvelope([Violation("events", "must be given: an array of events")])
-    elements = split(members["events"], max_elements, "events")
+    elements = split(members["events"], "events")
     if not elements:
         raise InvalidEnvelope([Violation("events", "must not be empty")])
     parse = partial(_parse_element, common_ms=time_ms, allowed=allowed, max_dimensions=max_dimensions)

@@ -23,8 +23,9 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """The errors that msgspec raises for bytes of another type than it expects."""
 
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+write = msgspec.json.Encoder().encode
+#: Equal objects make equal text.
+write_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def read(text: bytes | msgspec.Raw) -> Any:
@@ -54,15 +55,6 @@ def write_leniently(value: Any) -> bytes:
         raise ValueError(_TOO_DEEP) from None
 
 
-def write(value: Any) -> bytes:
-    return _encode(value)
-
-
-def write_sorted(value: Any) -> bytes:
-    """Equal objects make equal text."""
-    return _encode_sorted(value)
-
-
 def reason(error: Exception) -> str:
     """What msgspec said, in a sentence that quotes nothing."""
     if isinstance(error, RecursionError):
@@ -79,7 +71,7 @@ def reason(error: Exception) -> str:
 def checked(value: Any) -> tuple[bytes, str | None]:
     """The value as JSON, and why no database should be given it; None if nothing is wrong."""
     try:
-        written = _encode_sorted(value)
+        written = write_sorted(value)
     except RecursionError:
         return b"null", _TOO_DEEP
     except UnicodeEncodeError:

@@ -15,14 +15,7 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, POSTED, REGION, STORED, TENANT, too_many_dimensions
-from monasca_common.models.post import (
-    MOST_ELEMENTS,
-    ParsedPost,
-    envelope_ends,
-    members_of,
-    parse_each,
-    split,
-)
+from monasca_common.models.post import ParsedPost, envelope_ends, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, LogEntry, decode_each
 from monasca_common.models.times import ANY_TIME, Window
 
@@ -63,14 +56,7 @@ def _rest(log: Fields) -> bytes:
     return written
 
 
-def parse_post(
-    body: bytes,
-    *,
-    allowed: Window = ANY_TIME,
-    max_dimensions: int = MOST_DIMENSIONS,
-    max_message_bytes: int = MOST_MESSAGE_BYTES,
-    max_elements: int = MOST_ELEMENTS,
-) -> ParsedPost:
+def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
     """``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's own dimensions win over the common ones.
 
     ``allowed``: the timestamps that logs may have; ``max_dimensions``: of one log, with the common ones.
@@ -81,14 +67,8 @@ def parse_post(
     if members.get("logs") in (None, b"null"):
         raise InvalidEnvelope([Violation("logs", "must be given: an array of logs")])
     common = _common_dimensions(members.get("dimensions", b"{}"), max_dimensions)
-    elements = split(members["logs"], max_elements, "logs")
-    parse = partial(
-        _parse_element,
-        common=common,
-        allowed=allowed,
-        max_dimensions=max_dimensions,
-        max_message_bytes=max_message_bytes,
-    )
+    elements = split(members["logs"], "logs")
+    parse = partial(_parse_element, common=common, allowed=allowed, max_dimensions=max_dimensions)
     return parse_each(elements, parse, "logs[{}]".format)
 
 
@@ -99,15 +79,13 @@ def _common_dimensions(text: bytes, max_dimensions: int) -> dict[str, str]:
     return dimensions
 
 
-def _parse_element(
-    element: bytes, *, common: dict[str, str], allowed: Window, max_dimensions: int, max_message_bytes: int
-) -> bytes:
+def _parse_element(element: bytes, *, common: dict[str, str], allowed: Window, max_dimensions: int) -> bytes:
     violations: list[Violation] = []
     log = Fields.read(element, violations)
     message = log.text("message", ANY_TEXT)
     size_bytes = len((message or "").encode(errors="replace"))
-    if size_bytes > max_message_bytes:
-        rule = f"has {size_bytes} bytes: at most {max_message_bytes} are allowed"
+    if size_bytes > MOST_MESSAGE_BYTES:
+        rule = f"has {size_bytes} bytes: at most {MOST_MESSAGE_BYTES} are allowed"
         log.blame("message", [rule], too_large=True)
     dimensions = common | log.dimensions(POSTED, max_dimensions)
     if len(dimensions) > max_dimensions:

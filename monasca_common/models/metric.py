@@ -231,7 +231,6 @@ def parse_post(
     *,
     allowed: Window = ANY_TIME,
     max_dimensions: int = MOST_DIMENSIONS,
-    max_elements: int = MOST_ELEMENTS,
     reserved_names: frozenset[str] = frozenset(),
 ) -> ParsedPost:
     """A body of one metric or an array of metrics, with times in ``allowed``. The limits are `limits.POSTED`.
@@ -244,21 +243,21 @@ def parse_post(
     rules = _Rules(allowed, max_dimensions, reserved_names)
     try:
         metrics = [_decode_posted(body)] if _OBJECT.match(body) else _decode_posted_list(body)
-        valid = _normalised(metrics[:max_elements], rules)
+        valid = _normalised(metrics[:MOST_ELEMENTS], rules)
     except _REFUSED:
-        return _parse_each(body, partial(_parse_element, rules=rules), max_elements)
-    check_count(len(metrics), max_elements)
+        return _parse_each(body, partial(_parse_element, rules=rules))
+    check_count(len(metrics))
     return ParsedPost(valid, list(range(len(valid))), len(valid))
 
 
-def _parse_each(body: bytes, parse: Callable[[bytes], bytes], max_elements: int) -> ParsedPost:
+def _parse_each(body: bytes, parse: Callable[[bytes], bytes]) -> ParsedPost:
     if _OBJECT.match(body):
         members_of(body)
         return parse_each([body], parse, lambda _: "")
     if not _ARRAY.match(body):
         json_text.read(body)
         raise InvalidEnvelope([Violation("", "must be a metric (an object) or an array of metrics")])
-    return parse_each(split(body, max_elements), parse, "[{}]".format)
+    return parse_each(split(body), parse, "[{}]".format)
 
 
 def envelope(metric_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:

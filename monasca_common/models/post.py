@@ -56,14 +56,14 @@ def members_of(body: bytes) -> dict[str, bytes]:
     return {key: json_text.write_leniently(member) for key, member in members.items()}
 
 
-def split(array: bytes, most: int, place: str = "") -> list[bytes]:
+def split(array: bytes, place: str = "") -> list[bytes]:
     """The elements' texts. Raises `NotJson`, or `InvalidEnvelope` for what is not an array, or is too long.
 
     What a client in Python takes for JSON (NaN, half a surrogate pair) spoils its own element only.
     """
     try:
         elements = _split_array(array)
-        check_count(len(elements), most, place)
+        check_count(len(elements), place)
         return [bytes(element) for element in elements]
     except json_text.UNREADABLE as error:
         if isinstance(error, InvalidEnvelope):
@@ -71,7 +71,7 @@ def split(array: bytes, most: int, place: str = "") -> list[bytes]:
         values = _read_leniently(array, error)
     if not isinstance(values, list):
         raise InvalidEnvelope([Violation(place, "must be an array")])
-    check_count(len(values), most, place)
+    check_count(len(values), place)
     return [json_text.write_leniently(value) for value in values]
 
 
@@ -82,9 +82,9 @@ def _read_leniently(text: bytes, error: Exception) -> Any:
         raise NotJson(json_text.reason(error)) from None
 
 
-def check_count(count: int, most: int, place: str = "") -> None:
-    if count > most:
-        raise InvalidEnvelope([Violation(place, f"has {count} elements: send at most {most} at a time")])
+def check_count(count: int, place: str = "") -> None:
+    if count > MOST_ELEMENTS:
+        raise InvalidEnvelope([Violation(place, f"has {count} elements: send at most {MOST_ELEMENTS} at a time")])
 
 
 def parse_each(elements: Sequence[bytes], parse: Callable[[bytes], bytes], place: Callable[[int], str]) -> ParsedPost:

@@ -14,7 +14,7 @@ from monasca_common.alarms import definitions
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.api import paging
-from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
 
 PATH = "/v2.0/alarm-definitions"
 

@@ -16,8 +16,8 @@ import msgspec
 from monasca_common.alarms.alarm_queries import GROUPS, SORTS
 from monasca_common.alarms.alarm_tables import Alarms, StoredAlarm
 from monasca_common.api import paging
+from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
 from monasca_common.api.alarm_publishing import publish_due
-from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
 from monasca_common.api.paging import one_more
 from monasca_common.api.publishing import Publishing
 from monasca_common.api.query import Query, iso

@@ -12,7 +12,7 @@ import msgspec
 from monasca_common.alarms import notification_methods as methods
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.api import paging
-from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
 
 PATH = "/v2.0/notification-methods"
 

@@ -11,7 +11,7 @@ import falcon
 from monasca_common.alarms import sent_notifications
 from monasca_common.alarms.sent_notifications import SentNotification, SentNotifications
 from monasca_common.api import paging
-from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
 from monasca_common.api.query import iso
 
 PATH = "/v2.0/notifications"

@@ -14,7 +14,7 @@ from monasca_common.alarms.errors import BrokenRules
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.alarms.silences import Silence
 from monasca_common.api import paging
-from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
 from monasca_common.api.query import iso
 from monasca_common.models import times
 from monasca_common.models.errors import Violation

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import monasca_common
 from monasca_common.api.access import Served
-from monasca_common.api.notes import MessageCounts
+from monasca_common.api.log_fields import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.audit.counter_status import CounterStatus
 from monasca_common.audit.metrics import AuditMetrics, CounterMetrics, TierTotal

@@ -15,7 +15,7 @@ from oslotest import base
 
 from monasca_common.api import access
 from monasca_common.api.access import Access, Routes, Served
-from monasca_common.api.notes import MessageCounts, Reason, note_delivered, note_reason, note_tenant
+from monasca_common.api.log_fields import MessageCounts, Reason, note_delivered, note_reason, note_tenant
 from monasca_common.api.problems import unavailable
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric

@@ -13,6 +13,7 @@ from oslotest import base
 from monasca_common.models import metric as models
 from monasca_common.models.errors import InvalidEnvelope, NotJson
 from monasca_common.models.metric import MetricDecoder, parse_post
+from monasca_common.models.post import MOST_ELEMENTS
 from monasca_common.models.series import series_id
 from monasca_common.models.times import Window
 from monasca_common.tests.unit.models import hostile
@@ -163,10 +164,11 @@ class TestBadPosts(MetricPostCase):
                 self.assertEqual([0, 2], posted.indices)
 
     def test_a_bulk_is_limited_in_elements(self):
-        self.assertEqual(3, parse_post(body({}, {}, {}), max_elements=3).total)
-        self.assertRaises(InvalidEnvelope, parse_post, body({}, {}, {}, {}), max_elements=3)
-        self.assertRaises(InvalidEnvelope, parse_post, b"[" + b"0," * 30 + b"0]", max_elements=3)
-        self.assertRaises(InvalidEnvelope, parse_post, b"[" + b"NaN," * 30 + b"0]", max_elements=3)
+        most = [{}] * MOST_ELEMENTS
+        self.assertEqual(MOST_ELEMENTS, parse_post(body(*most)).total)
+        self.assertRaises(InvalidEnvelope, parse_post, body(*most, {}))
+        for text in (b"0", b"NaN"):
+            self.assertRaises(InvalidEnvelope, parse_post, b"[" + b",".join([text] * (MOST_ELEMENTS + 1)) + b"]")
 
     def test_a_flood_of_violations_is_cut_but_every_bad_element_is_rejected(self):
         posted = parse_post(b"[" + b",".join([b"0"] * 15_000) + b"]")
