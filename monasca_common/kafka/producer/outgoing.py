@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, Record
@@ -37,9 +37,12 @@ def checked(
     full, own_id = _with_headers(made, headers, verbatim=verbatim)
     if full.key is None and key is not None:
         full = dataclasses.replace(full, key=key)
-    if not isinstance(full.key, bytes | None) or not isinstance(full.value, bytes | None):
-        _wrong_key_or_value(full.key, full.value)
-    _check_time(full.timestamp_ms)
+    check_key(full.key)
+    _check_type(full.value, bytes | None, "value: a value is bytes or None")
+    time_ms = full.timestamp_ms  # librdkafka takes 0 for *now*, and a broker refuses a whole batch for a negative time
+    _check_type(time_ms, int | None, "timestamp_ms is an int (milliseconds since 1970) or None")
+    if time_ms is not None and time_ms <= 0:
+        raise WrongType(f"timestamp_ms is above 0 (milliseconds since 1970), or None for now, not {time_ms}")
     return full, own_id, size_of(full, full.key, own_id)
 
 
@@ -53,9 +56,14 @@ def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None
     return sum(lengths) + overhead * len(records), max(lengths) + overhead
 
 
+def portion(settings: ProducerSettings) -> tuple[int, int]:
+    """How many messages, and bytes, of a producer with these settings wait for room together."""
+    return max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
+
+
 def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[Sequence[Record]]:
     """The records in bulks that the budget of a producer with these settings has room for, a quarter of it each."""
-    most, most_bytes = max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
+    most, most_bytes = portion(settings)
     start = size = 0
     for index, record in enumerate(records):
         weight = size_of(record, record.key, record.message_id)
@@ -75,7 +83,7 @@ def size_of(record: Record, key: bytes | None, own_id: bytes | None = None) -> i
 
 def as_list(records: Iterable[bytes | Record]) -> list[bytes | Record]:
     if isinstance(records, bytes | bytearray | str | Record):
-        _wrong_type("records: publish takes a list, or another iterable, of records", records)
+        _check_type(records, list, "records: publish takes a list, or another iterable, of records")
     return list(records)
 
 
@@ -86,8 +94,7 @@ def _with_headers(record: Record, common: Headers, *, verbatim: bool) -> tuple[R
     it is.
     """
     message_id = record.message_id
-    if not isinstance(message_id, bytes | None):
-        _wrong_type("message_id: a message id is bytes or None", message_id)
+    _check_type(message_id, bytes | None, "message_id: a message id is bytes or None")
     headers = (*common, *record.headers)
     for header in headers:
         _check_header(header)
@@ -100,30 +107,22 @@ def _with_headers(record: Record, common: Headers, *, verbatim: bool) -> tuple[R
     return record, message_id or None
 
 
-def check_topic_and_key(topic: Any, key: Any) -> None:
-    if not isinstance(topic, str):
-        _wrong_type("topic: a topic is a str", topic)
-    if not isinstance(key, bytes | None):
-        _wrong_type("key: a key is bytes or None", key)
+def check_topic(topic: Any) -> None:
+    _check_type(topic, str, "topic: a topic is a str")
 
 
-def _check_time(timestamp_ms: Any) -> None:
-    """librdkafka takes 0 for *now*, and a broker refuses a whole batch for one negative time."""
-    if timestamp_ms is None:
-        return
-    if not isinstance(timestamp_ms, int):
-        _wrong_type("timestamp_ms is an int (milliseconds since 1970) or None", timestamp_ms)
-    if timestamp_ms <= 0:
-        raise WrongType(f"timestamp_ms is above 0 (milliseconds since 1970), or None for now, not {timestamp_ms}")
+def check_key(key: Any) -> None:
+    _check_type(key, bytes | None, "key: a key is bytes or None")
 
 
 def _check_header(header: Any) -> None:
     rule = "headers: a header is a tuple of its name, a str, and bytes or None"
-    if not isinstance(header, tuple) or len(header) != 2:
-        _wrong_type(rule, header)
+    _check_type(header, tuple, rule)
+    if len(header) != 2:
+        raise WrongType(f"{rule}, not a tuple of {len(header)}")
     name, value = header
-    if not isinstance(name, str) or not isinstance(value, bytes | None):
-        _wrong_type(rule, value if isinstance(name, str) else name)
+    _check_type(name, str, rule)
+    _check_type(value, bytes | None, rule)
     if not name.isascii():
         try:
             name.encode()
@@ -131,13 +130,9 @@ def _check_header(header: Any) -> None:
             raise WrongType("headers: the name of a header is text in UTF-8: it has a lone surrogate") from None
 
 
-def _wrong_key_or_value(key: Any, value: Any) -> NoReturn:
-    if isinstance(key, bytes | None):
-        _wrong_type("value: a value is bytes or None", value)
-    _wrong_type("key: a key is bytes or None", key)
-
-
-def _wrong_type(rule: str, given: object) -> NoReturn:
+def _check_type(given: object, wanted: Any, rule: str) -> None:
+    if isinstance(given, wanted):
+        return
     remedy = ""
     if isinstance(given, str) and "bytes" in rule:
         remedy = ": encode it (text.encode()), or write it with a serializer (dumps)"

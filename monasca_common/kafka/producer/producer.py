@@ -42,12 +42,13 @@ from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.outgoing import (
-    PLAIN_OVERHEAD_BYTES,
     as_list,
-    check_topic_and_key,
+    check_key,
+    check_topic,
     checked,
     new_id_prefix,
     plain_sizes,
+    portion,
 )
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.serving import Serving
@@ -178,13 +179,17 @@ class KafkaProducer(RefusesOldArguments):
         if not isinstance(report, DeliveryReport):
             raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
         deadline = self._deadline(timeout)
-        bulks: list[Bulk] = []  # of one message each, so that one that waits for room leaves the rest to others
+        most, most_bytes = portion(self.settings)  # so that those that wait for room leave the rest to others
+        bulks: list[Bulk] = []
+        last: dict[str, Bulk] = {}  # by topic
         try:
             with _RETRYING:
                 for old in dict.fromkeys(report.latest().values()):  # an id may be in a bulk twice
                     if old.is_worth_sending:
-                        bulk = Bulk(self._table, old.bulk.topic, None)
-                        bulks.append(bulk)
+                        bulk = last.get(old.bulk.topic)
+                        if bulk is None or bulk.next == most or bulk.size + old.size > most_bytes:
+                            bulk = last[old.bulk.topic] = Bulk(self._table, old.bulk.topic, None)
+                            bulks.append(bulk)
                         again = next_attempt(old, bulk)
                         bulk.add(again)
                         old.successor = again
@@ -234,7 +239,7 @@ class KafkaProducer(RefusesOldArguments):
         ``on_delivery`` receives.
         """
         self._check("flush")
-        sends = self._table.sends()
+        sends = self._table.unfinished(of_sends=True)
         self._serving.wait(all_over(sends), self._deadline(timeout))
         return self._flushed(sends)
 
@@ -292,7 +297,7 @@ class KafkaProducer(RefusesOldArguments):
                     if hangs:
                         self._serving.start()
                     self._limits.release(before)
-            self._check_open("reopen")
+            self._check("reopen")
             self._check_no_transaction()
 
     def transaction(self) -> Transaction:
@@ -301,7 +306,7 @@ class KafkaProducer(RefusesOldArguments):
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._limits.main, self._limits.tap)
+        return Transaction(self, self._limits)
 
     @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -355,7 +360,8 @@ class KafkaProducer(RefusesOldArguments):
     ) -> Bulk:
         """What one call sends; ``plain``: without attempts, if possible. Raises `WrongType`."""
         bulk = Bulk(self._table, topic, self._id_prefix_of(topic), key=key)
-        check_topic_and_key(topic, key)
+        check_topic(topic)
+        check_key(key)
         sizes = plain_sizes(records, key) if plain and not headers else None
         if sizes is not None:
             bulk.values, bulk.next = records, len(records)
@@ -429,7 +435,9 @@ class KafkaProducer(RefusesOldArguments):
         try:
             given_id = None
             if limit is not None and type(record) is bytes:
-                given_id = self._send_plain(topic, record, key, limit)
+                given_id = limit.transport.send(topic, record, key, limit.sends)
+                if given_id is None and self._open_sends(topic, limit, len(record) + len(key or b"")):
+                    given_id = limit.transport.send(topic, record, key, limit.sends)
             if given_id is None:
                 patience = 0.0 if is_inside else self.settings.publish_timeout_seconds
                 given_id = self._send_alone(topic, record, key, on_delivery, patience)
@@ -438,19 +446,14 @@ class KafkaProducer(RefusesOldArguments):
             if not is_inside:
                 del callers[thread]
 
-    def _send_plain(self, topic: str, record: bytes, key: bytes | None, limit: TopicLimit) -> bytes | None:
-        """Send bytes of what is reserved for sends to the topic; if that is too little, end it and reserve more."""
-        given_id = limit.transport.send(topic, record, key, limit.sends)
-        if given_id is None:
-            size = len(record) + len(key or b"") + PLAIN_OVERHEAD_BYTES
-            with self._table.lock:
-                has_room = limit.sends.next < limit.sends.end and size <= limit.sends.left  # by another thread's send
-                if not has_room and self._limits.ready.get(topic) is limit:
-                    limit.sends = self._table.open_sends(
-                        topic, self._id_prefix_of(topic), size, limit.transport.new_reservation, limit.max_bytes
-                    )
-            given_id = limit.transport.send(topic, record, key, limit.sends)
-        return given_id
+    def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> bool:
+        """Reserve sequences and room for plain sends to the topic, the first of them of ``size`` bytes."""
+        with self._table.lock:
+            is_ready = self._limits.ready.get(topic) is limit
+            if is_ready:
+                prefix, new_reservation = self._id_prefix_of(topic), limit.transport.new_reservation
+                limit.sends = self._table.open_sends(topic, prefix, size, new_reservation, limit.max_bytes)
+            return is_ready
 
     def _send_alone(
         self,
@@ -473,22 +476,21 @@ class KafkaProducer(RefusesOldArguments):
             self._table.interrupt((bulk,))
             raise
         if refused is not None:
-            self._check_open("send")
+            self._check("send")
             raise refused
         return attempt.message_id
 
     # Settled
 
     def _flushed(self, sends: Iterable[Bulk]) -> DeliveryReport:
-        table = self._table
-        delivered, undelivered, in_flight = 0, list[DeliveryAttempt](), list[DeliveryAttempt]()
+        delivered, attempts = 0, list[DeliveryAttempt]()
         try:
-            with table.lock:
-                delivered, undelivered, in_flight = table.take_report(sends)
-                table.reported(in_flight)
-            return DeliveryReport(dict(enumerate([*undelivered, *in_flight])), delivered_before=delivered)
+            with self._table.lock:
+                delivered, attempts = self._table.take_report(sends)
+                self._table.reported(attempts)
+            return DeliveryReport(dict(enumerate(attempts)), delivered_before=delivered)
         except BaseException:
-            table.restore_report(delivered, [*undelivered, *in_flight])
+            self._table.report_later(delivered, attempts)
             raise
 
     def _give_up_all(self, error: DeliveryAbandoned) -> None:
@@ -511,9 +513,6 @@ class KafkaProducer(RefusesOldArguments):
 
     def _check(self, call: str) -> None:
         self._limits.guard.check()
-        self._check_open(call)
-
-    def _check_open(self, call: str) -> None:
         if self._closed:
             raise ClosedError(f"{call} on a producer that was closed")
 

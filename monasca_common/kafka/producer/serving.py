@@ -9,14 +9,12 @@ outcomes every few milliseconds, and sleeps while nothing is in flight.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 
 from monasca_common.kafka.clock import Signal, SystemClock
 from monasca_common.kafka.producer.table import Table, Waiter
 from monasca_common.kafka.producer.topic_limits import TopicLimits
 from monasca_common.kafka.safe_log import SafeLogger
-from monasca_common.kafka.transport.base import Outcomes, ProducerTransport
 
 LOG = SafeLogger(__name__)
 
@@ -35,7 +33,6 @@ class Serving:
         self._clock = table.clock
         self._limits = limits
         self._eager_callers = eager_callers
-        self._rest_until: weakref.WeakKeyDictionary[ProducerTransport, float] = weakref.WeakKeyDictionary()
         self._wake = Signal()
         self._stopping = False
         self._ended = False  # no more listeners become due
@@ -100,47 +97,42 @@ class Serving:
     def _turn(self) -> None:
         if not self._table.waiters:
             self._sleep()
-        self._limits.ask()
+        self._limits.request()
         self._collect()
         if self._table.due:
             self._notify()
 
     def _sleep(self) -> None:
         self.idle = True  # before the table is looked at: a thread that reserves later sees it and wakes this one
-        busy = self._table.busy
+        busy = self._table.in_flight()[0] > 0
         self.idle = not busy
         self._wake.wait(_REAL_TIME, _BUSY_SECONDS if busy else _IDLE_SECONDS)
         self.idle = False
 
     def _collect(self) -> None:
-        """Take in the outcomes of one call of each client."""
-        transports = self._limits.transports()
+        """Take in the outcomes of one call of each client. One that raises holds up no other for long."""
+        transports, tap = self._limits.transports(), self._limits.tap
         waiting = len(self._table.waiters)
         # Where callers come all the time, the next bulk is always about to enter: a request for each would cost a
         # server half of its speed. What lingers goes out together and is answered together.
         flush = waiting > 0 and (self._eager_callers is None or waiting <= self._eager_callers)
+        seconds = _FLUSH_SLICE_SECONDS / len(transports) if waiting else 0
+        failure: Exception | None = None
         for transport in transports:
-            seconds = _FLUSH_SLICE_SECONDS / len(transports)
-            outcomes = self._outcomes(transport, seconds if waiting else 0, flush=flush)
             try:
-                if outcomes.counts and self._limits.tap is not None:
-                    self._limits.tap.add(outcomes.counts)  # before a caller is woken that may end its transaction
+                outcomes = transport.flush(seconds) if flush else transport.poll(seconds)
+            except Exception as error:
+                failure = error
+                continue
+            try:
+                if outcomes.counts and tap is not None:
+                    tap.add(outcomes.counts)  # before a caller is woken that may end its transaction
             finally:
-                self._table.settle(outcomes)  # whatever the tap raises, which `_run` logs
+                self._table.settle(outcomes)  # whatever the tap raises
+        if failure is not None:
+            raise failure
         if waiting and not any(transport.queued() for transport in transports):
             self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room
-
-    def _outcomes(self, transport: ProducerTransport, seconds: float, *, flush: bool) -> Outcomes:
-        """One call of a client. One that raises holds up no other, and is called again after a while."""
-        if self._rest_until.get(transport, 0.0) > _REAL_TIME.monotonic():
-            self._wake.wait(_REAL_TIME, seconds)
-            return Outcomes()
-        try:
-            return transport.flush(seconds) if flush else transport.poll(seconds)
-        except Exception:
-            LOG.exception("serving the Kafka client failed")
-            self._rest_until[transport] = _REAL_TIME.monotonic() + _IDLE_SECONDS
-            return Outcomes()
 
     def _notify(self) -> None:
         if self._listening is None:

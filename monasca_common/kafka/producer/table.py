@@ -111,12 +111,12 @@ class DeliveryAttempt:
     @property
     def is_worth_sending(self) -> bool:
         """Whether it is neither delivered, nor in flight, nor refused permanently."""
-        return self.outcome in (_FAILED, _UNKNOWN) and not (self.error is not None and self.error.permanent)
+        return self.error is not None and not self.error.permanent
 
     @property
     def can_be_retried(self) -> bool:
         """Whether a retry by the producer that sent it can change its outcome."""
-        return self.bulk.table.finished is None and not (self.error is not None and self.error.permanent)
+        return self.bulk.table.finished is None and (self.error is None or not self.error.permanent)
 
     def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
         """The current outcome of the message."""
@@ -182,8 +182,10 @@ class Bulk:
             self.attempts[place] = attempt
         return attempt
 
-    def is_delivered(self, sequence: int) -> bool:
-        return any(sequence in sequences for sequences, _, _ in self.columns)
+    @property
+    def is_for_flush(self) -> bool:
+        """Whether a flush waits for it."""
+        return self.of_sends or any(each.for_flush or each.listeners for each in self.attempts.values())
 
     def unsettled(self) -> list[DeliveryAttempt]:
         """The messages in flight."""
@@ -232,6 +234,7 @@ class Table:
         self._by_id: dict[tuple[str, bytes], DeliveryAttempt] = {}  # in flight under ids that they had before
         self._delivered = 0  # sends that no flush has reported yet
         self._undelivered: list[DeliveryAttempt] = []  # the same; they keep their room
+        self._interrupted: list[DeliveryAttempt] = []  # the same, of calls that were interrupted
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._trouble_at = float("-inf")
 
@@ -275,9 +278,9 @@ class Table:
         self, topic: str, id_prefix: bytes | None, size: int, new_reservation: NewReservation, largest: int
     ) -> Reservation:
         """A reservation for the next plain sends to the topic, of ``largest`` bytes each at most; there may be no room
-        in it for one of ``size`` bytes."""
+        in it for one with a key and a value of ``size`` bytes."""
         with self.lock:
-            if self.messages >= self.max_messages or self.bytes + size > self.max_bytes:
+            if self.messages >= self.max_messages or self.bytes + size + PLAIN_OVERHEAD_BYTES > self.max_bytes:
                 self.close_sends()
             bulk = Bulk(self, topic, id_prefix, of_sends=True, is_new=False, queued_at=self.clock.monotonic())
             free = 0 if self.shut_down else self.max_messages - self.messages  # no call from here
@@ -341,8 +344,7 @@ class Table:
         with self.lock:
             self.reserve(bulk, anyway=True)
             for attempt in bulk.unsettled():
-                attempt.for_flush = False
-                attempt.listeners = []
+                attempt.for_flush, attempt.listeners = False, []
                 is_too_large = attempt.size > self.max_bytes and not self.shut_down
                 own_error = LargerThanBudget(bulk.topic, attempt.size, self.max_bytes) if is_too_large else error
                 self._settle(attempt, _FAILED, own_error)
@@ -393,12 +395,10 @@ class Table:
             for bulk in bulks:
                 self.reserve(bulk, anyway=True)
                 self._identify(bulk)  # perhaps the reservation was interrupted
-                unsettled, attempts = bulk.unsettled(), list(bulk.attempts.values())
-                settled = [each for each in attempts if each.over and not (each.for_flush or each.listeners)]
-                self.restore_report(sum([len(sequences) for sequences, _, _ in bulk.columns]), settled)
-                for attempt in attempts:
-                    if not attempt.latest.over:
-                        attempt.latest.for_flush = True  # perhaps it is in flight for another call
+                unsettled = bulk.unsettled()
+                latest = [attempt.latest for attempt in bulk.attempts.values()]  # perhaps in flight for another call
+                unreported = [attempt for attempt in latest if not (attempt.for_flush or attempt.listeners)]
+                self.report_later(sum([len(sequences) for sequences, _, _ in bulk.columns]), unreported)
                 self.give_up(unsettled, _UNKNOWN, error)
 
     def shut(self) -> None:
@@ -410,22 +410,13 @@ class Table:
 
     # Waited for, and reported
 
-    def unfinished(self) -> list[Bulk]:
-        """The bulks of which something is in flight."""
+    def unfinished(self, *, of_sends: bool = False) -> list[Bulk]:
+        """The bulks of which something is in flight; ``of_sends``: those that a flush waits for."""
         with self.lock:
             self.close_sends()
             for bulk in self._bulks[:]:
                 self._finish_if_settled(bulk)  # which an interrupted call did not
-            return self._bulks[:]
-
-    def sends(self) -> list[Bulk]:
-        """Those of them that a flush waits for."""
-        with self.lock:
-            return [
-                bulk
-                for bulk in self.unfinished()
-                if bulk.of_sends or any(attempt.for_flush or attempt.listeners for attempt in bulk.attempts.values())
-            ]
+            return [bulk for bulk in self._bulks if bulk.is_for_flush or not of_sends]
 
     def wake_waiters(self) -> None:
         """Wake the threads for which there is room, or whose messages are settled."""
@@ -441,36 +432,32 @@ class Table:
             bulk.unsettled()  # each gets one
             return {place: attempt.latest for place, attempt in sorted(bulk.attempts.items())}
 
-    def take_report(self, waited_for: Iterable[Bulk]) -> tuple[int, list[DeliveryAttempt], list[DeliveryAttempt]]:
-        """What a flush reports: how many sends were delivered, those that were not, and those that are still in flight
-        of the bulks that it waited for. The lock is held."""
+    def take_report(self, waited_for: Iterable[Bulk]) -> tuple[int, list[DeliveryAttempt]]:
+        """What a flush reports: how many sends were delivered, and those that were not, with those in flight of the
+        bulks that it waited for. The lock is held."""
         in_flight = [attempt for bulk in waited_for for attempt in bulk.unsettled() if attempt.for_flush]
-        delivered, undelivered = self._delivered, self._undelivered
-        count, size = len(undelivered), sum([attempt.size for attempt in undelivered])
-        self._delivered, self._undelivered = 0, []  # no call from here: no signal handler interrupts it
-        self.messages -= count
+        attempts = self._undelivered + self._interrupted + in_flight
+        delivered, count = self._delivered, len(self._undelivered)
+        size = sum([attempt.size for attempt in self._undelivered])
+        self._delivered, self._undelivered, self._interrupted = 0, [], []  # no call from here: no signal handler
+        self.messages -= count  # interrupts it
         self.bytes -= size
-        return delivered, undelivered, in_flight
+        return delivered, attempts
 
-    def reported(self, in_flight: Iterable[DeliveryAttempt]) -> None:
+    def reported(self, attempts: Iterable[DeliveryAttempt]) -> None:
         """A flush has reported these, so that no other one does, and has made room."""
         with self.lock:
-            for attempt in in_flight:
+            for attempt in attempts:
                 attempt.for_flush = False
             self.wake_waiters()
 
-    def restore_report(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Give back what an interrupted flush took, for the next one to report."""
+    def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
+        """Have the next flush report these, which an interrupted call cannot. They take no room."""
         with self.lock:
-            self._delivered += delivered
             for attempt in attempts:
-                attempt.for_flush = True
-                if attempt.outcome is _DELIVERED:
-                    self._delivered += 1
-                elif attempt.outcome is not None:
-                    self.messages += 1
-                    self.bytes += attempt.size
-                    self._undelivered.append(attempt)
+                attempt.for_flush = False
+            self._delivered += delivered
+            self._interrupted += attempts
 
     def listener_returned(self, attempt: DeliveryAttempt) -> None:
         """A listener of the message was called; the last one frees its room."""
@@ -483,10 +470,6 @@ class Table:
                 self.wake_waiters()
 
     # Looked at
-
-    @property
-    def busy(self) -> bool:
-        return any(bulk.in_flight for bulk in self._bulks[:])
 
     def in_flight(self) -> tuple[int, int, float]:
         """How many messages and bytes are in flight, and for how many seconds the oldest one."""
@@ -570,8 +553,10 @@ class Table:
 
     def _settle_undelivered(self, message: UndeliveredMessage) -> None:
         bulk = self._find(message.sequence)
-        if bulk is None or (message.taken is None and bulk.is_delivered(message.sequence)):
+        if bulk is None:
             return
+        if message.taken is None and any(message.sequence in sequences for sequences, _, _ in bulk.columns):
+            return  # it was delivered after all
         attempt = bulk.attempt(message.sequence)
         if attempt.outcome is not None:
             return  # it was given up before

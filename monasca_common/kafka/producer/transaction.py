@@ -17,11 +17,11 @@ from monasca_common.kafka.errors import (
     TransactionError,
     TransportError,
 )
-from monasca_common.kafka.message import Batch, DeliveryTap, OffsetAndEpoch, Record, TopicPartition
+from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
 from monasca_common.kafka.producer.outcome import DeliveryListener
 from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.producer.topic_limits import TopicLimits
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ProducerTransport
 
 LOG = logging.getLogger(__name__)
 
@@ -68,12 +68,11 @@ class Transaction:
     `TransactionError` if there still is none.
     """
 
-    def __init__(
-        self, producer: TransactionalProducer, transport: ProducerTransport, tap: DeliveryTap | None = None
-    ) -> None:
+    def __init__(self, producer: TransactionalProducer, limits: TopicLimits) -> None:
         self._producer = producer
-        self._tap = tap
-        self._transport = transport
+        self._limits = limits
+        self._tap = limits.tap
+        self._transport = limits.main
         self._seconds = producer.settings.transaction_timeout_seconds
         self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
         self._seeking: list[TransactionalConsumer] = []  # after an abort
@@ -179,9 +178,8 @@ class Transaction:
 
     def _abort(self) -> None:
         try:
-            # What still waits for its topic's limit would be handed over later, into the next transaction; and what was
-            # not delivered would be reported by the next one's flush, and abort that.
-            self._producer.flush(self._seconds)
+            self._producer.flush(self._seconds)  # or the next one's would report these, and abort that
+            self._limits.refuse_waiting()  # or they would be handed over later, into the next transaction
             self._end_aborted()
         except RetriableError as late:
             LOG.warning("the abort of a transaction has no answer yet, the next one will ask again: %s", late)

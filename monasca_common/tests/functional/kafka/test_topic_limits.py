@@ -10,7 +10,7 @@ from monasca_common.tests.functional.kafka.producer_case import SECONDS, Produce
 from monasca_common.tests.periodic import periodic
 
 TOPICS = 60
-MOST_THREADS = 25  # two clients of three or four threads, four requests, and ours
+MOST_THREADS = 22  # two clients of three or four threads, one request, and ours
 MOST_SOCKETS = 20  # with those that librdkafka's threads wake each other by
 
 

@@ -7,8 +7,10 @@ import fixtures
 
 from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryRefused
 from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryProducer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
+from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
 
 _SECONDS = 50
 
@@ -52,34 +54,68 @@ class TopicLimitsCase(ProducerCase):
         self.addCleanup(self.transport.let_go.set)
         return producer
 
-    def hold(self, *topics):
-        """Send to each of these while its request gets no answer, one request after the other."""
+    def hold(self, topic):
+        """Send to this topic; its request gets no answer."""
         producer = self.producer()
-        self.transport.held.update(topics)
-        for topic in topics:
-            producer.send(topic, b"held")
-            self.assertTrue(self.transport.arrived.acquire(timeout=_SECONDS))
+        self.transport.held.add(topic)
+        producer.send(topic, b"held")
+        self.assertTrue(self.transport.arrived.acquire(timeout=_SECONDS))
         return producer
 
 
 class TestRequests(TopicLimitsCase):
-    def test_a_topic_that_comes_while_a_request_is_out_starts_the_next_one_at_once(self):
-        producer = self.hold("a")
-        self.assertTrue(self.at_once(lambda: producer.publish("b", [b"1"], timeout=3600)).ok)
-        self.assertEqual([["a"], ["b"]], self.transport.requests)
-        self.assertEqual([], self.values("a") if "a" in self.broker.topics() else [])
-
     # Rule 2
-    def test_those_that_come_while_many_requests_are_out_share_the_next_one(self):
-        producer = self.hold("a", "b", "c", "d")
+    def test_topics_that_come_while_a_request_is_out_share_the_next_one(self):
+        producer = self.hold("a")
         late = [f"late-{number}" for number in range(60)]
         for topic in late:
             producer.send(topic, b"v")
-        asking = self.threads("kafka-topic-limits")
-        self.assertEqual((4, 4), (len(asking), len(self.transport.requests)))
+        self.assertEqual((1, 1), (len(self.threads("kafka-topic-limits")), len(self.transport.requests)))
         self.transport.let_go.set()
-        self.assertEqual(64, producer.flush(_SECONDS).delivered_count)
-        self.assertEqual([["a"], ["b"], ["c"], ["d"], late], self.transport.requests)
+        self.assertEqual(61, producer.flush(_SECONDS).delivered_count)
+        self.assertEqual([["a"], late], self.transport.requests)
+
+    def test_a_producer_goes_on_while_a_client_for_a_small_topic_opens(self):
+        self.broker.create_topic("small", 1, max_message_bytes=500_000)
+        producer = self.warm_producer()
+        opening, opened, open_client = threading.Event(), threading.Event(), producer._limits.open_client
+        self.addCleanup(opened.set)
+
+        def slow(batch_bytes):
+            opening.set()
+            assert opened.wait(_SECONDS)
+            return open_client(batch_bytes)
+
+        producer._limits.open_client = slow
+        producer.send("small", b"1")
+        self.assertTrue(opening.wait(_SECONDS))
+        self.assertTrue(self.at_once(lambda: producer.publish("t", [b"2"], timeout=3600)).ok)
+        opened.set()
+        self.assertEqual(1, producer.flush(_SECONDS).delivered_count)
+
+    def test_a_client_that_opens_while_the_producer_closes_is_closed(self):
+        self.broker.create_topic("small", 1, max_message_bytes=500_000)
+        producer = self.producer()
+        opening, closed, open_client = threading.Event(), threading.Event(), producer._limits.open_client
+        released = []
+
+        def slow(batch_bytes):
+            opening.set()
+            assert closed.wait(_SECONDS)
+            return open_client(batch_bytes)
+
+        producer._limits.open_client = slow
+        producer._limits.release, release = lambda clients=None: released.append(clients), producer._limits.release
+        producer.send("small", b"1")
+        self.assertTrue(opening.wait(_SECONDS))
+        self.assertEqual(1, len(self.at_once(lambda: producer.close(0)).failed))
+        release()
+        closed.set()
+        for thread in self.threads("kafka-topic-limits"):
+            thread.join(_SECONDS)
+        [_, (client,)] = released
+        self.assertIs(self.transport, client._client)
+        release((client,))
 
     def test_who_asked_goes_when_nothing_is_left_to_ask(self):
         producer = self.producer()
@@ -98,7 +134,7 @@ class TestRequests(TopicLimitsCase):
 class TestByTopic(TopicLimitsCase):
     def test_the_error_of_one_topic_holds_up_no_other_of_its_request(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), topic="bad", count=None)
-        producer = self.hold("a", "b", "c", "d")
+        producer = self.hold("a")
         producer.send("bad", b"1")
         producer.send("good", b"2")
         self.transport.let_go.set()
@@ -119,6 +155,34 @@ class TestByTopic(TopicLimitsCase):
         self.assertTrue(producer.publish("early", [b"3"], timeout=3600).ok)
         self.assertEqual(1, len(producer.publish("late", [b"4"], **AWAY).unknown))
         self.assertEqual(([b"1", b"3"], []), (self.values("early"), self.values("late")))
+
+
+class TestAborted(TopicLimitsCase):
+    # Rule 20
+    def test_a_message_that_waits_for_a_limit_as_its_transaction_is_aborted_does_not_enter_the_next_one(self):
+        kafka = self.useFixture(MemoryKafka())  # whose time passes
+        settings = kafka.producer_settings(transactional_id="mine", transaction_timeout_seconds=0.1)
+        producer = KafkaProducer(
+            settings,
+            lambda batch_bytes, on_error: TransactionalMemoryProducer(
+                settings, batch_bytes=batch_bytes, on_error=on_error
+            ),
+        )
+        self.addCleanup(producer.close, 0)
+        kafka.broker.create_topic("t", 1)
+        kafka.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+
+        def break_down():
+            with producer.transaction() as transaction:
+                transaction.send("t", b"aborted")
+                raise ZeroDivisionError
+
+        self.assertRaises(ZeroDivisionError, break_down)
+        kafka.broker.clear_faults()
+        with producer.transaction() as transaction:
+            transaction.send("t", b"committed")
+            self.wait_until_settled(producer)
+        self.assertEqual([b"committed"], [message.value for message in kafka.broker.records("t")])
 
 
 class TestHandler(TopicLimitsCase):

@@ -24,7 +24,7 @@ SECONDS = 60
 
 
 class Client:
-    """Producer, transport and consumer in one: writes down what it is asked, fails as it is told."""
+    """Producer, its limits, transport and consumer in one: writes down what it is asked, fails as it is told."""
 
     settings = ProducerSettings(ConnectionSettings("nowhere:9092"), transaction_timeout_seconds=SECONDS)
 
@@ -38,6 +38,10 @@ class Client:
         self.generation = 1
         self.stale = None
         self.taken_between = False  # what the consumer owns, between two questions of a transaction
+        self.main, self.tap = self, None
+
+    def refuse_waiting(self):
+        self.asked.append("refuse")
 
     def begin_transaction(self):
         self.asked.append("begin")
@@ -131,7 +135,7 @@ class TransactionTest(base.BaseTestCase):
     def test_inputs_of_an_assignment_that_is_over_abort_and_are_read_again(self):
         self.client.stale = StaleCommit("revoked")
         self.assertRaises(TransactionError, self.transact)
-        self.assertEqual(["begin", "flush", "flush", "abort", "seek"], self.client.asked)
+        self.assertEqual(["begin", "flush", "flush", "refuse", "abort", "seek"], self.client.asked)
 
     def test_who_is_fenced_aborts_nothing(self):
         self.client.commits = [FencedError("another", name="_FENCED")]
@@ -141,12 +145,12 @@ class TransactionTest(base.BaseTestCase):
     def test_an_abort_without_an_answer_is_asked_for_again_before_the_next_transaction(self):
         self.client.aborts = [LATE, LATE]
         self.assertRaises(ZeroDivisionError, self.break_down)
-        self.assertEqual(["begin", "flush", "abort", "seek"], self.client.asked)
+        self.assertEqual(["begin", "flush", "refuse", "abort", "seek"], self.client.asked)
         error = self.assertRaises(TransactionError, self.transact)
         self.assertIn("has not ended", str(error))
-        self.assertEqual(["abort"], self.client.asked[4:])
+        self.assertEqual(["abort"], self.client.asked[5:])
         self.transact()
-        self.assertEqual(["abort", "begin"], self.client.asked[5:7])
+        self.assertEqual(["abort", "begin"], self.client.asked[6:8])
         self.transact()
         self.assertEqual(3, self.client.asked.count("abort"))
 
@@ -156,15 +160,15 @@ class TransactionTest(base.BaseTestCase):
             client = self.client = Client()
             client.commits, client.aborts = [KeyboardInterrupt()], list(aborts)
             self.assertRaises(KeyboardInterrupt, self.transact)
-            self.assertEqual(["commit", "flush", "abort", "seek"], client.asked[3:])
+            self.assertEqual(["commit", "flush", "refuse", "abort", "seek"], client.asked[3:])
             self.transact()
-            self.assertEqual(asked, client.asked[7:-3])
+            self.assertEqual(asked, client.asked[8:-3])
 
     def test_a_transaction_that_an_interrupt_left_open_is_aborted_by_the_next_one(self):
         self.client.commits, self.client.aborts = [KeyboardInterrupt()], [KeyboardInterrupt()]
         self.assertRaises(KeyboardInterrupt, self.transact)
         self.transact()
-        self.assertEqual(["abort", "begin"], self.client.asked[7:-3])
+        self.assertEqual(["abort", "begin"], self.client.asked[8:-3])
 
     def test_a_consumer_that_could_not_go_back_is_told(self):
         self.client.seeks = [LATE]
