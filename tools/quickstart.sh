@@ -12,7 +12,7 @@ for argument in "$@"; do
     case "$argument" in
         --help | -h)
             cat <<'EOF'
-Usage: bash tools/quickstart.sh [--once] [--json] [--seconds S] [--keep-data D] [--help]
+Usage: bash tools/quickstart.sh [--once] [-f text|json] [--seconds S] [--keep-data D] [--help]
 
 Creates .venv when it is missing, installs the tested versions, starts a real Kafka, the API and the persister,
 posts this machine's own metrics, loses answers and kills the persister on purpose, and ends with a table that
@@ -21,7 +21,7 @@ their rows. Then an alarm is defined on a load that one process makes, and its h
 measured; a webhook on this machine is told of each change. Everything stays up until Ctrl-C.
 
   --once          end after the tables
-  --json          print one JSON object as the last line of standard output
+  -f json         print one JSON object as the last line of standard output
   --seconds S     how long to post (default 20)
   --keep-data D   keep database, configuration and logs in the new folder D
   --help          this text
@@ -35,4 +35,4 @@ EOF
 done
 
 make_environment api,persister,dashboard,devbroker,notification,quickstart,spark >&2
-exec monasca-common quickstart "$@"
+exec monasca-common quickstart "${@/#--json/--format=json}" # scripts written for earlier versions say --json

@@ -27,6 +27,9 @@ class Api(MonascaCommand):
     """
 
     extra = "api"
+    configured = False  # its files are also those of the original API
+    reported = (ConfigurationError,)
+    terminated = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -48,18 +51,15 @@ class Api(MonascaCommand):
         from monasca_common.api.service import check
         from monasca_common.api.settings import API_GROUP, read_configuration
 
-        try:
-            conf = cfg.ConfigOpts()
-            register_logging(conf)
-            read_configuration(parsed_args.config_file, conf)
-            start_logging(conf)
-            settings = check(conf)
-            check_listener(API_GROUP, settings.host, settings.port)
-            if settings.status.port is not None:
-                check_listener(API_GROUP, settings.status.host, settings.status.port, prefix="status_")
-            check_at_start("api", conf)
-        except ConfigurationError as error:
-            return self.complain(str(error))
+        conf = cfg.ConfigOpts()
+        register_logging(conf)
+        read_configuration(parsed_args.config_file, conf)
+        start_logging(conf)
+        settings = check(conf)
+        check_listener(API_GROUP, settings.host, settings.port)
+        if settings.status.port is not None:
+            check_listener(API_GROUP, settings.status.host, settings.status.port, prefix="status_")
+        check_at_start("api", conf)
         Server(conf, settings).run()
         return 0
 

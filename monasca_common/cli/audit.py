@@ -22,12 +22,12 @@ from monasca_common.cli.command import (
     NOTHING_FOUND,
     ClusterCommand,
     add_watch_options,
-    moment,
     positive,
     until_interrupted,
 )
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.models import times
 
 _COLUMNS = (
     "topic",
@@ -170,7 +170,7 @@ class AuditWatch(_AuditCommand):
 
     Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found something of the kind,
     3 where nothing was reported, so that nothing is known. For example, for a program, once a minute:
-    monasca-common audit watch --topic metrics --interval 60 --json
+    monasca-common audit watch --topic metrics --interval 60 -f json
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -199,7 +199,7 @@ class AuditWatch(_AuditCommand):
             now = {_key(each) for each in found if each.verdict.is_final}
             for each in found:
                 if (_key(each) in now) != (_key(each) in incomplete):
-                    self.print(_line(each, as_json=parsed_args.json))
+                    self.print(_line(each, as_json=parsed_args.formatter == "json"))
             incomplete.clear()
             incomplete.update(now)
             self.judge(found, parsed_args)
@@ -284,7 +284,7 @@ def _row(each: Reconciliation) -> tuple[Any, ...]:
     """In the order of `_COLUMNS`."""
     return (
         each.topic,
-        moment(each.bucket_ms),
+        times.shown(each.bucket_ms),
         each.tier,
         each.application,
         each.verdict.name,
@@ -310,6 +310,6 @@ def _line(each: Reconciliation, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(dict(zip(_COLUMNS, _row(each), strict=True)))
     return (
-        f"{moment(each.bucket_ms)} {each.topic} {each.tier} {each.application}: {each.verdict.name}: "
+        f"{times.shown(each.bucket_ms)} {each.topic} {each.tier} {each.application}: {each.verdict.name}: "
         f"{each.messages:,} of {each.expected:,}, {each.lost:,} lost, {each.late:,} late"
     )

@@ -16,6 +16,7 @@ from oslo_config import cfg
 
 from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings
 from monasca_common.audit.settings import audit_settings
+from monasca_common.runtime import joined
 from monasca_common.storage import open_storage
 from monasca_common.storage.settings import StorageSettings
 
@@ -35,10 +36,11 @@ class NeededAlarm:
     services: tuple[str, ...]
 
     def plan(self, _: object) -> dict[str, Any]:
-        """What ``--json`` prints of it. Raises `StorageError`."""
+        """What is printed of it. Raises `StorageError`."""
         status = open_storage(self.settings).status()
         missing = not status.usable or not self._is_there()
-        return {"alarm": NAME, "tenant": self.tenant, "services": self.services, "missing": missing}
+        name = f"{NAME} (tenant {self.tenant})"
+        return {"kind": "alarm definition", "name": name, "services": joined(self.services), "missing": missing}
 
     def make(self, _: object) -> None:
         from monasca_common.alarms.database import AlarmsDatabase

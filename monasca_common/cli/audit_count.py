@@ -53,7 +53,7 @@ class AuditCounting(ServiceCommand):
     extra = "monitoring"  # where the status is served
     checked = "audit counter"
     any_file = True
-    refusals = (MessagingError, cfg.Error)
+    reported = (MessagingError, cfg.Error)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

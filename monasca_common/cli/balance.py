@@ -103,6 +103,8 @@ class BrokerBalance(ClusterCommand, Lister):
             refused = self._elect(admin, balance)
             balance = _settled(admin, topics, refused)
             self._status = PARTLY_DONE if refused else self._status
+        elif balance.elsewhere:
+            self.note_dry_run(parsed_args)
         if balance.led_by_none:
             self.complain(f"{balance.led_by_none} partitions have no leader")
         self._status = self._status or int(not balance.is_within(parsed_args.percent))

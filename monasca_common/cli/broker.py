@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.command import MonascaCommand, add_line_format
 from monasca_common.devbroker import DevBrokerError, KafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 from monasca_common.devbroker.node import START_SECONDS
@@ -30,6 +30,9 @@ class BrokerStart(MonascaCommand):
     For example, three nodes whose data stay:
     monasca-common broker start --nodes 3 --data-dir /tmp/kafka
     """
+
+    configured = False
+    reported = (DevBrokerError,)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -68,11 +71,7 @@ class BrokerStart(MonascaCommand):
             "three on an idle machine, and far more on a busy one; fetching the jars does not count "
             "(default: %(default)g)",
         )
-        parser.add_argument(
-            "--json",
-            action="store_true",
-            help="print one line of JSON in place of text: bootstrap_servers, kafka_version, pids, client, service",
-        )
+        add_line_format(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -88,12 +87,11 @@ class BrokerStart(MonascaCommand):
         )
         try:
             with _stopped_by_signals(), cluster:
-                self._announce(cluster, as_json=parsed_args.json)
+                is_json = parsed_args.formatter == "json"
+                self.print(json.dumps(description(cluster)) if is_json else instructions(cluster))
                 return self._watch(cluster)
         except _Stopped:
             return 0
-        except DevBrokerError as error:
-            return self.complain(str(error))
 
     def _watch(self, cluster: KafkaCluster) -> int:
         """Until a node ends by itself, which is the only way to return; a signal raises."""
@@ -104,12 +102,9 @@ class BrokerStart(MonascaCommand):
                 self.complain(f"node {node.id} ended by itself; its log ends with\n{node.log_tail()}")
         return 1
 
-    def _announce(self, cluster: KafkaCluster, *, as_json: bool) -> None:
-        self.print(json.dumps(description(cluster)) if as_json else instructions(cluster))
-
 
 def description(cluster: KafkaCluster) -> dict[str, Any]:
-    """What ``--json`` prints. ``client`` has librdkafka's options, ``service`` those of ``[kafka]``."""
+    """What ``-f json`` prints. ``client`` has librdkafka's options, ``service`` those of ``[kafka]``."""
     return {
         "bootstrap_servers": cluster.bootstrap_servers,
         "kafka_version": kafka_version(),

@@ -11,19 +11,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from cliff.columns import FormattableColumn
 from cliff.command import Command
+from cliff.lister import Lister
 from oslo_config import cfg
 
+from monasca_common.alarms.errors import AlarmsError
 from monasca_common.cli import configuration
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import MessagingError, RetriableError
 from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.storage.errors import StorageError
 
 # Exit statuses beside 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted by Ctrl-C).
 NOT_ANSWERED = 2  # by the brokers
@@ -46,25 +50,61 @@ class _Help(argparse.HelpFormatter):
         return "\n".join(part if part.startswith(_PROGRAM) else filled(part, width, indent) for part in parts)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ends a command in the same order as Ctrl-C."""
+
+
+class NothingFound(Exception):
+    """Ends a command with the exit status 3, and this on standard error."""
+
+
 class MonascaCommand(Command):
-    """``extra``: the extra of this package that installs what the command imports."""
+    """A command that reads configuration files, and reports errors in one line.
+
+    ``extra``: the extra of this package that installs what the command imports. ``configured``: whether it has the
+    option ``--config-file``. ``reported``: the errors that end it with one line on standard error and the exit status
+    ``failed``. ``terminated``: its exit status after SIGTERM, which interrupts it as Ctrl-C does: transactions are
+    aborted, and what was done is printed. ``_status``: its exit status if nothing raises.
+    """
 
     extra: ClassVar[str] = ""
+    configured: ClassVar[bool] = True
+    reported: ClassVar[tuple[type[Exception], ...]] = (MessagingError, StorageError, AlarmsError, cfg.Error)
+    failed: ClassVar[int] = 1
+    terminated: ClassVar[int] = TERMINATED
+    _status = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.formatter_class = _Help
+        if self.configured:
+            configuration.add_arguments(parser)
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """The exit status; 1, and the extra's name on standard error, where something is not installed."""
+        """Return the exit status; if something is not installed, 1, and the extra's name on standard error."""
         try:
-            return int(super().run(parsed_args))
+            with interrupted_by_sigterm(), no_signal_lost(), interrupts_as_they_are():
+                return int(super().run(parsed_args)) or self._status
+        except Terminated:
+            return self.terminated
         except ImportError as error:
             return self.complain(remedy(error, self.extra))
+        except NothingFound as error:
+            self.complain(str(error))
+            return NOTHING_FOUND
+        except self.reported as error:
+            self.complain(str(error))
+            return self.failed
+
+    def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
+        """Read the files, in which no option of a service is unknown. Raises `ConfigurationError`."""
+        conf = configuration.read(parsed_args)
+        configuration.register_own_options(conf)
+        return conf
 
     def complain(self, text: str) -> int:
-        """One line on standard error; the exit status 1."""
+        """Write one line to standard error; return the exit status 1."""
         self.app.stderr.write(f"monasca-common {self.cmd_name}: {text}\n")
         return 1
 
@@ -72,47 +112,64 @@ class MonascaCommand(Command):
         self.app.stdout.write("\n".join(lines) + "\n")
         self.app.stdout.flush()
 
+    def note_dry_run(self, parsed_args: argparse.Namespace) -> None:
+        if not parsed_args.execute:
+            self.complain("nothing was changed: --execute does it")
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came: what Ctrl-C ends in order, it ends in the same way."""
+
+class ObjectColumn(FormattableColumn[Any]):
+    """A text in tables, and an object for programs: in JSON, YAML and CSV."""
+
+    def __init__(self, text: str, value: Any) -> None:
+        super().__init__(value)
+        self._text = text
+
+    def human_readable(self) -> str:
+        return self._text
+
+    def machine_readable(self) -> Any:
+        return self._value
 
 
-class OperatorCommand(MonascaCommand):
-    """A command that comes to an end. SIGTERM interrupts it as Ctrl-C does: transactions are aborted, what was done is
-    printed."""
+class ChangeLister(Lister):
+    """Prints a row for each thing that it did, also if an error or a signal ends it early."""
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """143 after SIGTERM; Ctrl-C is 130 of the program."""
+    columns: ClassVar[tuple[str, ...]]
+    _ended_by: BaseException | None = None
+
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
+        """Add to ``rows`` what was done, or what ``--execute`` would do."""
+        raise NotImplementedError
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        rows: list[Sequence[Any]] = []
         try:
-            with interrupted_by_sigterm(), no_signal_lost(), interrupts_as_they_are():
-                return super().run(parsed_args)
-        except Terminated:
-            return TERMINATED
+            self.change(parsed_args, rows)
+        except BaseException as error:
+            self._ended_by = error
+        return self.columns, rows
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
+        status = super().produce_output(parsed_args, column_names, data)
+        if self._ended_by is not None:
+            raise self._ended_by
+        return status
 
 
-class ClusterCommand(OperatorCommand):
-    """A command that asks the brokers of a configuration. ``_status``: its exit status unless something raises."""
+class ClusterCommand(MonascaCommand):
+    """A command that queries the brokers of a configuration. Without an answer its exit status is 2."""
 
-    _status = 0
+    failed = NOT_ANSWERED
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
         parser.add_argument(
             "--section",
             default=KAFKA_GROUP,
             metavar="S",
-            help="the group of options in the configuration whose brokers are asked (default: %(default)s)",
+            help="the group of options in the configuration whose brokers are queried (default: %(default)s)",
         )
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """2, and the reason on standard error, where the cluster cannot be asked."""
-        try:
-            return super().run(parsed_args) or self._status
-        except MessagingError as error:
-            self.complain(str(error))
-            return NOT_ANSWERED
 
     def watch(
         self,
@@ -140,12 +197,6 @@ class ClusterCommand(OperatorCommand):
         """Raises `ConfigurationError`."""
         conf = self.read(parsed_args)
         return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
-
-    def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
-        """Raises `ConfigurationError`."""
-        conf = configuration.read(parsed_args)
-        configuration.register_own_options(conf)
-        return conf
 
 
 @contextlib.contextmanager
@@ -217,10 +268,20 @@ def positive(text: str) -> int:
 
 
 def add_execute(parser: argparse.ArgumentParser) -> None:
-    """The options of each command that changes a cluster: it shows the change, and makes it only with --execute."""
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--dry-run", action="store_true", help="only show what would change (default)")
-    how.add_argument("--execute", action="store_true", help="make the change")
+    """Of a command that shows a change, and makes it only with --execute."""
+    parser.add_argument("--execute", action="store_true", help="make the change (default: only show it)")
+
+
+def add_line_format(parser: argparse.ArgumentParser) -> None:
+    """Of a command that prints lines while it runs, where the commands with tables have cliff's formats."""
+    parser.add_argument(
+        "-f",
+        "--format",
+        dest="formatter",
+        choices=("text", "json"),
+        default="text",
+        help="text, or an object of JSON in each line (default: %(default)s)",
+    )
 
 
 def add_watch_options(
@@ -236,7 +297,7 @@ def add_watch_options(
         "(default: %(default)s)",
     )
     parser.add_argument("--looks", type=positive, metavar="N", help="end after so many looks (default: never)")
-    parser.add_argument("--json", action="store_true", help="print lines of JSON in place of text")
+    add_line_format(parser)
 
 
 def moment_ms(text: str) -> int:
@@ -250,14 +311,6 @@ def moment_ms(text: str) -> int:
     if moment.timestamp() < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is before 1970: write a later time")
     return int(moment.timestamp() * 1000)
-
-
-def moment(time_ms: int) -> str:
-    """A time as it is printed; in milliseconds where no calendar has it: a client may give its messages any time."""
-    try:
-        return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
 
 
 def duration_seconds(text: str) -> int:

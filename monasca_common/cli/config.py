@@ -6,12 +6,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 
+from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.alarms.settings import NoAlarmsDatabase
@@ -66,31 +66,28 @@ class Findings:
     driver: str = ""
 
 
-class ConfigCheck(MonascaCommand):
-    """Say what configuration files lack for each service, and what it would refuse; nothing is connected to.
+class ConfigCheck(MonascaCommand, Lister):
+    """Show what configuration files lack for each service, and what it would refuse; nothing is connected to.
 
-    The exit status is 0 where each service would start, as far as its files go. For example:
+    FAULT: the service would not start. NOTE: it starts, and logs this as a warning. The exit status is 0 where each
+    service would start, as far as its files go. For example:
     monasca-common config check --config-file /etc/monasca/persister.conf --service persister
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
         services.add_argument(parser)
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        found = {service: look_over(service, parsed_args.config_file) for service in services.chosen(parsed_args)}
-        if parsed_args.json:
-            self.print(json.dumps({"services": {service: asdict(each) for service, each in found.items()}}))
-        else:
-            for service, each in found.items():
-                self.print(f"{service}: {'would not start' if each.faults else 'fine'}")
-                self.print(f"  produces with driver {each.driver}")
-                for text in (*each.faults, *(f"note: {note}" for note in each.notes)):
-                    self.print(f"  {text}")
-        return 1 if any(each.faults for each in found.values()) else 0
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
+        rows = []
+        for service in services.chosen(parsed_args):
+            found = look_over(service, parsed_args.config_file)
+            driver = f"it produces with driver {found.driver}"
+            rows += [(service, "FAULT", text) for text in found.faults] or [(service, "OK", driver)]
+            rows += [(service, "NOTE", text) for text in found.notes]
+        self._status = int(any(severity == "FAULT" for _, severity, _ in rows))
+        return ("service", "severity", "finding"), rows
 
 
 def look_over(service: str, files: Sequence[str]) -> Findings:

@@ -15,11 +15,11 @@ from oslo_config import cfg
 
 from monasca_common.cli import services
 from monasca_common.cli.command import MonascaCommand
-from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.operations.kept_offsets import position_reader
 from monasca_common.runtime import check_listener
 
 _LEAST_CHARACTERS = 12
@@ -83,6 +83,7 @@ class DashboardPassword(MonascaCommand):
     """
 
     extra = "dashboard"
+    configured = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -98,10 +99,7 @@ class DashboardPassword(MonascaCommand):
             return self.complain(f"the password is too short: take {_LEAST_CHARACTERS} characters or more")
         if is_terminal and password != getpass.getpass("Again: "):
             return self.complain("the passwords differ: try again")
-        try:
-            self.print(password_line(parsed_args.user, password))
-        except ConfigurationError as error:
-            return self.complain(str(error))
+        self.print(password_line(parsed_args.user, password))
         return 0
 
 

@@ -1,33 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dlq list | show | replay``: what no service could handle, and how it is sent back after a repair."""
+"""``monasca-common dlq list | show | replay | purge``: the messages that no service could handle."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from monasca_common.cli import message_view, progress
-from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, add_execute, positive
-from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
+from monasca_common.cli import message_view, progress, services
+from monasca_common.cli.command import (
+    NOTHING_FOUND,
+    PARTLY_DONE,
+    ChangeLister,
+    MonascaCommand,
+    NothingFound,
+    add_execute,
+    moment_ms,
+    positive,
+)
 from monasca_common.kafka import FencedError, TopicPartition
-from monasca_common.kafka.errors import TransactionError, UndeliveredError
+from monasca_common.kafka.config import KAFKA_GROUP
+from monasca_common.kafka.errors import ConfigurationError, TransactionError, UndeliveredError
 from monasca_common.models import times
-from monasca_common.operations.dead_letters import Letter
-from monasca_common.operations.log_reading import LogReader
+from monasca_common.operations.dead_letters import MAX_REPLAYS, DeadLetterTopic, Letter, SentMessages
+from monasca_common.operations.settings import DLQ_GROUP
 
-_MAX_REPLAYS = 3
 _LISTED = 20
 _SHOWN_CHARACTERS = 100  # of an error's text
-_TELL_EVERY = 100  # letters
-_SENT, _STAY, _WAIT = "sent", "stay", "wait"
+_REPORT_EVERY = 100  # letters
+_SENT, _GOES, _STAYS, _WAITS = "sent back", "goes back", "stays", "waits"
 _OF_JOBS = "monasca_common.pipeline.errors."  # how the error of a letter begins that a job on Spark wrote
 _LEFT_OUT = (
     "of jobs on Spark: a job whose duplicates_lookback reaches back to the original leaves the copy out; after a "
@@ -38,7 +45,83 @@ _REASON_COLUMNS = ("topic", "origin", "error", "letters")
 _NO_MATCH = "no letter that waits is selected: `monasca-common dlq list` shows those that do"
 
 
-class _WaitingLettersCommand(DeadLetterCommand):
+class _DlqCommand(MonascaCommand):
+    """The topics of dead letters of the configuration's services."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--group",
+            default=DLQ_GROUP,
+            metavar="G",
+            help="the consumer group that remembers which letters were dealt with (default: %(default)s)",
+        )
+        return parser
+
+    def topics(self, parsed_args: argparse.Namespace, names: Sequence[str]) -> list[DeadLetterTopic]:
+        """Return those with these names, or all that the services write. Raises `ConfigurationError`."""
+        found: dict[tuple[str, str], DeadLetterTopic] = {}
+        sent: defaultdict[str, SentMessages] = defaultdict(SentMessages)  # by servers: a mirror's copies keep their ids
+        refusals = []
+        for service in services.SERVICES:
+            try:
+                conf = services.read_service(service, parsed_args.config_file)
+                for each in services.topics(service, conf):
+                    if each.dead_letters and each.name in (names or [each.name]):
+                        topic = DeadLetterTopic.of(conf, each.name, each.group, parsed_args.group, sent)
+                        found.setdefault((topic.servers, topic.name), topic)
+            except ConfigurationError as error:
+                refusals.append(error)
+        if len(refusals) == len(services.SERVICES):
+            raise refusals[0]
+        conf = services.read_service("persister", parsed_args.config_file)
+        others = [name for name in names if name not in {topic.name for topic in found.values()}]
+        named = [DeadLetterTopic.of(conf, name, KAFKA_GROUP, parsed_args.group, sent) for name in others]
+        return [*found.values(), *named]
+
+
+class _SelectingCommand(_DlqCommand):
+    """Some letters of some topics."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--topic",
+            action="append",
+            default=[],
+            metavar="T",
+            help="a topic of dead letters; may be given several times (default: those of the services that the "
+            "configuration describes)",
+        )
+        parser.add_argument(
+            "--reason",
+            metavar="TEXT",
+            help="only letters whose error's class or text contains this, in capitals or not (default: any reason)",
+        )
+        parser.add_argument(
+            "--origin", metavar="T", help="only letters of messages of this topic (default: of any topic)"
+        )
+        parser.add_argument(
+            "--since",
+            type=moment_ms,
+            metavar="TIME",
+            help="only letters written at this time or later, such as 2026-01-31T06:00:00Z (UTC if it names no zone)",
+        )
+        parser.add_argument("--until", type=moment_ms, metavar="TIME", help="only letters written before this time")
+        progress.add_argument(parser)
+        return parser
+
+    def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
+        """Return none for a topic that is missing, which is reported. Raises `ConfigurationError` for a named one."""
+        partitions = topic.partitions()
+        if not partitions and topic.name in parsed_args.topic:
+            raise ConfigurationError(f"--topic {topic.name}: there is no such topic: correct its name")
+        if not partitions:
+            self.complain(f"{topic.name}: there is no such topic: `monasca-common init` makes those that services need")
+        return partitions
+
+
+class _WaitingLettersCommand(_SelectingCommand):
     """The letters that wait: those that the group has not dealt with."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -46,12 +129,15 @@ class _WaitingLettersCommand(DeadLetterCommand):
         parser.add_argument(
             "--max-replays",
             type=positive,
-            default=_MAX_REPLAYS,
+            default=MAX_REPLAYS,
             metavar="N",
             help="how often one message is sent back at most; then it stays (default: %(default)s)",
         )
-        progress.add_argument(parser)
         return parser
+
+    def none_selected(self) -> None:
+        self.complain(_NO_MATCH)
+        self._status = NOTHING_FOUND
 
 
 class DlqList(_WaitingLettersCommand, Lister):
@@ -61,8 +147,6 @@ class DlqList(_WaitingLettersCommand, Lister):
     monasca-common dlq list --reason InvalidEnvelope --since 2026-01-31T06:00:00Z
     monasca-common dlq list --by-reason -f csv
     """
-
-    _status = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -80,43 +164,28 @@ class DlqList(_WaitingLettersCommand, Lister):
         )
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or self._status
-
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        self._told: list[dict[str, Any]] = []
         rows: list[Sequence[Any]] = []
-        for topic in self.topics(parsed_args):
-            partitions = topic.partitions()
+        for topic in self.topics(parsed_args, parsed_args.topic):
+            partitions = self.partitions(parsed_args, topic)
             if partitions:
-                rows += self._look(parsed_args, topic, partitions)
-            else:
-                none = {"count": 0, "reasons": []} if parsed_args.by_reason else {"letters": []}
-                self._told.append({"topic": topic.name, "exists": False, "waiting": 0, **none})
-                self._remark(parsed_args, _nowhere(topic.name))
-        if is_selection(parsed_args) and not rows:
-            self.complain(_NO_MATCH)
-            self._status = NOTHING_FOUND
+                rows += self._read(parsed_args, topic, partitions)
+        if _is_selection(parsed_args) and not rows:
+            self.none_selected()
         return _REASON_COLUMNS if parsed_args.by_reason else _LETTER_COLUMNS, rows
 
-    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        if not parsed_args.json:
-            return super().produce_output(parsed_args, column_names, data)
-        self.print(json.dumps({"group": parsed_args.group, "topics": self._told}))
-        return 0
-
-    def _look(
+    def _read(
         self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, partitions: Sequence[TopicPartition]
     ) -> list[Sequence[Any]]:
-        """The rows of a topic."""
+        """Return the rows of a topic."""
         limit = None if parsed_args.by_reason else parsed_args.limit
         numbers = itertools.count()
 
         def is_chosen(letter: Letter) -> bool:
-            if next(numbers) % _TELL_EVERY == 0:
+            if next(numbers) % _REPORT_EVERY == 0:
                 left = replay.offsets_left()
                 shown.tell(total - left, left)
-            return selects(parsed_args, letter)
+            return _selects(parsed_args, letter)
 
         options = {"max_replays": parsed_args.max_replays, "chosen": is_chosen, "limit": limit}
         with (
@@ -125,34 +194,22 @@ class DlqList(_WaitingLettersCommand, Lister):
         ):
             waiting, total = replay.waiting(), replay.offsets_left()
             if parsed_args.by_reason:
-                found, rows = _by_reason(topic.name, letters)
-            else:
-                found, rows = _by_letter(list(letters), is_cut=parsed_args.formatter == "table")
-        self._told.append({"topic": topic.name, "exists": True, "waiting": waiting, **found})
-        which = "of those selected" if is_selection(parsed_args) else "of them"
+                counts = Counter((letter.origin_topic, letter.error.partition(":")[0]) for letter in letters)
+                return [(topic.name, *reason, count) for reason, count in counts.most_common()]
+            rows = [_letter_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
         is_limited = len(rows) == limit and len(rows) < waiting
+        which = "of those selected" if _is_selection(parsed_args) else "of them"
         remark = f", shown: the first {len(rows)} {which}" if is_limited else ""
-        self._remark(parsed_args, f"{topic.name}: {_count_waiting(waiting)}{remark}")
+        self.complain(f"{topic.name}: {_letters(waiting)} {'waits' if waiting == 1 else 'wait'}{remark}")
         return rows
 
-    def _remark(self, parsed_args: argparse.Namespace, text: str) -> None:
-        """On standard error, so that what is printed is rows alone."""
-        if not parsed_args.json:
-            self.complain(text)
 
-
-class _NoLetter(Exception):
-    """There is none at this place."""
-
-
-class DlqShow(DeadLetterCommand, ShowOne):
+class DlqShow(_DlqCommand, ShowOne):
     """Show one dead letter: where it came from, why it is dead, when it failed first.
 
-    What is in it is shown with --payload alone. For example:
+    Key, headers and value are shown only with --payload. For example:
     monasca-common dlq show metrics.dlq/0/17 --payload
     """
-
-    selects_letters = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -165,40 +222,17 @@ class DlqShow(DeadLetterCommand, ShowOne):
         message_view.add_arguments(parser)
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        try:
-            return super().run(parsed_args)
-        except _NoLetter as error:
-            self.complain(f"there is no letter {error}: `monasca-common dlq list` shows those that wait")
-            return NOTHING_FOUND
-
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         partition, offset = parsed_args.place
-        self._letter = self._read(self.topic_of_letter(parsed_args, partition.topic), partition, offset)
-        return self.dict2columns(_letter_facts(self._letter, parsed_args))
-
-    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[Any]) -> int:
-        if not parsed_args.json:
-            return super().produce_output(parsed_args, column_names, data)
-        letter = self._letter
-        facts = {**describe(letter), "first_failure_ms": letter.first_failure_ms}
-        self.print(json.dumps(facts | {"message": message_view.message_facts(letter.message, parsed_args)}))
-        return 0
-
-    def _read(self, topics: Sequence[DeadLetterTopic], partition: TopicPartition, offset: int) -> Letter:
-        """Raises `_NoLetter`."""
-        for topic in topics:
-            if partition not in topic.partitions():
-                continue
-            with topic.reader([partition]) as consumer:
-                first, end = consumer.seek_to_beginning()[partition], consumer.seek_to_end()[partition]
-            if first <= offset < end:
-                for message in LogReader(topic.connection).messages({partition: offset}, {partition: offset + 1}):
-                    return Letter.of(message)
-        raise _NoLetter(f"{partition.topic}/{partition.partition}/{offset}")
+        for topic in self.topics(parsed_args, (partition.topic,)):
+            letter = topic.letter(partition, offset)
+            if letter is not None:
+                return self.dict2columns(_letter_facts(letter, parsed_args))
+        place = f"{partition.topic}/{partition.partition}/{offset}"
+        raise NothingFound(f"there is no letter {place}: `monasca-common dlq list` shows those that wait")
 
 
-class DlqReplay(_WaitingLettersCommand):
+class DlqReplay(_WaitingLettersCommand, ChangeLister):
     """Send dead letters back to the topics that they came from; without --execute, only count them.
 
     Repair the reader or the input first. It reads what the topics hold when it starts, and no more: a letter that
@@ -207,6 +241,8 @@ class DlqReplay(_WaitingLettersCommand):
     of two at once the later one goes on alone. For example, 100 a second of one topic:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
+
+    columns = ("topic", "outcome", "reason", "letters")
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -222,113 +258,147 @@ class DlqReplay(_WaitingLettersCommand):
         add_execute(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        topics = self.topics(parsed_args)
-        told: list[dict[str, Any]] = []
-        failed = False
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         self._of_jobs = 0
-        try:
-            for topic in topics:
-                failed |= not self._deal_with(parsed_args, topic, told)
-        finally:  # what was done is said, also when something interrupts it
-            if parsed_args.json:
-                self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": parsed_args.execute}))
-        done = sum(each["sent"] + each["stay"] for each in told)
-        for each in told:
-            if each[_WAIT]:
-                failed = True
-                verb = "waits" if each[_WAIT] == 1 else "wait"
-                self.complain(f"{each['topic']}: {count_letters(each[_WAIT])} {verb}, refused where sent back to")
+        failed = False
+        for topic in self.topics(parsed_args, parsed_args.topic):
+            counts: Counter[tuple[str, str]] = Counter()
+            try:
+                failed |= not self._send(parsed_args, topic, counts)
+            finally:
+                rows += [(topic.name, *outcome, count) for outcome, count in sorted(counts.items())]
+        waiting = sum(count for _, outcome, _, count in rows if outcome == _WAITS)
+        done = sum(count for _, outcome, _, count in rows if outcome != _WAITS)
+        if waiting:
+            verb = "waits" if waiting == 1 else "wait"
+            self.complain(f"{_letters(waiting)} {verb} for another run, refused where sent back to")
         if self._of_jobs:
-            self.complain(f"{count_letters(self._of_jobs)} {_LEFT_OUT}")
-        if is_selection(parsed_args) and not done and not failed:
-            self.complain(_NO_MATCH)
-            return NOTHING_FOUND
-        if not parsed_args.execute and not parsed_args.json:
-            self.print("Nothing was sent. With --execute it would be.")
-        return 0 if not failed else PARTLY_DONE if done else 1
+            self.complain(f"{_letters(self._of_jobs)} {_LEFT_OUT}")
+        if failed or waiting:
+            self._status = PARTLY_DONE if done else 1
+        elif _is_selection(parsed_args) and not done:
+            self.none_selected()
+        self.note_dry_run(parsed_args)
 
-    def _deal_with(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, told: list[dict[str, Any]]) -> bool:
-        """Whether the brokers let it come to its end."""
-        partitions = topic.partitions()
-        counts: Counter[tuple[str, str]] = Counter()
-        try:
-            if partitions:
-                self._count(parsed_args, topic, partitions, counts)
-        except UndeliveredError as error:
-            first = [*error.report.failed, *error.report.unknown][0]
-            self.complain(f"not delivered to {first.topic}, and left for the next run: {first.error}")
-            return False
-        except TransactionError as error:
-            self.complain(f"{topic.name}: left for the next run: {error}")
-            return False
-        except FencedError:
-            self.complain(f"{topic.name}: another process sends these letters back since; nothing was sent twice")
-            return False
-        finally:
-            told.append({**_outcome(topic.name, counts), "exists": bool(partitions)})
-            if not parsed_args.json:
-                lines = _outcome_lines(topic.name, counts, execute=parsed_args.execute)
-                self.print(*lines if partitions else [_nowhere(topic.name)])
-        return True
-
-    def _count(
-        self,
-        parsed_args: argparse.Namespace,
-        topic: DeadLetterTopic,
-        partitions: Sequence[TopicPartition],
-        counts: Counter[tuple[str, str]],
-    ) -> None:
+    def _send(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, counts: Counter[tuple[str, str]]) -> bool:
+        """Return whether the brokers let it come to its end."""
+        partitions = self.partitions(parsed_args, topic)
+        if not partitions:
+            return True
         options = {
-            "chosen": partial(selects, parsed_args),
+            "chosen": partial(_selects, parsed_args),
             "max_replays": parsed_args.max_replays,
             "limit": parsed_args.limit,
             "rate": parsed_args.rate if parsed_args.execute else None,
         }
-        with (
-            progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown,
-            topic.replay(partitions, execute=parsed_args.execute, **options) as (replay, letters),
-        ):
-            for letter in letters:
-                counts[_fate(letter)] += 1
-                self._of_jobs += letter.goes and letter.error.startswith(_OF_JOBS)
-                if counts.total() % _TELL_EVERY == 0:
-                    shown.tell(counts.total(), replay.offsets_left())
+        try:
+            with (
+                progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown,
+                topic.replay(partitions, execute=parsed_args.execute, **options) as (replay, letters),
+            ):
+                for letter in letters:
+                    counts[_fate(letter, sent=_SENT if parsed_args.execute else _GOES)] += 1
+                    self._of_jobs += letter.goes and letter.error.startswith(_OF_JOBS)
+                    if counts.total() % _REPORT_EVERY == 0:
+                        shown.tell(counts.total(), replay.offsets_left())
+        except UndeliveredError as error:
+            first = [*error.report.failed, *error.report.unknown][0]
+            self.complain(f"not delivered to {first.topic}, and left for the next run: {first.error}")
+        except TransactionError as error:
+            self.complain(f"{topic.name}: left for the next run: {error}")
+        except FencedError:
+            self.complain(f"{topic.name}: another process sends these letters back since; nothing was sent twice")
+        else:
+            return True
+        return False
 
 
-def describe(letter: Letter) -> dict[str, Any]:
-    """What ``--json`` prints of one letter."""
-    return {
-        "letter": letter.place,
-        "time_ms": letter.message.timestamp_ms,
-        "origin": letter.origin,
-        "first_origin": letter.first_origin,
-        "group": letter.group,
-        "error": letter.error,
-        "attempts": letter.attempts,
-        "replays": letter.replays,
-        "stays": letter.stays,
-        "waits": letter.refusal,
-    }
+class DlqPurge(_SelectingCommand, ChangeLister):
+    """Delete the selected dead letters at the beginning of their partition; without --execute, only count them.
+
+    Kafka deletes only from the beginning: selected dead letters after one that is not selected stay, and are counted.
+    For example, dead letters that were replayed, or are older than a month:
+    monasca-common dlq purge --dealt-with
+    monasca-common dlq purge --until 2026-01-01T00:00:00Z --execute
+    """
+
+    columns = ("topic", "letters", "deleted", "selected_behind")
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--dealt-with",
+            action="store_true",
+            help="letters that the group has dealt with: sent back, or found unable to go; with a selection also those "
+            "that match it",
+        )
+        parser.add_argument("--all", action="store_true", help="all letters that are there now")
+        add_execute(parser)
+        return parser
+
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
+        if not (parsed_args.all or parsed_args.dealt_with or _is_selection(parsed_args)):
+            raise ConfigurationError(
+                "which letters? Select some (--until, --reason, --origin), or say --dealt-with or --all"
+            )
+        selects = partial(_selects, parsed_args) if parsed_args.all or _is_selection(parsed_args) else None
+        found = {}
+        for topic in self.topics(parsed_args, parsed_args.topic):
+            partitions = self.partitions(parsed_args, topic)
+            if partitions:
+                with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
+                    found[topic] = topic.deletable(
+                        partitions, selects, dealt_with=parsed_args.dealt_with, progress=shown.tell
+                    )
+        deleted: set[DeadLetterTopic] = set()
+        try:
+            for topic in found if parsed_args.execute else ():
+                before = {partition: each.before for partition, each in found[topic].items() if each.letters}
+                if before:
+                    topic.delete(before)
+                    deleted.add(topic)
+                    topic.pass_deleted(before)
+        finally:
+            for topic, deletable in found.items():
+                letters = sum(each.letters for each in deletable.values())
+                behind = sum(each.behind for each in deletable.values())
+                rows.append((topic.name, letters, topic in deleted, behind))
+        letters, behind = (sum(row[column] for row in rows) for column in (1, 3))
+        if behind:
+            self.complain(
+                f"{_letters(behind)} selected as well cannot be deleted: Kafka deletes from the beginning only"
+            )
+        if not letters:
+            self._status = NOTHING_FOUND
+            self.complain("no letter is selected" if not behind else "none of the letters selected can be deleted")
+        else:
+            self.note_dry_run(parsed_args)
 
 
-def _by_letter(letters: Sequence[Letter], *, is_cut: bool) -> tuple[dict[str, Any], list[Sequence[Any]]]:
-    """What ``--json`` prints of them, and the rows."""
-    rows = [_letter_row(letter, is_cut=is_cut) for letter in letters]
-    return {"letters": list(map(describe, letters))}, rows
+def _is_selection(parsed_args: argparse.Namespace) -> bool:
+    """Return whether some letters are meant, and not all."""
+    return any(getattr(parsed_args, name) is not None for name in ("reason", "origin", "since", "until"))
 
 
-def _by_reason(topic: str, letters: Iterable[Letter]) -> tuple[dict[str, Any], list[Sequence[Any]]]:
-    """What ``--json`` prints of them, and the rows."""
-    counts = Counter((letter.origin_topic, letter.error.partition(":")[0]) for letter in letters)
-    rows = [(topic, origin, error, count) for (origin, error), count in counts.most_common()]
-    reasons = [dict(zip(_REASON_COLUMNS[1:], row[1:], strict=True)) for row in rows]
-    return {"count": counts.total(), "reasons": reasons}, list(rows)
+def _selects(parsed_args: argparse.Namespace, letter: Letter) -> bool:
+    time_ms = letter.message.timestamp_ms or 0
+    return (
+        (parsed_args.reason is None or parsed_args.reason.lower() in letter.error.lower())
+        and (parsed_args.origin is None or letter.origin_topic == parsed_args.origin)
+        and (parsed_args.since is None or time_ms >= parsed_args.since)
+        and (parsed_args.until is None or time_ms < parsed_args.until)
+    )
+
+
+def _fate(letter: Letter, sent: str = _GOES) -> tuple[str, str]:
+    """Return what becomes of it, and why."""
+    if letter.refusal:
+        return _WAITS, letter.refusal
+    return (_STAYS, letter.stays) if letter.stays else (sent, "")
 
 
 def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:
     error = _reason(letter)
-    fate, why = _fate(letter)
     return (
         letter.place,
         _shown(letter.message.timestamp_ms),
@@ -336,7 +406,7 @@ def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:
         letter.group,
         error[:_SHOWN_CHARACTERS] if is_cut else error,
         letter.replays,
-        f"{fate}s: {why}" if why else "goes back",
+        ": ".join(filter(None, _fate(letter))),
     )
 
 
@@ -352,7 +422,7 @@ def _letter_facts(letter: Letter, parsed_args: argparse.Namespace) -> dict[str, 
         "attempts": letter.attempts,
         "replays": letter.replays,
         "first_failure": _shown(letter.first_failure_ms),
-        "fate": f"stays: {letter.stays}" if letter.stays else "goes back",
+        "fate": ": ".join(filter(None, _fate(letter))),
         **{name: message[name] for name in ("message_id", "key_bytes", "value_bytes")},
     }
     if parsed_args.payload:
@@ -378,36 +448,5 @@ def _place(text: str) -> tuple[TopicPartition, int]:
     return TopicPartition(name, int(partition)), int(offset)
 
 
-def _count_waiting(waiting: int) -> str:
-    return f"{count_letters(waiting)} {'waits' if waiting == 1 else 'wait'}"
-
-
-def _nowhere(topic: str) -> str:
-    return f"{topic}: there is no such topic: `monasca-common init` makes those that services need"
-
-
-def _fate(letter: Letter) -> tuple[str, str]:
-    """What becomes of it, and why."""
-    if letter.refusal:
-        return _WAIT, letter.refusal
-    return (_STAY, letter.stays) if letter.stays else (_SENT, "")
-
-
-def _outcome(topic: str, counts: Counter[tuple[str, str]]) -> dict[str, Any]:
-    totals: Counter[str] = Counter()
-    for (fate, _), count in counts.items():
-        totals[fate] += count
-    reasons = {reason: count for (_, reason), count in counts.items() if reason}
-    return {"topic": topic, _SENT: totals[_SENT], _STAY: totals[_STAY], _WAIT: totals[_WAIT], "reasons": reasons}
-
-
-def _outcome_lines(topic: str, counts: Counter[tuple[str, str]], *, execute: bool) -> Iterator[str]:
-    yield f"{topic}: {count_letters(counts[_SENT, ''])} {'sent back' if execute else 'to be sent back'}"
-    for (fate, reason), count in sorted(counts.items()):
-        if fate != _SENT:
-            verb = fate if count > 1 else f"{fate}s"
-            yield f"  {count_letters(count)} {verb}{' for another run' if fate == _WAIT else ''}: {reason}"
-
-
-def count_letters(count: int) -> str:
+def _letters(count: int) -> str:
     return "1 letter" if count == 1 else f"{count:,} letters"

@@ -12,7 +12,6 @@ from cliff.lister import Lister
 
 from monasca_common.cli import progress
 from monasca_common.cli.command import ClusterCommand
-from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.kafka import Admin
 from monasca_common.kafka.config import unchecked_producer_options
 from monasca_common.kafka.errors import ConfigurationError, TransportError
@@ -27,6 +26,7 @@ from monasca_common.operations.durability import (
     producer_findings,
     topic_durability,
 )
+from monasca_common.operations.kept_offsets import position_reader
 from monasca_common.operations.lag.history import LagHistory, following, read_history
 from monasca_common.operations.lag.positions import which_counts
 from monasca_common.operations.lag.survey import LagSurvey

@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from oslo_config import cfg
 
-from monasca_common.cli import configuration, services
+from monasca_common.cli import services
 from monasca_common.cli.audit_alarm import NeededAlarm, needed_alarms
-from monasca_common.cli.command import MonascaCommand, add_execute, positive
+from monasca_common.cli.command import ChangeLister, MonascaCommand, add_execute, positive
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import connection_settings
-from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
+from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.runtime import joined, shown_url
 from monasca_common.storage import Storage, open_storage
-from monasca_common.storage.errors import NotSupported, StorageError
+from monasca_common.storage.errors import NotSupported
 
 T = TypeVar("T")
 
@@ -40,13 +39,14 @@ class NeededDatabase:
     services: tuple[str, ...]
 
     def plan(self, _: argparse.Namespace) -> dict[str, Any]:
-        """What ``--json`` prints of it: ``found`` and ``wanted`` are revisions of its schema. Raises `StorageError`."""
-        facts = {"database": self.url, "services": self.services}
+        """What is printed of it: ``schema`` is the revision that it has or is to get. Raises `StorageError`."""
+        facts = {"kind": "database", "name": self.url, "services": joined(self.services)}
         try:
             status = self.storage.status()
         except NotSupported:  # a driver without a schema: `upgrade` makes the database unless it is there
-            return {**facts, "found": None, "wanted": None, "missing": True}
-        return {**facts, "found": status.found, "wanted": status.wanted, "missing": not status.usable}
+            return {**facts, "missing": True}
+        schema = status.found if status.usable else status.wanted
+        return {**facts, "schema": schema, "missing": not status.usable}
 
     def make(self, _: argparse.Namespace) -> None:
         self.storage.upgrade()
@@ -65,19 +65,14 @@ class NeededTopic:
     is_compacted: bool = False
 
     def plan(self, wanted: argparse.Namespace) -> dict[str, Any]:
-        """What ``--json`` prints of it: ``partitions`` and ``copies`` are those that it has or is to get.
+        """What is printed of it: ``partitions`` and ``replicas`` are those that it has or is to get.
 
         Raises `TransportError`; `ConfigurationError` for what the brokers would refuse to make.
         """
-        facts = {
-            "topic": self.name,
-            "servers": self.servers,
-            "services": self.services,
-            "dead_letters": self.dead_letters,
-        }
+        facts = {"kind": "topic", "name": self.name, "services": joined(self.services)}
         if self.name in self.admin.topic_ids([self.name], timeout=_ASK_SECONDS):
             found = self.admin.describe_topic(self.name, timeout=_ASK_SECONDS)
-            return {**facts, "partitions": found.partitions, "copies": len(found.replicas[0]), "missing": False}
+            return {**facts, "partitions": found.partitions, "replicas": len(found.replicas[0]), "missing": False}
         try:
             self.admin.check_new_topic(self.name, **self._size(wanted))
         except TransportError as error:
@@ -85,7 +80,7 @@ class NeededTopic:
         return {
             **facts,
             "partitions": self._partitions(wanted),
-            "copies": wanted.replication_factor,
+            "replicas": wanted.replication_factor,
             "missing": True,
         }
 
@@ -107,20 +102,21 @@ class NeededTopic:
         return {"partitions": self._partitions(wanted), "replication_factor": copies}
 
 
-class Init(MonascaCommand):
-    """Make the databases and topics that the services of the configuration need; without --execute, only show them.
+class Init(MonascaCommand, ChangeLister):
+    """Create the databases and topics that the services of the configuration need; without --execute, only show them.
 
     With tenant in [audit] also the alarm definition over what audits find missing.
 
     Topics are those that services read and write, and those of their dead letters. What is there is left as it is, so
-    it may be run again at any time. Databases and brokers are asked about everything before anything is made.
-    For example, after it has shown what it would make:
+    it may be run again at any time. Databases and brokers are queried about everything before anything is created.
+    For example, after it has shown what it would create:
     monasca-common init --service api --replication-factor 3 --execute
     """
 
+    columns = ("kind", "name", "state", "partitions", "replicas", "schema", "services")
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
         services.add_argument(parser)
         parser.add_argument(
             "--partitions",
@@ -143,18 +139,9 @@ class Init(MonascaCommand):
             help="how many brokers have a copy of each partition (default: the brokers' default.replication.factor)",
         )
         add_execute(parser)
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: done, or to be done without objection. 1: not, and the reason on standard error."""
-        try:
-            self._act(parsed_args)
-        except (MessagingError, StorageError) as error:
-            return self.complain(str(error))
-        return 0
-
-    def _act(self, parsed_args: argparse.Namespace) -> None:
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         confs = services.read_all(parsed_args)
         needed: list[NeededDatabase | NeededTopic | NeededAlarm] = [*needed_databases(confs), *needed_topics(confs)]
         needed += needed_alarms(confs)
@@ -162,16 +149,10 @@ class Init(MonascaCommand):
         for each, plan in plans:
             if parsed_args.execute and plan["missing"]:
                 each.make(parsed_args)
-            if not parsed_args.json:
-                self.print(_line(plan, execute=parsed_args.execute))
-        if parsed_args.json:
-            told = {"databases": [plan for _, plan in plans if "database" in plan]}
-            told["topics"] = [plan for _, plan in plans if "topic" in plan]
-            told["alarms"] = [plan for _, plan in plans if "alarm" in plan]
-            self.print(json.dumps({**told, "executed": parsed_args.execute}))
-        elif not parsed_args.execute:
-            more = " With --execute it would be." if any(plan["missing"] for _, plan in plans) else ""
-            self.print(f"Nothing was changed.{more}")
+            state = "exists" if not plan["missing"] else "created" if parsed_args.execute else "missing"
+            rows.append([*(plan.get(column) for column in ("kind", "name")), state, *map(plan.get, self.columns[3:])])
+        if any(plan["missing"] for _, plan in plans):
+            self.note_dry_run(parsed_args)
 
 
 def needed_databases(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededDatabase]:
@@ -208,21 +189,3 @@ def _needs(service: str, of: Callable[[str, cfg.ConfigOpts], list[T]], conf: cfg
         return of(service, conf)
     except ConfigurationError as error:
         raise ConfigurationError(f"{service}: {error}; or leave it out: name the others with --service") from error
-
-
-def _line(plan: Mapping[str, Any], *, execute: bool) -> str:
-    outcome = ("made" if execute else "to be made") if plan["missing"] else "is there"
-    whose = joined(plan["services"])
-    if "database" in plan:
-        wanted = plan["wanted"] if plan["missing"] else plan["found"]
-        schema = "" if wanted is None else f", schema {wanted}"
-        return f"database {plan['database']}: {outcome}{schema} ({whose})"
-    if "alarm" in plan:
-        return f"alarm definition {plan['alarm']!r} of tenant {plan['tenant']}: {outcome} ({whose})"
-    size = _counted(plan["partitions"], "partition")
-    copies = "" if plan["copies"] is None else f", {_counted(plan['copies'], 'copy', 'copies')} of each"
-    return f"topic {plan['topic']}: {outcome}, {size}{copies} ({whose})"
-
-
-def _counted(number: int, one: str, several: str = "") -> str:
-    return f"{number} {one if number == 1 else several or f'{one}s'}"

@@ -24,6 +24,9 @@ class JarsFetch(MonascaCommand):
     monasca-common jars fetch --to /srv/jars spark-4.0.0
     """
 
+    configured = False
+    reported = (InvalidCluster, JarError)
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -38,21 +41,15 @@ class JarsFetch(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        try:
-            names = parsed_args.lists or [f"kafka-{kafka_version()}", f"spark-{_spark_version()}"]
-        except InvalidCluster as error:
-            return self.complain(str(error))
+        names = parsed_args.lists or [f"kafka-{kafka_version()}", f"spark-{_spark_version()}"]
         unknown = [name for name in names if name not in pinned_lists()]
         if unknown:
             return self.complain(f"{', '.join(unknown)} is not pinned: name one or more of {', '.join(pinned_lists())}")
         environ = dict(os.environ)
         if parsed_args.to is not None:
             environ[CACHE_VARIABLE] = str(parsed_args.to.absolute())
-        try:
-            for name in names:
-                self.print(str(fetched(list_file(name), environ)))
-        except JarError as error:
-            return self.complain(str(error))
+        for name in names:
+            self.print(str(fetched(list_file(name), environ)))
         if parsed_args.to is not None:
             self.print(f"To use them: export {CACHE_VARIABLE}={cache_folder(environ)}")
         return 0

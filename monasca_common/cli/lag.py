@@ -15,11 +15,11 @@ from typing import Any
 from cliff.lister import Lister
 
 from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_watch_options, positive, until_interrupted
-from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.operations.kept_offsets import position_reader
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -218,7 +218,7 @@ class LagWatch(_LagCommand):
 
     Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is that of `lag list` at the last look. For
     example, for a program, once a minute:
-    monasca-common lag watch --group 1_metrics --interval 60 --json
+    monasca-common lag watch --group 1_metrics --interval 60 -f json
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -251,9 +251,10 @@ class LagWatch(_LagCommand):
             groups = _group_lags(judged)
             news = {group: judged[group] for group, lag in groups.items() if _is_news(known.get(group), lag)}
             stored = read_positions() if news else no_database()
+            is_json = parsed_args.formatter == "json"
             for group, partitions in news.items():
                 counting = dict(zip(_COUNTING, _counting(group, partitions, stored), strict=True))
-                self.print(_line(group, known.get(group), groups[group], counting if parsed_args.json else None))
+                self.print(_line(group, known.get(group), groups[group], counting if is_json else None))
             self.tell_which_counts(news, stored)
             known.clear()
             known.update(groups)

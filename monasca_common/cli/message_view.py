@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def message_facts(message: Message, parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """What ``--json`` prints of a message."""
+    """What ``-f json`` prints of a message."""
     facts: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,

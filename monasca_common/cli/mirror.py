@@ -17,13 +17,14 @@ from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import audit_settings
-from monasca_common.cli import configuration, progress
+from monasca_common.cli import progress
 from monasca_common.cli.audit import add_reports
-from monasca_common.cli.command import OperatorCommand, moment, moment_ms, stop_on_signals
+from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, moment_ms, stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin, plugins
 from monasca_common.kafka.config import connection_settings
-from monasca_common.kafka.errors import ConfigurationError, FencedError, MessagingError
+from monasca_common.kafka.errors import ConfigurationError, FencedError
+from monasca_common.models import times
 from monasca_common.operations.mirror.comparison import MessageDifference, PartitionComparison
 from monasca_common.operations.mirror.copy_counts import CopyCount, copy_counts, uncounted
 from monasca_common.operations.mirror.settings import TARGET_GROUP, mirror_settings
@@ -48,7 +49,7 @@ class MirrorRun(ServiceCommand):
 
     extra = "mirror"
     checked = "mirror"
-    refusals = (*ServiceCommand.refusals, FencedError)
+    reported = (*ServiceCommand.reported, FencedError)
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.operations.mirror import service
@@ -56,7 +57,7 @@ class MirrorRun(ServiceCommand):
         return lambda conf: service.run(conf, stop_on_signals)
 
 
-class MirrorVerify(OperatorCommand, Lister):
+class MirrorVerify(MonascaCommand, Lister):
     """Compare what a mirror has copied with its source, and say what is not the same: every message, or those of a
     sample, or the numbers that audits have counted.
 
@@ -67,11 +68,10 @@ class MirrorVerify(OperatorCommand, Lister):
     monasca-common mirror verify --config-file mirror.conf --counts
     """
 
-    _status = 0
+    failed = NOT_ANSWERED
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
         parser.add_argument(
             "--topic",
             action="append",
@@ -109,17 +109,8 @@ class MirrorVerify(OperatorCommand, Lister):
         progress.add_argument(parser)
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """2, and the reason on standard error, where the clusters cannot be asked."""
-        try:
-            return super().run(parsed_args) or self._status
-        except MessagingError as error:
-            self.complain(str(error))
-            return 2
-
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        conf = configuration.read(parsed_args)
-        configuration.register_own_options(conf)
+        conf = self.read(parsed_args)
         settings = mirror_settings(conf)
         verification = MirrorVerification(settings, open_admin(settings.source), open_admin(settings.target))
         if parsed_args.counts:
@@ -156,7 +147,7 @@ class MirrorVerify(OperatorCommand, Lister):
         found = (each for each in totals.reconciliations(now_ms) if each.topic in topics and each.bucket_ms >= since_ms)
         counts = copy_counts(found, mirror, now_ms, audit.rules)
         for topic in uncounted(counts, topics):
-            self._status = 2
+            self._status = NOT_ANSWERED
             self.complain(
                 f"{topic} was not compared: nothing of it was counted in both clusters since then, or it was recreated "
                 f"in one; where it has messages, run `audit count`, and `audit count --tier mirror --section "
@@ -196,7 +187,7 @@ def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace)
 
 
 def _exit_status(compared: PartitionComparison) -> int:
-    return 2 if compared.not_compared else int(bool(compared.differences))
+    return NOT_ANSWERED if compared.not_compared else int(bool(compared.differences))
 
 
 def _partition_row(compared: PartitionComparison) -> tuple[Any, ...]:
@@ -209,7 +200,7 @@ def _partition_row(compared: PartitionComparison) -> tuple[Any, ...]:
 def _count_row(count: CopyCount) -> tuple[Any, ...]:
     status = _OPEN if count.is_open else _DIFFERENT if count.differs else _SAME
     numbers = count.source, count.target, count.missing, count.extra
-    return count.topic, moment(count.bucket_ms), count.tier, count.application, status, *numbers
+    return count.topic, times.shown(count.bucket_ms), count.tier, count.application, status, *numbers
 
 
 def _message_row(compared: PartitionComparison, difference: MessageDifference) -> tuple[Any, ...]:

@@ -15,7 +15,6 @@ from oslo_config import cfg
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.service_command import ServiceCommand
-from monasca_common.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from monasca_common.alarms.address_keys import AddressKeys
@@ -54,7 +53,6 @@ class NotificationTest(MonascaCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
         parser.add_argument(
             "method", nargs="?", help="the id of a notification method, whose type and address are used"
         )
@@ -66,11 +64,9 @@ class NotificationTest(MonascaCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Exit status: 0 when the receiver has taken it; 1, and a line that says why, when not; 2: usage."""
-        from monasca_common.alarms.errors import AlarmsError
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.notification import notification_of
         from monasca_common.notification.notifiers.plugins import Notifiers
-        from monasca_common.storage.errors import StorageError
 
         named = (parsed_args.type is not None, parsed_args.address is not None)
         if named != ((False, False) if parsed_args.method else (True, True)):
@@ -83,8 +79,6 @@ class NotificationTest(MonascaCommand):
             answer = Notifiers(conf).load(type_).send(notification, address)
         except NotificationError as error:
             return self.complain(error.for_operators)
-        except (AlarmsError, StorageError, ConfigurationError, cfg.Error) as error:
-            return self.complain(str(error))
         self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))
         return 0
 
@@ -145,20 +139,11 @@ class RotateKeys(MonascaCommand):
 
     extra = "notification"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
-        return parser
-
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """0: all are. 1: without keys, or where an address needs a key that is not there."""
         from monasca_common.alarms.address_keys import rotate_configured
-        from monasca_common.storage.errors import StorageError
 
-        try:
-            rotated = rotate_configured(configuration.read(parsed_args))
-        except (ConfigurationError, StorageError, cfg.Error) as error:
-            return self.complain(str(error))
+        rotated = rotate_configured(configuration.read(parsed_args))
         if rotated is None:
             return self.complain("address_keys in group [alarms] is not set: there is nothing to encrypt with")
         self.print(f"{rotated.changed} addresses are encrypted with the first key now; the others were already.")

@@ -20,7 +20,7 @@ class Persister(ServiceCommand):
 
     extra = "persister"
     checked = "persister"
-    refusals = (*ServiceCommand.refusals, StorageError)
+    reported = (*ServiceCommand.reported, StorageError)
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.persister import service

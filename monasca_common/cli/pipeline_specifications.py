@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from cliff.show import ShowOne
 
 from monasca_common.cli import configuration
+from monasca_common.cli.command import ObjectColumn
 from monasca_common.cli.pipeline import PipelineCommand
 from monasca_common.kafka.errors import ConfigurationError
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from monasca_common.pipeline import JsonRows, Specifications
 
 
-class SpecificationsCheck(PipelineCommand):
+class SpecificationsCheck(PipelineCommand, ShowOne):
     """Check whether specifications are accepted, and warn of what is allowed but probably a mistake.
 
     Without files, the ones that are shipped. The exit status is 1 where a row is refused; each fault is printed.
@@ -35,10 +38,15 @@ class SpecificationsCheck(PipelineCommand):
             parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"file of JSON lines: {what}")
         return parser
 
-    def act(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        found = self.specifications(parsed_args)
+        counts = {"pre_transforms": len(found.pre_transforms), "transforms": len(found.transforms)}
+        return self.dict2columns(counts | {"warnings": ObjectColumn("\n".join(found.warnings), found.warnings)})
+
+    def specifications(self, parsed_args: argparse.Namespace) -> Specifications:
         from monasca_common.pipeline import read
 
-        return self.tell(read(*self.given(parsed_args)), as_json=parsed_args.json)
+        return read(*self.given(parsed_args))
 
     def given(self, parsed_args: argparse.Namespace) -> tuple[JsonRows, JsonRows]:
         from monasca_common.pipeline import JsonRows
@@ -54,16 +62,6 @@ class SpecificationsCheck(PipelineCommand):
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from None
         return pre_transforms, transforms
 
-    def tell(self, found: Specifications, *, as_json: bool) -> int:
-        counts = {"pre_transforms": len(found.pre_transforms), "transforms": len(found.transforms)}
-        if as_json:
-            self.print(json.dumps({**counts, "warnings": found.warnings}))
-            return 0
-        self.print(f"{counts['pre_transforms']} pre-transforms, {counts['transforms']} transforms")
-        for warning in found.warnings:
-            self.print(f"warning: {warning}")
-        return 0
-
 
 class SpecificationsLoad(SpecificationsCheck):
     """Put specifications into the database, in the place of all that are there.
@@ -75,7 +73,7 @@ class SpecificationsLoad(SpecificationsCheck):
 
     configured = True
 
-    def act(self, parsed_args: argparse.Namespace) -> int:
+    def specifications(self, parsed_args: argparse.Namespace) -> Specifications:
         from monasca_common.pipeline.settings import aggregate_stream
         from monasca_common.pipeline.source.offset_store import OffsetStore
         from monasca_common.pipeline.specification import table
@@ -83,4 +81,4 @@ class SpecificationsLoad(SpecificationsCheck):
         stream, _ = aggregate_stream(configuration.read(parsed_args))
         offset_store = OffsetStore(stream.connection)
         offset_store.check()
-        return self.tell(table.store(offset_store, *self.given(parsed_args)), as_json=parsed_args.json)
+        return table.store(offset_store, *self.given(parsed_args))

@@ -1,54 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of ``monasca-common pipeline status``."""
+"""``monasca-common pipeline status``: the progress of each job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from cliff.lister import Lister
+
+from monasca_common.cli import configuration
+from monasca_common.cli.command import ObjectColumn
+from monasca_common.cli.pipeline import PipelineCommand
 from monasca_common.models import times
-from monasca_common.pipeline.evaluate.gauges import EvaluationGauges
-from monasca_common.pipeline.jobs.activity import JobState
-from monasca_common.pipeline.status import JobStatus
+
+if TYPE_CHECKING:
+    from monasca_common.pipeline.evaluate.gauges import EvaluationGauges
+    from monasca_common.pipeline.jobs.activity import LastBatch
+    from monasca_common.pipeline.status import JobStatus, PartitionStatus
+
+_COLUMNS = (
+    *("job", "group", "topic", "state", "started", "seen", "behind", "due", "waiting", "still_open"),
+    *("lag_seconds", "last_batch", "evaluation", "partitions"),
+)
 
 
-def status_lines(status: JobStatus, now_ms: int) -> Iterator[str]:
-    left = f"{status.behind:,} offsets behind, {status.due:,} {status.waiting}"
-    if status.still_open:
-        left += f", {status.still_open:,} still open"
-    yield f"{status.job}: group {status.group}, {left}"
-    yield f"  {_state(status, now_ms)}"
-    batch = status.last_batch
-    if batch is not None:
-        counts = f"{batch.offsets:,} offsets, {batch.records:,} records, {batch.seconds:,.1f} s"
-        yield f"  last batch at {times.shown(batch.ended_ms)}: {counts}"
-    if status.evaluation is not None:
-        yield from _evaluation(status.evaluation, now_ms)
-    yield f"  lag {_seconds(status.lag_seconds)}"
-    for each in status.partitions:
-        where = f"stored below {each.next_offset:,} of {each.end:,}"
-        yield f"  {status.topic}/{each.partition}  {where}, lag {_seconds(each.lag_seconds)}"
+class PipelineStatus(PipelineCommand, Lister):
+    """Show whether each job runs and how far it is: its last batch, its lag, and what is yet to be published.
+
+    For example:
+    monasca-common pipeline status --config-file /etc/monasca/pipeline.conf
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterator[Sequence[Any]]]:
+        from monasca_common.pipeline.status import job_statuses
+
+        return _COLUMNS, map(status_row, job_statuses(configuration.read(parsed_args)))
 
 
-def _evaluation(gauges: EvaluationGauges, now_ms: int) -> Iterator[str]:
-    def up_to(until_ms: int) -> str:
-        return f"up to {times.shown(until_ms)}, {_seconds(max(0.0, (now_ms - until_ms) / 1000))} ago"
+def status_row(status: JobStatus) -> Sequence[Any]:
+    return (
+        *(status.job, status.group, status.topic, status.state.value),
+        *(_shown(status.started_ms), _shown(status.seen_ms)),
+        *(status.behind, status.due, status.waiting, status.still_open),
+        None if status.lag_seconds is None else round(status.lag_seconds),
+        None if status.last_batch is None else _batch(status.last_batch),
+        None if status.evaluation is None else _evaluation(status.evaluation),
+        _partitions(status.partitions),
+    )
 
-    yield f"  alarms are evaluated {up_to(gauges.evaluated_to_ms)}"
+
+def _batch(batch: LastBatch) -> ObjectColumn:
+    counts = f"{batch.offsets:,} offsets, {batch.records:,} records, {batch.seconds:,.1f} s"
+    return ObjectColumn(f"{times.shown(batch.ended_ms)}: {counts}", asdict(batch))
+
+
+def _evaluation(gauges: EvaluationGauges) -> ObjectColumn:
+    lines = [f"evaluated up to {times.shown(gauges.evaluated_to_ms)}"]
     if gauges.watermarks_ms:
         watermark_ms, partition = min((time_ms, partition) for partition, time_ms in gauges.watermarks_ms.items())
-        yield f"  measurements are known {up_to(watermark_ms)}, by partition {partition}"
-    yield f"  alarms: {', '.join(f'{count:,} {state}' for state, count in gauges.alarms.items())}"
+        lines.append(f"watermark {times.shown(watermark_ms)}, of partition {partition}")
+    lines.append(", ".join(f"{count:,} {state}" for state, count in gauges.alarms.items()))
+    return ObjectColumn("\n".join(lines), asdict(gauges))
 
 
-def _state(status: JobStatus, now_ms: int) -> str:
-    if status.state is JobState.UNKNOWN or status.seen_ms is None or status.started_ms is None:
-        return "no job has reported that it runs"
-    if status.state is JobState.RUNNING:
-        ago = max(0, now_ms - status.seen_ms) // 1000
-        return f"runs since {times.shown(status.started_ms)}, reported {ago} s ago"
-    if status.state is JobState.STOPPED:
-        return f"stopped at {times.shown(status.seen_ms)}"
-    return f"silent since {times.shown(status.seen_ms)}: it was killed, or cannot reach its database"
+def _partitions(partitions: Sequence[PartitionStatus]) -> ObjectColumn:
+    lines = (
+        f"{each.partition}: stored below {each.next_offset:,} of {each.end:,}, lag {_seconds(each.lag_seconds)}"
+        for each in partitions
+    )
+    return ObjectColumn("\n".join(lines), [asdict(each) for each in partitions])
+
+
+def _shown(time_ms: int | None) -> str | None:
+    return None if time_ms is None else times.shown(time_ms)
 
 
 def _seconds(lag_seconds: float | None) -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.command import MonascaCommand, add_line_format
 from monasca_common.cli.terminal import obeyed
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.ports import free_ports
@@ -67,12 +67,12 @@ class Quickstart(MonascaCommand):
     monasca-common quickstart --once --seconds 30
     """
 
+    configured = False
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--once", action="store_true", help="end after the tables instead of staying up")
-        parser.add_argument(
-            "--json", action="store_true", help="print one JSON object as the last line of standard output"
-        )
+        add_line_format(parser)
         parser.add_argument(
             "--seconds",
             type=_seconds,
@@ -89,7 +89,7 @@ class Quickstart(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        out = self.app.stderr if parsed_args.json else self.app.stdout
+        out = self.app.stderr if parsed_args.formatter == "json" else self.app.stdout
         self._console = Console(file=obeyed(out), highlight=False)
         self._running: list[str] = []
         self._stages: list[StageResult] = []
@@ -99,7 +99,7 @@ class Quickstart(MonascaCommand):
             for part in _NEEDED:
                 importlib.import_module(part)  # what is not installed is reported before anything starts
         except ImportError as error:
-            if parsed_args.json:
+            if parsed_args.formatter == "json":
                 self._stages.append(StageResult("installed packages", 0.0, remedy(error)))
                 self._report(parsed_args)
             raise
@@ -142,7 +142,7 @@ class Quickstart(MonascaCommand):
         self._outcome = replace(self._outcome, stages=tuple(self._stages))
         if self._stages:
             show_stages(self._stages, self._console)
-        if wanted.json:
+        if wanted.formatter == "json":
             self.print(json.dumps(self._outcome.as_json()))
 
     def _say_what_stops(self, keep: Path | None) -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from cliff.lister import Lister
+from cliff.show import ShowOne
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, moment_ms, positive
+from monasca_common.cli.command import MonascaCommand, ObjectColumn, moment_ms, positive
 from monasca_common.cli.notification import open_notifications
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.models import times
-from monasca_common.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from monasca_common.alarms.address_keys import AddressKeys
@@ -27,42 +26,17 @@ if TYPE_CHECKING:
 
 _LISTED = 100
 _STATES = ("sending", "sent", "failed", "given up", "superseded", "silenced", "inhibited", "held")
-_TITLES = ("ID", "CREATED", "STATE", "ATTEMPTS", "ALARM", "NEW STATE", "METHOD", "ANSWER")
+_COLUMNS = ("id", "created", "state", "attempts", "alarm", "new_state", "method", "answer")
 
 
-class _LedgerCommand(MonascaCommand):
-    """The database is that of [alarms] connection. Addresses are shown by their host alone."""
-
-    extra = "notification"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: done. 1: not, and the reason on standard error."""
-        from monasca_common.alarms.errors import AlarmsError
-
-        try:
-            conf = configuration.read(parsed_args)
-            with open_notifications(conf) as (database, keys):
-                return self.act(conf, database, keys, parsed_args)
-        except (AlarmsError, ConfigurationError, StorageError, cfg.Error) as error:
-            return self.complain(str(error))
-
-    def act(
-        self, conf: cfg.ConfigOpts, database: AlarmsDatabase, keys: AddressKeys, parsed_args: argparse.Namespace
-    ) -> int:
-        raise NotImplementedError
-
-
-class NotificationList(_LedgerCommand):
+class NotificationList(MonascaCommand, Lister):
     """List notifications of all tenants, the newest first.
 
     For example, what has failed since a time:
     monasca-common notification list --state failed --since 2026-01-31T06:00:00Z
     """
+
+    extra = "notification"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -77,12 +51,9 @@ class NotificationList(_LedgerCommand):
         parser.add_argument(
             "--limit", type=positive, default=_LISTED, metavar="N", help="at most so many (default: %(default)s)"
         )
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of a table")
         return parser
 
-    def act(
-        self, _conf: cfg.ConfigOpts, database: AlarmsDatabase, keys: AddressKeys, parsed_args: argparse.Namespace
-    ) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         from monasca_common.alarms.database import Slice
         from monasca_common.alarms.sent_notifications import SentNotifications, WhichNotifications
 
@@ -94,44 +65,41 @@ class NotificationList(_LedgerCommand):
             start_ms=parsed_args.since,
             end_ms=parsed_args.until,
         )
-        found = SentNotifications(database, keys).found(which, (), Slice(parsed_args.limit))
-        if parsed_args.json:
-            self.print(json.dumps([_facts(each) for each in found]))
-        else:
-            self.print(*(_table([_TITLES, *map(_cells, found)]) if found else ["There are none."]))
-        return 0
+        with open_notifications(configuration.read(parsed_args)) as (database, keys):
+            found = SentNotifications(database, keys).found(which, (), Slice(parsed_args.limit))
+        return _COLUMNS, map(_row, found)
 
 
-class NotificationShow(_LedgerCommand):
+class NotificationShow(MonascaCommand, ShowOne):
     """Show one notification, with each failed attempt.
 
     For example:
     monasca-common notification show 0123456789abcdef
     """
 
+    extra = "notification"
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("id", help="its id, as `monasca-common notification list` prints it")
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
         return parser
 
-    def act(
-        self, _conf: cfg.ConfigOpts, database: AlarmsDatabase, keys: AddressKeys, parsed_args: argparse.Namespace
-    ) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         from monasca_common.alarms.sent_notifications import SentNotifications
 
-        found = SentNotifications(database, keys).get(None, parsed_args.id)
-        self.print(*([json.dumps(_facts(found))] if parsed_args.json else _lines(found)))
-        return 0
+        with open_notifications(configuration.read(parsed_args)) as (database, keys):
+            return self.dict2columns(_facts(SentNotifications(database, keys).get(None, parsed_args.id)))
 
 
-class NotificationResend(_LedgerCommand):
+class NotificationResend(MonascaCommand):
     """Send a notification again, now, under its id; its attempts go on.
 
     The configuration's rules for addresses hold. Its receiver may recognize it by its id, and do nothing.
     For example:
     monasca-common notification resend 0123456789abcdef
     """
+
+    extra = "notification"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -143,10 +111,15 @@ class NotificationResend(_LedgerCommand):
         )
         return parser
 
-    def act(
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """0: the receiver has taken it. 1: it has not, and the reason on standard error."""
+        conf = configuration.read(parsed_args)
+        with open_notifications(conf) as (database, keys):
+            return self._resend(conf, database, keys, parsed_args)
+
+    def _resend(
         self, conf: cfg.ConfigOpts, database: AlarmsDatabase, keys: AddressKeys, parsed_args: argparse.Namespace
     ) -> int:
-        """0: the receiver has taken it. 1: it has not, and the reason on standard error."""
         from monasca_common.alarms.notification_methods import NotificationMethods
         from monasca_common.alarms.sent_notifications import SentNotifications
         from monasca_common.notification.errors import NotificationError
@@ -181,33 +154,16 @@ def _now_ms() -> int:
 
 
 def _facts(sent: SentNotification) -> dict[str, Any]:
-    """What ``--json`` prints; times are in milliseconds."""
-    return {**dataclasses.asdict(sent), "failures": [msgspec.to_builtins(each) for each in sent.failures]}
+    facts = dataclasses.asdict(sent)
+    for name in ("alarm_ms", "created_ms", "updated_ms"):
+        facts[name.removesuffix("_ms")] = times.shown(facts.pop(name))
+    failures = [f"{times.shown(each.timestamp)}  {each.answer or '-'}" for each in sent.failures]
+    return facts | {
+        "failures": ObjectColumn("\n".join(failures), [msgspec.to_builtins(each) for each in sent.failures])
+    }
 
 
-def _cells(sent: SentNotification) -> Sequence[str]:
+def _row(sent: SentNotification) -> Sequence[Any]:
     method = f"{sent.method_type or 'deleted'} {sent.masked_address or sent.method_id}"
     created = times.shown(sent.created_ms)
-    return sent.id, created, sent.state, str(sent.attempts), sent.alarm_id, sent.new_state, method, sent.answer or ""
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _lines(sent: SentNotification) -> Iterator[str]:
-    yield f"id          {sent.id}"
-    yield f"state       {sent.state}"
-    yield f"alarm       {sent.alarm_id} became {sent.new_state} at {times.shown(sent.alarm_ms)}"
-    yield f"definition  {sent.definition_id or 'not recorded'}"
-    yield f"tenant      {sent.tenant}"
-    what = f"{sent.method_name} ({sent.method_type} {sent.masked_address})" if sent.method_name else "deleted"
-    yield f"method      {sent.method_id}, {what}"
-    yield f"attempts    {sent.attempts}, of which {sent.repeats} repeated one that a crash had hidden"
-    yield f"created     {times.shown(sent.created_ms)}"
-    yield f"updated     {times.shown(sent.updated_ms)}"
-    yield f"answer      {sent.answer or '-'}"
-    for each in sent.failures:
-        yield f"failed      {times.shown(each.timestamp)}  {each.answer or '-'}"
+    return sent.id, created, sent.state, sent.attempts, sent.alarm_id, sent.new_state, method, sent.answer or ""

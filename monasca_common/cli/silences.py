@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oslo_config import cfg
+from cliff.lister import Lister
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, moment_ms, positive
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.cli.command import MonascaCommand, ObjectColumn, moment_ms, positive
 from monasca_common.models import times
-from monasca_common.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from monasca_common.alarms.silence_tables import Silences
@@ -33,23 +29,8 @@ class _SilenceCommand(MonascaCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
         parser.add_argument("--tenant", required=True, help="the id of the project whose alarms it is about")
         return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: done. 1: not, and the reason on standard error."""
-        from monasca_common.alarms.errors import AlarmsError
-
-        try:
-            with _stored(parsed_args) as stored:
-                self.act(stored, parsed_args)
-        except (AlarmsError, ConfigurationError, StorageError, cfg.Error) as error:
-            return self.complain(str(error))
-        return 0
-
-    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
-        raise NotImplementedError
 
 
 class SilenceAdd(_SilenceCommand):
@@ -77,7 +58,7 @@ class SilenceAdd(_SilenceCommand):
         parser.add_argument("--comment", default="", help="why")
         return parser
 
-    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.alarms.silences import Silence
 
         now_ms = time.time_ns() // 1_000_000
@@ -85,10 +66,12 @@ class SilenceAdd(_SilenceCommand):
         until_ms = parsed_args.until_ms or begin_ms + parsed_args.minutes * 60_000
         dimensions = dict(parsed_args.dimension)
         asked = Silence(parsed_args.tenant, dimensions, begin_ms, until_ms, parsed_args.author, parsed_args.comment)
-        self.print(stored.create(asked, now_ms).id)
+        with _stored(parsed_args) as stored:
+            self.print(stored.create(asked, now_ms).id)
+        return 0
 
 
-class SilenceList(_SilenceCommand):
+class SilenceList(_SilenceCommand, Lister):
     """List a tenant's silences, those that end last first.
 
     For example, those that have not ended:
@@ -98,19 +81,16 @@ class SilenceList(_SilenceCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--lasting", action="store_true", help="only those that last now")
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
         return parser
 
-    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         from monasca_common.alarms.database import Slice, Sort
 
         at_ms = time.time_ns() // 1_000_000 if parsed_args.lasting else None
         sorts = [Sort("until", descending=True)]
-        found = stored.found(parsed_args.tenant, sorts, Slice(_MOST_LISTED), lasting_at_ms=at_ms)
-        if parsed_args.json:
-            self.print(json.dumps([asdict(each) for each in found]))
-        else:
-            self.print(*(map(_line, found)) if found else ["There are none."])
+        with _stored(parsed_args) as stored:
+            found = stored.found(parsed_args.tenant, sorts, Slice(_MOST_LISTED), lasting_at_ms=at_ms)
+        return ("id", "from", "until", "dimensions", "author", "comment"), map(_row, found)
 
 
 class SilenceRemove(_SilenceCommand):
@@ -125,8 +105,10 @@ class SilenceRemove(_SilenceCommand):
         parser.add_argument("id", help="its id, as `monasca-common notification silence list` prints it")
         return parser
 
-    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
-        stored.delete(parsed_args.tenant, parsed_args.id)
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        with _stored(parsed_args) as stored:
+            stored.delete(parsed_args.tenant, parsed_args.id)
+        return 0
 
 
 @contextlib.contextmanager
@@ -149,7 +131,8 @@ def _dimension(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _line(silence: Silence) -> str:
-    dimensions: Any = ", ".join(f"{key}={value}" for key, value in sorted(silence.dimensions.items())) or "every alarm"
-    span = f"{times.shown(silence.from_ms)} to {times.shown(silence.until_ms)}"
-    return f"{silence.id}  {span}  {dimensions}  {silence.author}: {silence.comment}"
+def _row(silence: Silence) -> Sequence[Any]:
+    span = times.shown(silence.from_ms), times.shown(silence.until_ms)
+    dimensions = dict(sorted(silence.dimensions.items()))
+    text = ", ".join(f"{key}={value}" for key, value in dimensions.items()) or "every alarm"
+    return silence.id, *span, ObjectColumn(text, dimensions), silence.author, silence.comment

@@ -77,7 +77,7 @@ class TopicCreate(ClusterCommand):
 
     Without --execute the brokers only check it. The exit status is 1 if it exists or they refuse it. For example:
     monasca-common topic create metrics --partitions 12 --replication-factor 3 --execute
-    monasca-common topic create metrics --partitions 12 --setting retention.ms=86400000 --dry-run
+    monasca-common topic create metrics --partitions 12 --setting retention.ms=86400000
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -125,7 +125,8 @@ class TopicCreate(ClusterCommand):
             if isinstance(error, RetriableError):
                 raise
             return self.complain(f"{name} was not created: {error}")
-        self.print(f"{name}: {'created' if parsed_args.execute else 'it would be created with --execute'}")
+        self.print(f"{name}: {'created' if parsed_args.execute else 'can be created'}")
+        self.note_dry_run(parsed_args)
         return 0
 
 

@@ -13,6 +13,7 @@ from monasca_common.cli import message_selection, message_view, progress
 from monasca_common.cli.command import (
     NOTHING_FOUND,
     ClusterCommand,
+    add_line_format,
     partitions_of_topic,
     positive,
     until_interrupted,
@@ -36,11 +37,11 @@ class _MessagesCommand(ClusterCommand):
         )
         message_selection.add_arguments(parser)
         message_view.add_arguments(parser)
-        parser.add_argument("--json", action="store_true", help="print a line of JSON for each message")
+        add_line_format(parser)
         return parser
 
     def show(self, message: Message, parsed_args: argparse.Namespace) -> None:
-        if parsed_args.json:
+        if parsed_args.formatter == "json":
             self.print(json.dumps(message_view.message_facts(message, parsed_args)))
         else:
             self.print(*message_view.message_lines(message, parsed_args))

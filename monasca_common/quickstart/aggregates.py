@@ -18,7 +18,7 @@ from monasca_common.quickstart.services import ServiceFailed, ServiceProcess
 
 SUFFIX = "_agg"
 _NAMES = ("cpu.percent", "mem.usable_mb", "load.avg_1_min")
-JOB = "pipeline run aggregate --once --json"
+JOB = "pipeline run aggregate --once -f json"
 _JOB_SECONDS = 600.0  # the first one fetches Spark's Kafka connector
 _PATIENCE_SECONDS = 30.0
 _LOOK_EVERY_SECONDS = 0.1

@@ -62,8 +62,8 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
             texts.append(stream.read())
         return status, *texts
 
-    def run_json(self, *arguments, as_json=("--json",)):
-        status, out, err = self.run_command(*arguments, *as_json)
+    def run_json(self, *arguments):
+        status, out, err = self.run_command(*arguments, "-f", "json")
         self.assertEqual(0, status, err)
         return json.loads(out)
 

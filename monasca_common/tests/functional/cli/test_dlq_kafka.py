@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common dlq`` on a real Kafka: what is interrupted is gone on with, and nothing goes back twice."""
 
+import json
 import signal
 from collections import Counter
 
@@ -13,6 +14,10 @@ from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.periodic import periodic
 
 LETTERS = 100_000
+
+
+def _sent_back(rows):
+    return sum(row["letters"] for row in rows if row["outcome"] == "sent back")
 
 
 class DlqCase(ClusterCommandCase):
@@ -49,9 +54,14 @@ class DlqCase(ClusterCommandCase):
         return Counter(dict(each.headers())["message-id"] for each in self.read_all(self.origin, 2))
 
     def replay(self, *arguments):
-        status, out, err = self.run_command("replay", *self.options, "--execute", *arguments)
-        self.assertEqual(0, status, err)
-        return out
+        """How many letters were sent back."""
+        return _sent_back(self.run_json("replay", *self.options, "--execute", *arguments))
+
+    def outcomes(self, status):
+        """The letters by outcome and reason of a run with this exit status; its standard error: ``self.said``."""
+        found, out, self.said = self.run_command("replay", *self.options, "--execute", "-f", "json")
+        self.assertEqual(status, found, self.said)
+        return {(row["outcome"], row["reason"]): row["letters"] for row in json.loads(out)}
 
     def sent(self):
         return self.end(self.origin, 0) + self.end(self.origin, 1)
@@ -64,20 +74,19 @@ class TestReplay(DlqCase):
         self.bury(1, first=LETTERS, origin="gone")  # so that those behind it in this partition are in notes
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
-        for look in (("list", "--by-reason"), ("purge", "--all", "--dry-run")):
+        for look in (("list", "--by-reason"), ("purge", "--all")):
             process = self.start(*look, *self.options, "--progress")
             self.assertIn("offsets done", process.stderr.readline())
             self.assertEqual(143, self.stopped(process, signal.SIGTERM)[0], look)
         self.kill_at("replay.before_commit=kill@40")
-        process = self.start("replay", *self.options, "--execute")
+        process = self.start("replay", *self.options, "--execute", "-f", "json")
         self.wait_until(lambda: self.sent() > LETTERS // 2, "letters on their way")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS)
-        self.assertEqual((130, True), (process.returncode, "letters sent back" in out), err)
+        self.assertEqual((130, True), (process.returncode, _sent_back(json.loads(out)) > 0), err)
         self.kill_at("replay.after_commit=kill@10")
         self.assertLess(len(self.ids()), LETTERS)
-        status, out, _ = self.run_command("replay", *self.options, "--execute")
-        self.assertEqual((4, True), (status, "1 letter waits for another run: there is no topic gone" in out), out)
+        self.assertEqual(1, self.outcomes(4)["waits", "there is no topic gone"])
         ids = self.ids()
         with each_once():
             self.assertEqual(({b"id-%d" % number for number in range(LETTERS)}, {1}), (set(ids), set(ids.values())))
@@ -91,7 +100,7 @@ class TestReplay(DlqCase):
     @periodic("the test that it would break is in the gate")
     def test_a_mutant_without_transactions_sends_letters_twice(self):
         self.bury(600)
-        mutant = "from monasca_common.cli import dead_letter_topics as topics; topics._WITH_TRANSACTIONS = ''"
+        mutant = "from monasca_common.operations.dead_letters import topics; topics._WITH_TRANSACTIONS = ''"
         self.kill_at("replay.before_commit=kill", mutant=mutant)
         self.replay()
         ids = self.ids()
@@ -114,13 +123,13 @@ class TestReplay(DlqCase):
         self.bury(3, error="ValueError")
         self.bury(3, first=3, error="KeyError")
         self.bury(3, first=6, error="ValueError")
-        self.assertIn("3 letters sent back", self.replay("--reason", "keyerror"))
+        self.assertEqual(3, self.replay("--reason", "keyerror"))
         self.assertEqual({b"id-3", b"id-4", b"id-5"}, set(self.ids()))
-        waiting = self.run_json("list", *self.options)["topics"][0]["letters"]
+        waiting = self.run_json("list", *self.options)
         self.assertEqual([0, 1, 2, 6, 7, 8], [int(each["letter"].rpartition("/")[2]) for each in waiting])
-        self.assertIn("6 letters sent back", self.replay())
+        self.assertEqual(6, self.replay())
         self.assertEqual((9, {1}), (len(self.ids()), set(self.ids().values())))
-        self.assertIn("0 letters sent back", self.replay())
+        self.assertEqual(0, self.replay())
 
     def test_letters_that_their_topics_refuse_wait_and_all_others_go_once(self):
         narrow = self.fixture.topic(config={"max.message.bytes": "1000"})
@@ -134,15 +143,15 @@ class TestReplay(DlqCase):
         self.bury(1, first=9)
         self.admin.delete_topic(gone)
         for sent in (6, 0):
-            status, out, err = self.run_command("replay", *self.options, "--execute")
-            self.assertEqual((4 if sent else 1, True), (status, f"{sent} letters sent back" in out), (out, err))
-            self.assertIn(f"2 letters wait for another run: there is no topic {gone}", out)
-            self.assertIn("1 letter waits for another run: larger than the 1048588 bytes", out)
-            self.assertIn("4 letters wait, refused", err)
+            outcomes = self.outcomes(4 if sent else 1)
+            self.assertEqual(sent, outcomes.get(("sent back", ""), 0))
+            self.assertEqual(2, outcomes["waits", f"there is no topic {gone}"])
+            self.assertIn("1048588", " ".join(reason for _, reason in outcomes))
+            self.assertIn("4 letters wait for another run, refused", self.said)
         self.cluster.create_topic(gone, 1)
         set_topic_config(self.admin, self.origin, {"max.message.bytes": "2000000"})
         set_topic_config(self.admin, narrow, {"max.message.bytes": "2000000"})
-        self.assertIn("4 letters sent back", self.replay())
+        self.assertEqual(4, self.replay())
         with each_once():
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 2, 6, 7, 8, 9)}), self.ids())
         self.assertEqual((2, 1), (len(self.read_all(gone)), len(self.read_all(narrow))))
@@ -153,9 +162,9 @@ class TestReplay(DlqCase):
         self.bury(2)
         self.bury(2, first=2, origin=compacted)
         self.bury(2, first=4)
-        status, out, err = self.run_command("replay", *self.options, "--execute")
-        self.assertEqual((4, True), (status, "4 letters sent back" in out), (out, err))
-        self.assertIn("2 letters wait for another run: not taken by its topic", out)
+        (sent, sent_back), (waits, waiting) = sorted(self.outcomes(4).items())
+        self.assertEqual((("sent back", ""), 4, 2), (sent, sent_back, waiting))
+        self.assertIn("not taken by its topic", waits[1])
         with each_once():
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 4, 5)}), self.ids())
 
@@ -181,7 +190,7 @@ class TestReplay(DlqCase):
     @periodic("the unit tests count what a dry run sends")
     def test_a_look_sends_nothing(self):
         self.bury(2)
-        for words in (("list", "--by-reason"), ("replay", "--dry-run")):
+        for words in (("list", "--by-reason"), ("replay",)):
             self.assertEqual(0, self.run_command(*words, *self.options)[0])
         self.assertEqual(0, self.sent())
 
@@ -196,12 +205,12 @@ class TestPurge(DlqCase):
         self.bury(2, first=3, error="ValueError")
         self.bury(4, first=5, error="KeyError")
         arguments = ("purge", *self.options, "--reason", "KeyError")
-        told = self.run_json(*arguments, "--dry-run")
-        self.assertEqual((3, 4, False), (told["topics"][0]["letters"], told["topics"][0]["cannot"], told["executed"]))
+        expected = {"topic": self.letters, "letters": 3, "deleted": False, "selected_behind": 4}
+        self.assertEqual([expected], self.run_json(*arguments))
         self.assertEqual(0, self.first())
-        self.assertTrue(self.run_json(*arguments, "--execute")["executed"])
+        self.assertEqual([expected | {"deleted": True}], self.run_json(*arguments, "--execute"))
         self.assertEqual(3, self.first())
-        self.assertIn("6 letters sent back", self.replay())
+        self.assertEqual(6, self.replay())
 
     @periodic("a variant of a purge")
     def test_what_was_dealt_with_is_deleted_with_its_notes(self):
@@ -210,30 +219,30 @@ class TestPurge(DlqCase):
         self.replay("--reason", "KeyError")
         self.assertEqual(3, self.run_command("purge", *self.options, "--dealt-with", "--execute")[0])
         self.replay()
-        self.assertTrue(self.run_json("purge", *self.options, "--dealt-with", "--execute")["executed"])
+        self.assertTrue(self.run_json("purge", *self.options, "--dealt-with", "--execute")[0]["deleted"])
         self.assertLess(3, self.first())
-        self.assertEqual([], self.run_json("list", *self.options)["topics"][0]["letters"])
+        self.assertEqual([], self.run_json("list", *self.options))
 
     @periodic("a variant of a purge")
     def test_all_is_what_is_there_now(self):
         self.bury(5)
-        self.assertEqual(3, self.run_command("purge", *self.options, "--letter", "nothing/0/1", "--execute")[0])
-        self.assertTrue(self.run_json("purge", *self.options, "--all", "--execute")["executed"])
+        self.assertEqual(3, self.run_command("purge", *self.options, "--origin", "nothing", "--execute")[0])
+        self.assertTrue(self.run_json("purge", *self.options, "--all", "--execute")[0]["deleted"])
         self.assertEqual(5, self.first())
         self.bury(1, first=9)
-        self.assertIn("1 letter sent back", self.replay())
+        self.assertEqual(1, self.replay())
 
 
 class TestShow(DlqCase):
     def test_a_letter_is_shown_and_what_is_in_it_on_request(self):
         self.bury(2, **{"x-auth-token": "hidden", dead_letters.FIRST_FAILURE: "1700000000000"})
         place = f"{self.letters}/0/1"
-        shown = self.run_json("show", place, as_json=("-f", "json"))
+        shown = self.run_json("show", place)
         self.assertEqual(f"{self.origin}/0/1", shown["origin"])
         self.assertEqual("2023-11-14T22:13:20.000+00:00", shown["first_failure"])
         self.assertNotIn("headers", shown)
-        message = self.run_json("show", place, "--payload")["message"]
-        self.assertEqual(("1", True), (message["value"], ["x-auth-token", "***"] in message["headers"]))
+        message = self.run_json("show", place, "--payload")
+        self.assertEqual(("1", True), (message["value"], "x-auth-token: ***" in message["headers"].splitlines()))
 
     def test_one_that_is_not_there_is_status_3_and_what_is_no_letter_2(self):
         self.assertEqual(3, self.run_command("show", f"{self.letters}/0/7")[0])

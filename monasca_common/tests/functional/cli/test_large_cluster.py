@@ -107,7 +107,7 @@ class TestAThousandTopics(LargeCase):
         self.assertEqual((0, f"{new}: created\n"), (status, out), err)
         for words in (("tail", NAMES[500], "--from-beginning", "--no-follow"), ("sample", NAMES[501])):
             with self.few_requests():
-                status, out, _ = self.run_command("topic", *words, "--json")
+                status, out, _ = self.run_command("topic", *words, "-f", "json")
             self.assertEqual((0, 0), (status, json.loads(out)["offset"]))
 
     def test_lag_and_offsets(self):
@@ -118,11 +118,11 @@ class TestAThousandTopics(LargeCase):
         with self.few_requests():
             (row,) = self.rows("lag", "list", "--group", "wide")
         self.assertEqual((TOPICS, TOPICS // 2), (row["partitions"], row["unread"]))
-        status, out, _ = self.run_command("lag", "watch", "--group", "wide", "--looks", "1", "--json")
+        status, out, _ = self.run_command("lag", "watch", "--group", "wide", "--looks", "1", "-f", "json")
         self.assertEqual((0, "wide"), (status, json.loads(out)["group"]))
-        words = ("--group", "wide", "--topic", NAMES[500], "--json")
+        words = ("--group", "wide", "--topic", NAMES[500], "-f", "json")
         before = self.admin.group_offsets("wide")
-        (shown,) = json.loads(self.run_command("offsets", "show", *words)[1])["partitions"]
+        (shown,) = json.loads(self.run_command("offsets", "show", *words)[1])
         self.assertEqual((0, 1), (shown["stored"], shown["left"]))
         for target in ("--to-latest", "--to-earliest"):
             self.assertEqual(0, self.run_command("offsets", "reset", target, "--execute", *words)[0])
@@ -131,14 +131,13 @@ class TestAThousandTopics(LargeCase):
             self.assertEqual(TOPICS - 1, len(moved.items() & before.items()))
 
     def test_dead_letters(self):
-        words = ("--topic", NAMES[0], "--group", self.own, "--json")
-        for command, fact in (
-            (("list",), "waiting"),
-            (("replay", "--execute"), "stay"),
-            (("purge", "--all", "--dry-run"), "letters"),
-        ):
-            status, out, err = self.run_command("dlq", *command, *words)
-            self.assertEqual((0, 1), (status, json.loads(out)["topics"][0][fact]), err)
+        words = ("--topic", NAMES[0], "--group", self.own)
+        [letter] = self.rows("dlq", "list", *words)
+        self.assertEqual(f"{NAMES[0]}/0/0", letter["letter"])
+        [replayed] = self.rows("dlq", "replay", "--execute", *words)
+        self.assertEqual(("stays", 1), (replayed["outcome"], replayed["letters"]))
+        [deletable] = self.rows("dlq", "purge", "--all", *words)
+        self.assertEqual((1, False), (deletable["letters"], deletable["deleted"]))
         self.assertEqual(0, self.run_command("dlq", "show", f"{NAMES[0]}/0/0")[0])
 
     def test_durability_balance_and_audit(self):

@@ -7,8 +7,6 @@ import signal
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
 from monasca_common.tests.periodic import periodic
 
-_JSON = ("-f", "json")
-
 
 class TopicCase(ClusterCommandCase):
     command = ("topic",)
@@ -25,7 +23,7 @@ class TopicCase(ClusterCommandCase):
         self.put(self.topic, *records, partition=partition)
 
     def lines(self, *arguments):
-        status, out, err = self.run_command(*arguments, "--json")
+        status, out, err = self.run_command(*arguments, "-f", "json")
         self.assertEqual(0, status, err)
         return [json.loads(line) for line in out.splitlines()]
 
@@ -37,20 +35,20 @@ class TestTopics(TopicCase):
     def test_a_topic_is_created_listed_and_shown(self):
         name = f"made-{self.own}"
         arguments = ("create", name, "--partitions", "3", "--setting", "retention.ms=3600000")
-        self.assertEqual((0, f"{name}: it would be created with --execute\n", ""), self.run_command(*arguments))
+        self.assertEqual((0, f"{name}: can be created\n"), self.run_command(*arguments)[:2])
         self.assertEqual([], self.named(name))
         arguments = (*arguments, "--execute")
         self.assertEqual(0, self.run_command(*arguments)[0])
         (row,) = self.named(name)
         self.assertEqual({"topic": name, "partitions": 3, "replicas": 1, "messages": 0, "state": "fine"}, row)
-        self.assertEqual([0, 1, 2], [row["partition"] for row in self.run_json("show", name, as_json=_JSON)])
-        settings = self.run_json("show", name, "--settings", as_json=_JSON)
+        self.assertEqual([0, 1, 2], [row["partition"] for row in self.run_json("show", name)])
+        settings = self.run_json("show", name, "--settings")
         self.assertIn({"setting": "retention.ms", "value": "3600000"}, settings)
         status, _, err = self.run_command(*arguments)
         self.assertEqual((1, True), (status, "was not created: TOPIC_ALREADY_EXISTS" in err), err)
 
     def named(self, name):
-        return [row for row in self.run_json("list", as_json=_JSON) if row["topic"] == name]
+        return [row for row in self.run_json("list") if row["topic"] == name]
 
     def test_wrong_input_is_named_with_its_status(self):
         self.assertEqual(3, self.run_command("list", "--name", "nothing*")[0])
@@ -90,7 +88,7 @@ class TestTail(TopicCase):
         self.assertEqual(3, self.run_command("sample", self.topic)[0])
 
     def test_it_follows_until_it_is_interrupted_which_is_well(self):
-        process = self.start("tail", self.topic, "--from-beginning", "--json")
+        process = self.start("tail", self.topic, "--from-beginning", "-f", "json")
         self.fill(1)
         self.assertEqual(0, json.loads(process.stdout.readline())["offset"])
         self.fill(1)

@@ -36,7 +36,7 @@ class TestBrokerStart(base.BaseTestCase):
 
     def test_it_serves_any_client_until_it_is_told_to_stop(self):
         for signum in (signal.SIGINT, signal.SIGTERM):
-            process = self.start("--json")
+            process = self.start("-f", "json")
             told = json.loads(process.stdout.readline())
             self.assertEqual({"bootstrap_servers": told["bootstrap_servers"]}, told["service"])
             self.assert_served(told["client"])
@@ -46,7 +46,7 @@ class TestBrokerStart(base.BaseTestCase):
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_what_a_broker_unpacks_is_gone_with_it(self):
-        process = self.start("--json")
+        process = self.start("-f", "json")
         told = json.loads(process.stdout.readline())
         producer = confluent_kafka.Producer({**told["client"], "compression.type": "lz4"})
         producer.produce("compressed", b"x" * 10_000)
@@ -60,7 +60,7 @@ class TestBrokerStart(base.BaseTestCase):
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_with_tls_and_passwords_it_prints_what_a_client_needs(self):
-        process = self.start("--json", "--tls", "--sasl")
+        process = self.start("-f", "json", "--tls", "--sasl")
         told = json.loads(process.stdout.readline())
         self.assertEqual("SASL_SSL", told["service"]["security_protocol"])
         self.assertTrue(Path(told["service"]["tls_ca_file"]).is_file())
@@ -76,7 +76,7 @@ class TestBrokerStart(base.BaseTestCase):
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_a_broker_that_ends_by_itself_ends_the_command_with_status_1(self):
-        process = self.start("--json")
+        process = self.start("-f", "json")
         (pid,) = json.loads(process.stdout.readline())["pids"]
         psutil.Process(pid).kill()
         self.assertEqual(1, process.wait(SECONDS))

@@ -198,7 +198,7 @@ class TestLagCommands(LagCase):
         self.put(10)
         self.commit("watched", 4)
         options = ("--group", self.group("watched"), "--window-seconds", "5", "--interval", "6", "--looks", "2")
-        status, text = self.run_command("watch", *options, "--json")
+        status, text = self.run_command("watch", *options, "-f", "json")
         lines = [json.loads(line) for line in text.splitlines()]
         self.assertEqual([(None, "OK"), ("OK", "STOP")], [(line["before"], line["status"]) for line in lines])
         self.assertEqual(1, status)

@@ -68,9 +68,9 @@ class FromNothingToRunningTest(base.BaseTestCase):
 
     def test_the_files_are_found_fine_and_what_is_missing_is_made(self):
         for service in ("api", "persister", "pipeline", "notification"):
-            self.assertIn(f"{service}: fine", self.shown)
-        self.assertRegex(self.shown, r"database postgresql\S+: to be made, schema \d+ \(api, persister, pipeline\)")
-        self.assertRegex(self.shown, r"topic metrics: made, 12 partitions")
+            self.assertRegex(self.shown, rf"(?m)^\| {service} +\| OK ")
+        self.assertRegex(self.shown, r"(?m)^\| database +\| postgresql\S+ +\| missing ")
+        self.assertRegex(self.shown, r"(?m)^\| topic +\| metrics +\| created +\| +12 \|")
 
     def test_a_metric_goes_from_a_token_to_a_row(self):
         self.assertRegex(self.shown, r"(?m)^\|.*\b4096\b")

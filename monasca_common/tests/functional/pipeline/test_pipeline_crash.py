@@ -61,7 +61,7 @@ class CrashTest(PipelineProcessCase):
         self.assert_clean()
 
     def status(self):
-        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "status", "--json"]
+        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "status", "-f", "json"]
         told = subprocess.run(
             [*command, "--config-file", str(self.configuration)], capture_output=True, check=True, timeout=SECONDS
         )

@@ -52,7 +52,7 @@ class QuickstartTest(base.BaseTestCase):
         """``meanwhile``: called while it runs, with the process and what reads its log."""
         log = self.data.with_name("log")
         with log.open("wb") as file:
-            process = self.start("--once", "--json", "--seconds", "8", stderr=file, **environment)
+            process = self.start("--once", "-f", "json", "--seconds", "8", stderr=file, **environment)
         meanwhile(process, log.read_text)
         try:
             out, _ = process.communicate(timeout=_PATIENCE_SECONDS)

@@ -167,8 +167,8 @@ class RotateKeysTest(CommandCase):
     def test_an_upgrade_of_the_database_encrypts_what_stands(self):
         self.create()
         self.command = ("db", "upgrade")
-        _, out, _ = self.run_command(text=self.keys(NEW))
-        self.assertIn("1 addresses of notification methods are encrypted now", out)
+        _, _, err = self.run_command(text=self.keys(NEW))
+        self.assertIn("1 addresses of notification methods are encrypted now", err)
 
 
 _STORAGE = "[database]\nconnection = sqlite:////var/lib/monasca/monasca.sqlite\n"

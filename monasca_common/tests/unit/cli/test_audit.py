@@ -131,7 +131,7 @@ class ShowTest(AuditCommandCase):
 class WatchTest(AuditCommandCase):
     def watch(self, *between, looks, topic="*"):
         self.useFixture(fixtures.MonkeyPatch(f"{audit.__name__}.time", Looks(*between)))
-        return self.run_command("watch", "--topic", topic, "--interval", "1", "--looks", str(looks), "--json")
+        return self.run_command("watch", "--topic", topic, "--interval", "1", "--looks", str(looks), "-f", "json")
 
     def setUp(self):
         super().setUp()

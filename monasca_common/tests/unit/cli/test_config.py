@@ -26,29 +26,29 @@ class ConfigCheckTest(CommandCase):
     configuration = _GOOD
 
     def faults(self, text, *arguments, service="api"):
-        status, out, err = self.run_command("--json", "--service", service, *arguments, text=text)
+        status, out, err = self.run_command("-f", "json", "--service", service, *arguments, text=text)
         self.assertEqual("", err)
-        (found,) = json.loads(out)["services"].values()
-        self.assertEqual(1 if found["faults"] else 0, status)
-        return found["faults"]
+        faults = [row["finding"] for row in json.loads(out) if row["severity"] == "FAULT"]
+        self.assertEqual(1 if faults else 0, status)
+        return faults
 
     def notes(self, text, service="api"):
-        _, out, _ = self.run_command("--json", "--service", service, text=text)
-        return " ".join(json.loads(out)["services"][service]["notes"])
+        _, out, _ = self.run_command("-f", "json", "--service", service, text=text)
+        return " ".join(row["finding"] for row in json.loads(out) if row["severity"] == "NOTE")
 
     def test_each_service_of_a_good_file_is_fine(self):
-        status, out, err = self.run_command(text=_GOOD + _KEYS)
+        status, out, err = self.run_command("-f", "json", text=_GOOD + _KEYS)
         self.assertEqual((0, ""), (status, err))
-        services, drivers = out.splitlines()[::2], set(out.splitlines()[1::2])
-        self.assertEqual(["api: fine", "persister: fine", "pipeline: fine", "lag: fine"], services)
-        driver = producing_driver(ProducerSettings(ConnectionSettings("nowhere:9092")))
-        self.assertEqual({f"  produces with driver {driver}"}, drivers)
+        finding = f"it produces with driver {producing_driver(ProducerSettings(ConnectionSettings('nowhere:9092')))}"
+        services = ("api", "persister", "pipeline", "lag")
+        expected = [{"service": service, "severity": "OK", "finding": finding} for service in services]
+        self.assertEqual(expected, json.loads(out))
 
     def test_an_empty_file_lacks_several_things_and_all_are_said(self):
-        status, out, _ = self.run_command(text="[api]\nport = 8070\n")
+        status, out, _ = self.run_command("-f", "value", text="[api]\nport = 8070\n")
         self.assertEqual(1, status)
-        api, persister = out.partition("persister: would not start")[::2]
-        for lacking in ("api: would not start", "bootstrap_servers", "[keystone_authtoken] does not say how to reach"):
+        api, persister = out.partition("persister FAULT")[::2]
+        for lacking in ("api FAULT", "bootstrap_servers", "[keystone_authtoken] does not say how to reach"):
             self.assertIn(lacking, api)
         for lacking in ("bootstrap_servers", "connection in group [database] is not set"):
             self.assertIn(lacking, persister)
@@ -117,5 +117,5 @@ class ConfigCheckTest(CommandCase):
         self.assertNotIn("hush", out + err)
 
     def test_a_file_that_cannot_be_read_is_a_fault_of_every_service(self):
-        _, out, _ = self.run_command("--config-file", "/nowhere.conf")
-        self.assertEqual(4, out.count("correct --config-file"))
+        _, out, _ = self.run_command("--config-file", "/nowhere.conf", "-f", "value")
+        self.assertEqual(4, out.count(" FAULT "))

@@ -74,9 +74,13 @@ class InitCase(CommandCase):
         return self.clusters.setdefault(servers.partition(":")[0], Cluster())
 
     def told(self, *arguments, text=None):
-        status, out, err = self.run_command(*arguments, "--json", text=text)
+        status, out, err = self.run_command(*arguments, "-f", "json", text=text)
         self.assertEqual(0, status, err)
         return json.loads(out)
+
+    def topics(self, text="", *arguments):
+        rows = self.told(*arguments, text=self.configuration + text)
+        return {each["name"]: each for each in rows if each["kind"] == "topic"}
 
     def revision(self, path):
         return SqlDatabase(self.addCleanup, StorageSettings("sqlite", f"sqlite:///{path}")).storage().status().found
@@ -84,16 +88,18 @@ class InitCase(CommandCase):
 
 class DryRunTest(InitCase):
     def test_it_shows_what_is_missing_and_changes_nothing(self):
-        for arguments in ((), ("--dry-run",)):
-            status, out, err = self.run_command(*arguments)
-            self.assertEqual(0, status, err)
-            lines = out.splitlines()
-            self.assertIn("topic metrics: to be made, 12 partitions (api, persister, pipeline)", lines)
-            self.assertIn("topic log: to be made, 12 partitions (api)", lines)
-            self.assertIn("topic metrics.dlq: to be made, 1 partition (persister, pipeline)", lines)
-            self.assertEqual("Nothing was changed. With --execute it would be.", lines[-1])
-            self.assertEqual({}, self.cluster.topics)
-            self.assertFalse(os.path.exists(self.file))
+        topics = self.topics()
+        for name, partitions, services in (
+            ("metrics", 12, "api, persister, pipeline"),
+            ("log", 12, "api"),
+            ("metrics.dlq", 1, "persister, pipeline"),
+        ):
+            row = topics[name]
+            shown = row["state"], row["partitions"], row["services"]
+            self.assertEqual(("missing", partitions, services), shown)
+        self.assertIn("nothing was changed: --execute does it", self.run_command()[2])
+        self.assertEqual({}, self.cluster.topics)
+        self.assertFalse(os.path.exists(self.file))
 
     def test_the_brokers_are_asked_whether_they_would_make_it(self):
         self.run_command()
@@ -105,16 +111,16 @@ class DryRunTest(InitCase):
 
     def test_what_is_there_is_shown_as_it_is(self):
         self.cluster.topics = {"metrics": 4}
-        _, out, _ = self.run_command()
-        self.assertIn("topic metrics: is there, 4 partitions, 2 copies of each (api, persister, pipeline)", out)
+        row = self.topics()["metrics"]
+        self.assertEqual(("exists", 4, 2), (row["state"], row["partitions"], row["replicas"]))
 
 
 class ExecuteTest(InitCase):
     def test_the_alarm_of_audits_is_defined_once_for_the_tenant_that_gets_their_metric(self):
         text = self.configuration + "[audit]\nenabled = true\nfolder = /tmp\ntenant = t1\n"
-        for missing in (True, False):
-            told = self.told("--execute", text=text)
-            self.assertEqual([("t1", missing)], [(each["tenant"], each["missing"]) for each in told["alarms"]])
+        for state in ("created", "exists"):
+            [alarm] = [each for each in self.told("--execute", text=text) if each["kind"] == "alarm definition"]
+            self.assertEqual((state, True), (alarm["state"], alarm["name"].endswith("(tenant t1)")))
         database = AlarmsDatabase(StorageSettings("sqlite", f"sqlite:///{self.file}"))
         self.addCleanup(database.close)
         with closing(AlarmDefinitions(database).iter_found(DefinitionFilter("t1"), (), Slice(9))) as found:
@@ -123,10 +129,10 @@ class ExecuteTest(InitCase):
         self.assertIn("monasca-audit", self.cluster.topics)
 
     def test_databases_topics_and_dead_letters_are_made(self):
-        status, out, err = self.run_command("--execute")
-        self.assertEqual(0, status, err)
-        self.assertIn(f"database sqlite:///{self.file}: made, schema ", out)
-        self.assertIn("topic metrics: made, 12 partitions", out)
+        database, *topics = self.told("--execute")
+        self.assertEqual(("database", f"sqlite:///{self.file}", "created"), tuple(database.values())[:3])
+        self.assertEqual(self.revision(self.file), database["schema"])
+        self.assertEqual({"created"}, {each["state"] for each in topics})
         self.assertEqual(
             {
                 "metrics": 12,
@@ -147,9 +153,8 @@ class ExecuteTest(InitCase):
     def test_a_second_run_makes_nothing(self):
         self.told("--execute")
         self.cluster.create_topic = None
-        told = self.told("--execute")
-        self.assertEqual({False}, {each["missing"] for each in (*told["databases"], *told["topics"])})
-        self.assertEqual("Nothing was changed.", self.run_command()[1].splitlines()[-1])
+        self.assertEqual({"exists"}, {each["state"] for each in self.told("--execute")})
+        self.assertEqual("", self.run_command()[2])
 
     def test_partitions_and_copies_are_those_that_were_asked_for(self):
         self.told("--execute", "--partitions", "3", "--dead-letter-partitions", "2", "--replication-factor", "3")
@@ -163,9 +168,6 @@ class ExecuteTest(InitCase):
 
 
 class ConfigurationTest(InitCase):
-    def topics(self, text, *arguments):
-        return {each["topic"]: each for each in self.told(*arguments, text=self.configuration + text)["topics"]}
-
     def test_names_come_from_the_options_of_each_service(self):
         found = self.topics(
             "metrics_topic = m\ninvalid_metrics = drop\nrejected_metrics_topic = bad\n"
@@ -189,14 +191,15 @@ class ConfigurationTest(InitCase):
             },
             set(found),
         )
-        self.assertEqual({"bad", "dead", "l.dlq", "m.dlq"}, {name for name in found if found[name]["dead_letters"]})
-        self.assertEqual(["api", "persister", "pipeline"], found["m"]["services"])
+        dead_letters = {name for name in found if found[name]["partitions"] == 1} - {"monasca-lag"}
+        self.assertEqual({"bad", "dead", "l.dlq", "m.dlq"}, dead_letters)
+        self.assertEqual("api, persister, pipeline", found["m"]["services"])
 
     def test_the_pipeline_evaluates_alarms_where_there_is_a_database_for_them(self):
         only = ("--service", "pipeline")
         found = self.topics("[pipeline_evaluate]\nalarm_transitions_topic = changes\ntopic = m\n", *only)
         self.assertEqual({"metrics", "m", "changes", "metrics.dlq", "m.dlq"}, set(found))
-        self.assertEqual(["pipeline"], found["changes"]["services"])
+        self.assertEqual("pipeline", found["changes"]["services"])
         self.assertIn("alarm-state-transitions", self.topics("", *only))
 
     def test_alarms_with_a_database_of_their_own_have_their_tables_there(self):
@@ -206,7 +209,7 @@ class ConfigurationTest(InitCase):
 
     def test_a_topic_that_somebody_reads_is_not_only_for_dead_letters(self):
         found = self.topics("[kafka_logs]\nenabled = true\ntopic = metrics.dlq\n")
-        self.assertFalse(found["metrics.dlq"]["dead_letters"])
+        self.assertEqual(12, found["metrics.dlq"]["partitions"])
 
     def test_a_consumer_of_its_own_servers_has_its_topics_there(self):
         self.run_command("--execute", text=f"{self.configuration}[kafka_metrics]\nbootstrap_servers = other:9092\n")

@@ -80,7 +80,7 @@ class LagVerdictsTest(LagCommandCase):
 
     def test_watch_tells_that_the_log_ends_before_the_offsets_and_when_it_no_longer_does(self):
         self.ends = [9, 3, 3, 9]
-        status, out, _ = self.run_command("watch", "--looks", "4", "--json")
+        status, out, _ = self.run_command("watch", "--looks", "4", "-f", "json")
         self.assertEqual((0, [0, 2, 0]), (status, [json.loads(line)["truncated"] for line in out.splitlines()]))
         self.ends, self.looks = [3], 0
         status, out, _ = self.run_command("watch", "--looks", "1")

@@ -37,7 +37,7 @@ class TestCommandLine(base.BaseTestCase):
     def test_help_names_every_option_of_broker_start(self):
         self.assertEqual(0, main(["broker", "start", "--help"]))
         shown = self.text(self.out)
-        for option in ("--nodes", "--port", "--data-dir", "--tls", "--sasl", "--json"):
+        for option in ("--nodes", "--port", "--data-dir", "--tls", "--sasl", "--format"):
             self.assertIn(option, shown)
 
     def test_help_after_options_is_the_help_of_the_command(self):

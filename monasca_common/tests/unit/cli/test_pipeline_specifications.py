@@ -39,7 +39,7 @@ class SpecificationsCommandTest(ConfigurationTestCase):
 
     def test_what_is_loaded_is_what_the_job_aggregates_by(self):
         open_storage(StorageSettings("sqlite", self.url)).upgrade()
-        status, out, err = self.run_command("load", "--config-file", str(self.configuration), "--json", *self.files)
+        status, out, err = self.run_command("load", "--config-file", str(self.configuration), "-f", "json", *self.files)
         self.assertEqual((0, {"pre_transforms": 1, "transforms": 1, "warnings": []}), (status, json.loads(out)), err)
         conf = self.with_kafka(database=f"connection = {self.url}", pipeline_aggregate="specifications = database")
         self.assertEqual(["cpu_all"], [*aggregate_settings(conf).specifications.transforms])
@@ -61,5 +61,5 @@ class SpecificationsCommandTest(ConfigurationTestCase):
         self.assertIn("/nowhere/x.jsonl cannot be read", err)
 
     def test_those_that_are_shipped_are_accepted(self):
-        status, out, _ = self.run_command("check")
-        self.assertEqual((0, "17 pre-transforms, 26 transforms\n"), (status, out))
+        status, out, _ = self.run_command("check", "-f", "json")
+        self.assertEqual((0, {"pre_transforms": 17, "transforms": 26, "warnings": []}), (status, json.loads(out)))

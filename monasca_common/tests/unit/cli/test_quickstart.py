@@ -159,7 +159,7 @@ class FailureTest(QuickstartCase):
 
     def report(self):
         """The exit status, the object that is printed, and {stage: error} of those that failed."""
-        status = main(["quickstart", "--once", "--json"])
+        status = main(["quickstart", "--once", "-f", "json"])
         self.out.seek(0)
         [printed] = [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
         return status, printed, {each["name"]: each["error"] for each in printed["stages"] if each["error"]}

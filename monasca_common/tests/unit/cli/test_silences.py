@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``notification silence``: silences, as an operator makes them."""
 
+import datetime
 import json
 
 import fixtures
@@ -20,24 +21,27 @@ class SilenceCommandsTest(CommandCase):
         self.command = ("notification", "silence", word)
         return self.run_command("--tenant", tenant, *arguments)
 
+    def listed(self, **tenant):
+        return json.loads(self.silence("list", "-f", "json", **tenant)[1])
+
     def test_one_is_made_listed_and_removed_by_its_tenant(self):
         arguments = ("--dimension", "hostname=a=b", "--minutes", "90", "--author", "ann", "--comment", "new disks")
         status, out, err = self.silence("add", *arguments)
         self.assertEqual((0, ""), (status, err))
         made = out.strip()
 
-        status, out, _ = self.silence("list", "--lasting", "--json")
+        status, out, _ = self.silence("list", "--lasting", "-f", "json")
         [found] = json.loads(out)
         self.assertEqual((made, {"hostname": "a=b"}, "ann"), (found["id"], found["dimensions"], found["author"]))
-        self.assertEqual(90 * 60_000, found["until_ms"] - found["from_ms"])
-        self.assertIn(f"{made}  ", self.silence("list")[1])
-        self.assertIn("hostname=a=b  ann: new disks", self.silence("list")[1])
-        self.assertEqual("There are none.\n", self.silence("list", tenant="t2")[1])
+        begin, end = (datetime.datetime.fromisoformat(found[name]) for name in ("from", "until"))
+        self.assertEqual(90 * 60, (end - begin).total_seconds())
+        self.assertIn(" hostname=a=b | ann    | new disks ", self.silence("list")[1])
+        self.assertEqual([], self.listed(tenant="t2"))
         status, _, err = self.silence("remove", made, tenant="t2")
         self.assertEqual(1, status)
         self.assertIn("there is no silence with the id", err)
         self.assertEqual((0, "", ""), self.silence("remove", made))
-        self.assertEqual("There are none.\n", self.silence("list")[1])
+        self.assertEqual([], self.listed())
 
     def test_what_breaks_a_rule_is_told(self):
         for arguments, told in (

@@ -8,7 +8,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from monasca_common.alarms import outbox
-from monasca_common.cli.pipeline_status import status_lines
+from monasca_common.cli.pipeline_status import status_row
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 from monasca_common.pipeline.aggregate import periods
@@ -122,11 +122,16 @@ class EvaluationTest(JobStatusCase):
         _, status = job_statuses(self.configuration(), SetClock(self.now_ms))
         gauges = status.evaluation
         self.assertEqual(("evaluate", NOON_MS, 1), (status.job, gauges.evaluated_to_ms, status.due))
-        lines = list(status_lines(status, NOON_MS + 10_000))
-        self.assertIn("1 transitions to publish", lines[0])
-        self.assertIn("  alarms are evaluated up to 2026-01-01T12:00:00.000+00:00, 10 s ago", lines)
-        self.assertIn("  measurements are known up to 2026-01-01T12:00:08.000+00:00, 2 s ago, by partition 1", lines)
-        self.assertIn("  alarms: 0 OK, 0 UNDETERMINED, 0 ALARM", lines)
+        evaluation = status_row(status)[-2]
+        self.assertEqual(
+            [
+                "evaluated up to 2026-01-01T12:00:00.000+00:00",
+                "watermark 2026-01-01T12:00:08.000+00:00, of partition 1",
+                "0 OK, 0 UNDETERMINED, 0 ALARM",
+            ],
+            evaluation.human_readable().splitlines(),
+        )
+        self.assertEqual(NOON_MS, evaluation.machine_readable()["evaluated_to_ms"])
 
     def test_where_nobody_evaluates_nothing_is_said_of_it(self):
         self.assertEqual(["aggregate"], [each.job for each in job_statuses(self.configuration())])

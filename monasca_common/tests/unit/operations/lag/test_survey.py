@@ -336,7 +336,7 @@ class TestThreshold(base.BaseTestCase):
         text = f"[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = {least_headroom}\n{more}"
         (config,) = self.create_tempfiles([("lag", text)], ".conf")
         out, errors = io.StringIO(), io.StringIO()
-        shape = () if "--json" in command else ("-f", "json")
+        shape = () if "-f" in command else ("-f", "json")
         with mock.patch("sys.stdout", out), mock.patch("sys.stderr", errors):
             status = main.main([*command, "--config-file", config, *shape])
         self.errors = errors.getvalue()
@@ -357,7 +357,7 @@ class TestThreshold(base.BaseTestCase):
             offsets = tuple(StoredOffset(group, "metrics", 0, None, 7) for group in groups)
             status = StorageStatus("1", "2", offsets=offsets, usable=usable)
             storage = SimpleNamespace(capabilities=capabilities, status=lambda: status)
-            return mock.patch("monasca_common.cli.kept_offsets.load_storage", lambda _: storage)
+            return mock.patch("monasca_common.operations.kept_offsets.load_storage", lambda _: storage)
 
         database = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         said = "metrics/0: 7 in the database, 0 in Kafka"
@@ -370,7 +370,7 @@ class TestThreshold(base.BaseTestCase):
         )
         for patched, more, expected, told in cases:
             with patched:
-                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "--json")):
+                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "-f", "json")):
                     _, (row,) = self.run_command("lag", *command, least_headroom=0.9, more=more)
                     self.assertEqual(expected, (row["kept_in"], row["copy_differs"]))
                     self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
@@ -385,8 +385,8 @@ class TestThreshold(base.BaseTestCase):
         more = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         for section, kept_in in (("mirror_target", "kafka"), ("kafka_metrics", "database")):
             options = ("--section", section)
-            with mock.patch("monasca_common.cli.kept_offsets.load_storage", lambda _: storage):
-                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "--json")):
+            with mock.patch("monasca_common.operations.kept_offsets.load_storage", lambda _: storage):
+                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "-f", "json")):
                     _, (row,) = self.run_command("lag", *command, *options, least_headroom=0.9, more=more)
                     self.assertEqual((kept_in, kept_in == "database"), (row["kept_in"], row["copy_differs"]))
                 self.run_command("durability", "check", "--topic", "metrics", *options, least_headroom=0.9, more=more)

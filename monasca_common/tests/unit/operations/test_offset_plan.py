@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from oslotest import base
 
-from monasca_common.cli import offset_plan
-from monasca_common.cli.offset_plan import Kept, LogSpan, Move, Standing
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations import offset_plan
+from monasca_common.operations.offset_plan import Kept, LogSpan, Move, Standing
 
 _PARTITION = TopicPartition("metrics", 0)
 

@@ -6,11 +6,13 @@ Counts are differences of offsets. Control records and compaction leave gaps in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from monasca_common.kafka import Admin, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
+
+_ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,30 +114,65 @@ class Move:
         return 0 if self.target is None else self.standing.read_again(self.target)
 
 
-def describe(standing: Standing) -> dict[str, Any]:
-    """What is printed of one partition, by the names of columns."""
-    kept, log = standing.kept, standing.log
-    return {
-        "topic": standing.partition.topic,
-        "partition": standing.partition.partition,
-        "stored": None if kept is None else kept.next_offset,
-        "stored_topic_id": None if kept is None else kept.topic_id,
-        "topic_id": None if log is None else log.topic_id,
-        "first": None if log is None else log.first,
-        "end": None if log is None else log.end,
-        "left": standing.left,
-        "gone": standing.gone,
-        "problem": standing.problem,
-    }
+def read_standings(
+    admin: Admin, known: Mapping[TopicPartition, Kept], chosen: Mapping[str, Sequence[int]]
+) -> list[Standing]:
+    """Return one for each chosen partition; without numbers, for all of the topic's and those that only ``known`` has.
+
+    ``known``: all offsets of the group. ``chosen``: numbers of partitions by topic. Raises `ConfigurationError` for a
+    topic or partition that does not exist.
+    """
+    standings = []
+    for topic, numbers in chosen.items():
+        if topic not in admin.topic_ids([topic], timeout=_ANSWER_SECONDS):
+            raise ConfigurationError(f"there is no topic {topic!r} to read on in: correct its name, or create it first")
+        description = admin.describe_topic(topic)
+        missing = [number for number in numbers if number >= description.partitions]
+        if missing:
+            raise ConfigurationError(f"topic {topic!r} has {description.partitions} partitions, and no {missing[0]}")
+        wanted = [TopicPartition(topic, number) for number in numbers or range(description.partitions)]
+        firsts, ends = admin.first_offsets(wanted), admin.end_offsets(wanted)
+        beyond = [each for each in wanted if each in known and known[each].next_offset > ends[each]]
+        written = admin.end_offsets(beyond, open_transactions=True)
+        logs = {each: LogSpan(description.topic_id, firsts[each], ends[each], written.get(each)) for each in wanted}
+        standings += [Standing(each, known.get(each), logs[each]) for each in wanted]
+        if not numbers:
+            former = sorted(each for each in known if each.topic == topic and each not in firsts)
+            standings += [Standing(each, known[each], None) for each in former]
+    return standings
 
 
-def describe_move(move: Move) -> dict[str, Any]:
-    return {
-        **describe(move.standing),
-        "target": move.target,
-        "skipped": move.skipped,
-        "read_again": move.read_again,
-    }
+def targets_at_time(admin: Admin, logs: Mapping[TopicPartition, LogSpan], time_ms: int) -> dict[TopicPartition, int]:
+    """Return the first offset of this time or later; the end where there is none."""
+    found = admin.offsets_for_times(dict.fromkeys(logs, time_ms))
+    return {partition: log.end if (at := found[partition]) is None else at for partition, log in logs.items()}
+
+
+def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> dict[TopicPartition, int]:
+    """Raises `ConfigurationError` for an offset that a log does not have."""
+    for partition, log in logs.items():
+        if not log.first <= offset <= log.end:
+            place = f"{partition.topic}/{partition.partition}"
+            raise ConfigurationError(
+                f"{place} has offsets from {log.first} to {log.end}, and no {offset}: name one of them, for this "
+                f"partition alone (--topic {partition.topic}:{partition.partition})"
+            )
+    return dict.fromkeys(logs, offset)
+
+
+def shifted_targets(standings: Iterable[Standing], by: int) -> dict[TopicPartition, int]:
+    """Return offsets within the logs. Raises `ConfigurationError` for a partition without an offset."""
+    targets = {}
+    for each in standings:
+        if each.log is None:
+            continue
+        if each.kept is None or each.made_again:
+            raise ConfigurationError(
+                f"{each.partition.topic}/{each.partition.partition} has no offset of this topic to shift: say "
+                "--to-earliest, --to-latest, --to-datetime, --by-duration or --to-offset"
+            )
+        targets[each.partition] = min(max(each.kept.next_offset + by, each.log.first), each.log.end)
+    return targets
 
 
 def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from oslo_config import cfg
 
-from monasca_common.cli.offset_plan import Kept
 from monasca_common.kafka import Admin
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.lag.positions import DatabasePositions, ReadPositions, differing_copies, no_database
+from monasca_common.operations.offset_plan import Kept
 from monasca_common.storage import load_storage
 from monasca_common.storage.base import Capability, Storage, StorageStatus
 from monasca_common.storage.errors import SchemaMismatch, StorageError

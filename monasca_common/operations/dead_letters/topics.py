@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A topic of dead letters as an operator's consumer group reads it, sends letters back from it, and deletes them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from oslo_config import cfg
+
+from monasca_common.audit.reporter import audited_source
+from monasca_common.audit.settings import AuditSettings, audit_settings
+from monasca_common.kafka import (
+    Admin,
+    KafkaConsumer,
+    Message,
+    TopicPartition,
+    open_consumer,
+    open_producer,
+    plugins,
+)
+from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consumer_settings, producer_settings
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.operations.dead_letters.notes import Letter, SentMessages, is_note
+from monasca_common.operations.dead_letters.replay import DeadLetterReplay
+from monasca_common.operations.log_reading import LogReader
+
+_NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
+_WITH_TRANSACTIONS = "kafka"
+
+
+@dataclass(slots=True)
+class Deletable:
+    """The selected letters at the beginning of a partition: Kafka deletes nothing from its middle.
+
+    ``before``: the first offset that stays. ``behind``: how many selected letters stay after one that is not selected.
+    """
+
+    before: int
+    letters: int = 0
+    behind: int = 0
+    _ended: bool = False
+
+    def add(self, message: Message, *, is_letter: bool, is_selected: bool) -> None:
+        """Messages come in the order of their offsets."""
+        if not is_selected:
+            self._ended = True
+        elif not self._ended:
+            self.before = message.offset + 1
+            self.letters += is_letter
+        else:
+            self.behind += is_letter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeadLetterTopic:
+    """``consumer``, ``producer``: of the operator's group. ``sent``: what goes back once, shared by the topics of a
+    cluster."""
+
+    name: str
+    consumer: ConsumerSettings
+    producer: ProducerSettings
+    load_admin: Callable[[], Admin]
+    audit: AuditSettings
+    sent: SentMessages
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts, name: str, group: str, group_id: str, sent: Mapping[str, SentMessages]) -> Self:
+        """``group``: the option group whose servers have the topic. ``group_id``: the consumer group of the operator.
+        ``sent``: by servers. Raises `ConfigurationError`."""
+        if group == KAFKA_GROUP:
+            consumer = ConsumerSettings(connection_settings(conf), (name,), group_id)
+        else:
+            consumer = replace(
+                consumer_settings(conf, group),
+                topics=(name,),
+                group_id=group_id,
+                group_instance_id=None,
+                dead_letter_topic=None,
+                start="earliest",
+            )
+        # One id for each topic and group, so that a process that begins to send back fences those before it.
+        transactional_id = f"{group_id}/{name}" if consumer.connection.driver == _WITH_TRANSACTIONS else None
+        producer = replace(producer_settings(conf, group), transactional_id=transactional_id)
+        load_admin = functools.partial(plugins.load_admin, conf, group)
+        return cls(
+            name, consumer, producer, load_admin, audit_settings(conf), sent[consumer.connection.bootstrap_servers]
+        )
+
+    @property
+    def servers(self) -> str:
+        return self.consumer.connection.bootstrap_servers
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return none if there is no such topic. Raises `TransportError`."""
+        with open_consumer(self.consumer, partitions=[]) as consumer:
+            try:
+                count = consumer.partition_count(self.name)
+            except TransportError as error:
+                if error.name != _NO_SUCH_TOPIC:
+                    raise
+                count = 0
+        return [TopicPartition(self.name, number) for number in range(count)]
+
+    def reader(self, partitions: Sequence[TopicPartition]) -> KafkaConsumer:
+        """Return a consumer that has the group's offsets and is not a member: it does not wait for one that crashed."""
+        return open_consumer(self.consumer, partitions=partitions)
+
+    def letter(self, partition: TopicPartition, offset: int) -> Letter | None:
+        """Return the letter at this place, if there is one. Raises `TransportError`."""
+        if partition not in self.partitions():
+            return None
+        with self.reader([partition]) as consumer:
+            first, end = consumer.seek_to_beginning()[partition], consumer.seek_to_end()[partition]
+        if first <= offset < end:
+            for message in LogReader(self.consumer.connection).messages({partition: offset}, {partition: offset + 1}):
+                return Letter.of(message)
+        return None
+
+    @contextlib.contextmanager
+    def replay(
+        self, partitions: Sequence[TopicPartition], *, execute: bool, **arguments: Any
+    ) -> Iterator[tuple[DeadLetterReplay, Iterator[Letter]]]:
+        """``arguments``: of `DeadLetterReplay`."""
+        with contextlib.ExitStack() as stack:
+            audited = audited_source(self.producer, self.audit if execute else None, self.consumer.group_id)
+            producer = stack.enter_context(open_producer(stack.enter_context(audited))) if execute else None
+            replay = DeadLetterReplay(stack.enter_context(self.reader(partitions)), sent=self.sent, **arguments)
+            yield replay, replay.letters() if producer is None else replay.send(producer)
+
+    def deletable(
+        self,
+        partitions: Sequence[TopicPartition],
+        selects: Callable[[Letter], bool] | None,
+        *,
+        dealt_with: bool,
+        progress: Callable[[int, int], object],
+    ) -> dict[TopicPartition, Deletable]:
+        """Read the whole topic. ``selects``: letters to delete. ``dealt_with``: delete those that the group has dealt
+        with, too. ``progress``: gets the numbers of messages read and left."""
+        with self.reader(partitions) as consumer:
+            firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
+        found = {partition: Deletable(first) for partition, first in firsts.items()}
+        total, count = sum(ends[each] - firsts[each] for each in partitions), 0
+        with self.replay(partitions, execute=False) as (replay, _):
+            is_dealt_with = replay.dealt_with() if dealt_with else None
+            for message in LogReader(self.consumer.connection).messages(firsts, ends):
+                place = TopicPartition(message.topic, message.partition)
+                letter = None if is_note(message) else Letter.of(message)
+                is_selected = (
+                    letter is None
+                    or (selects is not None and selects(letter))
+                    or (is_dealt_with is not None and is_dealt_with(place, message.offset))
+                )
+                found[place].add(message, is_letter=letter is not None, is_selected=is_selected)
+                count += 1
+                progress(count, total - count)
+        return found
+
+    def delete(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete everything below these offsets."""
+        self.load_admin().delete_records(before)
+
+    def pass_deleted(self, before: Mapping[TopicPartition, int]) -> None:
+        """Move the group's offsets to these, where they are lower."""
+        with self.reader(list(before)) as consumer:
+            behind = {each: offset for each, offset in before.items() if (consumer.position(each) or 0) < offset}
+            consumer.commit(behind)
