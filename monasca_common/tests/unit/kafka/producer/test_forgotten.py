@@ -83,7 +83,10 @@ class ForgottenTest(base.BaseTestCase):
 
             forgotten.close()
             del forgotten
-            gc.collect()
+            deadline = time.monotonic() + 30
+            while module._open_producers and time.monotonic() < deadline:  # until its threads have ended
+                gc.collect()
+                time.sleep(0.01)
             print(len(module._open_producers))
             """
         )
