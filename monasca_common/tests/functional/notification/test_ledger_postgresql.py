@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retention of the ledger in a real PostgreSQL."""
+"""The ledger and scheduled retries in a real PostgreSQL."""
 
 import dataclasses
 import threading
 
 from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.notification.deferred import DeferredNotifications
 from monasca_common.notification.ledger import Ledger, NextStep
 from monasca_common.notification.notification import notification_of
+from monasca_common.notification.retries import Retry
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.notification.notification_case import NotificationCase
@@ -48,3 +50,18 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         pruning.join(PATIENCE_SECONDS)
         self.assertEqual([1], removed)
         self.assertEqual([("a0",), ("a2",)], self.ledger("alarm_id"))
+
+    def test_a_retry_that_another_process_is_claiming_is_left_to_it(self):
+        deferred, claiming = DeferredNotifications(self.alarms_database), self.session()
+        for number in range(2):
+            retry = Retry(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", 2, 5, "answered 500")
+            deferred.schedule(retry, retry.record().value, 0)
+        with claiming.transaction():
+            statement = "SELECT id FROM notification_deferred ORDER BY id LIMIT 1 FOR UPDATE"
+            (claimed,) = claiming.execute(statement).fetchone()
+            left = deferred.claim_scheduled(5, 99)
+        self.assertNotIn(claimed, [retry.id for retry in left])
+        self.assertEqual((1, [claimed]), (len(left), [retry.id for retry in deferred.claim_scheduled(5, 99)]))
+        self.assertEqual([], deferred.claim_scheduled(5, 99))
+        deferred.remove_scheduled(left)
+        self.assertEqual([claimed], [retry.id for retry in deferred.claim_scheduled(99, 200)])
