@@ -28,8 +28,8 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.message import Message
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime import joined, started, stopped
-from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.member import Member
+from monasca_common.runtime.member_health import members_health
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.runtime.status_server import status_served
@@ -83,11 +83,9 @@ class TallyMember(Member):
         super().__init__("readings", settings.consumer, settings.producer, tap=tap)
         self._highest = settings.highest
         self._readings = metrics.readings
-        self.health = LoopHealth("tally", self.clock, turn_seconds=lambda: self.turn_seconds)
 
     def open(self, stack: ExitStack) -> Processor:
         consumer, producer, hooks = self.open_clients(stack)
-        self.health.works()
         return Processor(
             consumer, self.handle, per_message=True, producer=producer, dead_letters=DeadLetters(), hooks=hooks
         )
@@ -106,15 +104,13 @@ class TallyMember(Member):
         self._readings.labels("refused").inc()
         return Poison(reason)
 
-    def failed(self, error: Exception) -> None:
-        self.health.failed(error)
-
 
 def run(conf: cfg.ConfigOpts, until: Callable[[TallyMember], object]) -> None:
     """``until``: is given the member before it begins, to stop it when it is time. Raises `ConfigurationError`."""
     settings, metrics = tally_settings(conf), TallyMetrics()
     member = TallyMember(settings, metrics)
-    with status_served("tally", settings.status, member.health.probes, metrics.registry):
+    health = members_health("tally", lambda: [member.status()])
+    with status_served("tally", settings.status, health, metrics.registry):
         until(member)
         LOG.info("%s", started("tally", reads=joined(settings.consumer.topics), status_at=settings.status.address))
         member.run()

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from monasca_common.audit import reports
-from monasca_common.audit.counter_status import CounterStatus
 from monasca_common.audit.reports import AHEAD_MS, AuditCount, AuditReport, bucket_of
 from monasca_common.audit.runs import Runs, runs_of
 from monasca_common.audit.settings import AuditSettings
@@ -116,7 +115,8 @@ class LogCounts:
 class LogCounter:
     """``tier``: ``broker``, or ``mirror`` where it counts a copy in another cluster; the application is its group.
     ``since_ms``: it has nothing from before; ``None``: another one counted up to where it goes on. ``counted``: up to
-    where others of its group counted, kept up to date by its owner. ``status``: of the service, which outlives it."""
+    where others of its group counted, kept up to date by its owner. ``turned``: gets the
+    number of messages of each poll; ``reported``: is called after each report."""
 
     def __init__(
         self,
@@ -127,7 +127,8 @@ class LogCounter:
         *,
         since_ms: int | None = None,
         counted: Mapping[TopicPartition, int] | None = None,
-        status: CounterStatus | None = None,
+        turned: Callable[[int], None] = lambda _: None,
+        reported: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
@@ -137,7 +138,8 @@ class LogCounter:
         self._tier = tier
         self._since_ms = since_ms
         self._clock = clock or SystemClock()
-        self._status = status or CounterStatus(self._clock)
+        self._turned = turned
+        self._reported = reported
         self._counts = LogCounts(settings)
         self._positions: dict[TopicPartition, int] = {}
         self._logs: dict[str, str] | None = None
@@ -164,7 +166,7 @@ class LogCounter:
                 self._starts.setdefault(part.topic_partition, part.start_offset)
             self._counts.add(part, now_ms, self._counted.get(part.topic_partition, 0))
             self._positions[part.topic_partition] = part.next_offset
-        self._status.turned(len(batch))
+        self._turned(len(batch))
 
     def report(self) -> None:
         """Report what was counted since the last time, and commit. Raises `MessagingError`."""
@@ -182,7 +184,7 @@ class LogCounter:
             self._consumer.commit(positions)
             fail_point("audit.after_count_commit")
         self._positions.clear()
-        self._status.reported()
+        self._reported()
 
     def _begin(self) -> None:
         """Before the first report of the first one: report for all topics when it began, those included that are idle

@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import Metric
-
-from monasca_common.audit.counter_status import CounterStatus
 from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
 from monasca_common.models import json_text
 from monasca_common.models.metric import envelope
-from monasca_common.runtime.metrics import ServiceMetrics, counter_family
+from monasca_common.runtime.metrics import ServiceMetrics
 
 #: The metric of Monasca: how many messages are missing in spans that should be complete; 0 where all is well.
 MISSING_METRIC = "monasca.audit.missing_messages"
 
-_PREFIX = "monasca_audit"
+PREFIX = "monasca_audit"
 _LABELS = ("topic", "tier", "application")
 
 
@@ -68,7 +65,7 @@ class AuditMetrics(ServiceMetrics):
     """For Prometheus."""
 
     def __init__(self) -> None:
-        super().__init__(_PREFIX)
+        super().__init__(PREFIX)
         self._missing = self.gauge("missing_messages", "Messages missing after the grace period", *_LABELS)
         self._completeness = self.gauge("completeness", "What arrived, 0 to 1", *_LABELS)
         self._duplicates = self.gauge("duplicate_messages", "Records with a message id of another record", *_LABELS)
@@ -88,18 +85,3 @@ class AuditMetrics(ServiceMetrics):
 
     def failed(self) -> None:
         self._balances.labels("failed").inc()
-
-
-class CounterMetrics(ServiceMetrics):
-    """What a counter of a log has done, for Prometheus."""
-
-    def __init__(self, status: CounterStatus) -> None:
-        super().__init__(_PREFIX)
-        self._status = status
-        self.computed(self._families)
-
-    def _families(self) -> Iterator[Metric]:
-        text = "Messages that the counter of the log has read"
-        yield counter_family(f"{_PREFIX}_counted_messages", text, (), [((), self._status.messages)])
-        text = "Failures after which the counter began again"
-        yield counter_family(f"{_PREFIX}_count_failures", text, (), [((), self._status.failures)])

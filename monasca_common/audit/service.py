@@ -75,7 +75,6 @@ class AuditService(Loop):
             fail_point("audit.after_read")
             while not (self.stopping.is_set() or totals.outdated):
                 self.reconcile(totals, producer)
-                self._state.turned()
                 due = self.clock.monotonic() + _BALANCE_SECONDS
                 while self.clock.monotonic() < due and not self.stopping.is_set():
                     for report in log.poll():
@@ -101,7 +100,7 @@ class AuditService(Loop):
             messages = list(envelopes(tiers, self._settings.tenant or "", self._settings.region, now_ms))
             producer.publish(self._settings.metrics_topic, messages).raise_for_undelivered()
             fail_point("audit.after_metrics")
-        self._state.works()
+        self._state.turned("")
         self.reconciliations += 1
 
     def _report(self, found: Sequence[Reconciliation]) -> None:

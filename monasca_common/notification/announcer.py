@@ -74,7 +74,7 @@ class NotificationAnnouncer(PublishingLoop):
                     return 0.0
         if self._due:
             self._wake.set()
-        self.health.works()
+        self.health.turned("")
         return 0.0
 
     def _publish(self, producer: KafkaProducer, rows: Sequence[Unpublished]) -> bool:

@@ -68,7 +68,7 @@ class DeferredSender(PublishingLoop):
     def publish_due(self, producer: KafkaProducer) -> float:
         self.health.turned()
         retries, rows = self.publish_retries(producer), self.release_due(producer)
-        self.health.works()
+        self.health.turned("")
         return 0.0 if retries == MOST_SCHEDULED or rows == _ROWS_A_PASS else _REST_SECONDS
 
     def publish_retries(self, producer: KafkaProducer) -> int:

@@ -6,16 +6,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import sqlalchemy as sa
-from prometheus_client.core import Metric
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.deferred import SCHEDULED
 from monasca_common.notification.ledger import NOTIFICATION
-from monasca_common.runtime.metrics import ServiceMetrics, gauge_family
+from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
 
@@ -76,8 +75,10 @@ class WaitingNotifications:
         self._counted: dict[str, int] = {}
         self._next = 0.0
 
-    def families(self) -> Iterator[Metric]:
-        """For `ServiceMetrics.computed`."""
+    def declare(self, metrics: ServiceMetrics) -> None:
+        metrics.computed_gauge("waiting", "What waits in the database", "where", samples=self._samples)
+
+    def _samples(self) -> list[Sample]:
         if self._clock.monotonic() >= self._next:
             try:
                 self._counted = self._count()
@@ -85,8 +86,7 @@ class WaitingNotifications:
                 LOG.warning("the notifications that wait are not counted: %s", error)
                 self._counted = {}
             self._next = self._clock.monotonic() + _COUNT_SECONDS
-        samples = (((where,), number) for where, number in self._counted.items())
-        yield gauge_family(f"{_PREFIX}_waiting", "What waits in the database", ("where",), samples)
+        return [((where,), number) for where, number in self._counted.items()]
 
     def _count(self) -> dict[str, int]:
         deferred, outbox = tables.notification_deferred, tables.alarm_outbox

@@ -43,7 +43,7 @@ class LedgerRetention(Loop):
             self.health.turned()
             if self.clock.monotonic() >= due:
                 self._apply()
-                self.health.works()
+                self.health.turned("")
                 due = self.clock.monotonic() + _EVERY_SECONDS
             self.stopping.wait(_TURN_SECONDS)
 

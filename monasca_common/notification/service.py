@@ -69,7 +69,7 @@ class NotificationWork:
         )
         (retry_topic,) = settings.retries.consumer.topics
         self.metrics = NotificationMetrics(notifiers)
-        self.metrics.computed(WaitingNotifications(self._database, clock).families)
+        WaitingNotifications(self._database, clock).declare(self.metrics)
 
         methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
         pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)
@@ -99,14 +99,16 @@ class NotificationWork:
             threads=_RETRY_THREADS,
             keeps_superseded=settings.retry.keep_superseded,
         )
-        loops = (
+        members = (
             NotificationMember(settings.changes, changes, processing.number, clock),
             NotificationMember(settings.retries, retries, _RETRY_THREADS, clock),
+        )
+        loops = (
             DeferredSender(pipeline, methods, retries_producer, clock, retry_topic),
             LedgerRetention(ledger, Silences(self._database), clock, processing.kept_ms),
         )
-        self.health = service_health([loop.health for loop in (*loops, self._announcer)])
-        self._threads = ServiceThreads(loops)
+        self.health = service_health(members, [loop.health for loop in (*loops, self._announcer)])
+        self._threads = ServiceThreads((*members, *loops))
         self._announcing = ServiceThreads([self._announcer])
 
     def start(self) -> None:

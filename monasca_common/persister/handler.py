@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
-from monasca_common.models.rows import Decoded
+from monasca_common.models import alarm, event, log
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.rows import Decoded, Measurement
+from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.persister.status import MemberStatus
 from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.runtime.member_health import MemberHealth, MemberState
 from monasca_common.storage import parts, row_keys
-from monasca_common.storage.base import Claim, Kind, Rows
+from monasca_common.storage.base import Claim, Kind, Rows, Written
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageError, StorageUnavailable
 from monasca_common.storage.parts import PartSize
 
@@ -29,7 +34,8 @@ class RowsHandler:
     It raises `Poison` for each message that is not a row or can never be stored: these become dead letters, and the
     others come again without them. It raises `RetryLater` if the database is unavailable, or if a batch is too large
     for it; then the next attempt stores it in smaller parts. The stored offset decides about the range: what is below
-    it is skipped, and a range that begins beyond it is read again from there (`ReadFrom`). ``fail`` ends the member.
+    it is skipped, and a range that begins beyond it is read again from there (`ReadFrom`). ``wrote``: gets the result
+    and the seconds of each transaction. ``fail`` ends the member.
     """
 
     def __init__(
@@ -39,7 +45,8 @@ class RowsHandler:
         decode: Decoder,
         writers: WriterPool,
         starts: StartOffsets,
-        status: MemberStatus,
+        health: MemberHealth,
+        wrote: Callable[[Written, float], None],
         fail: Callable[[Exception], None],
     ) -> None:
         self._kind = kind
@@ -47,7 +54,8 @@ class RowsHandler:
         self._decode = decode
         self._writers = writers
         self._starts = starts
-        self._status = status
+        self._health = health
+        self._wrote = wrote
         self._fail = fail
         self._size = PartSize()
 
@@ -68,7 +76,7 @@ class RowsHandler:
         calls it before it commits to Kafka. Raises `RetryLater` and `ReadFrom` as the handler does."""
         with self._translated(), self._writers.writer() as writer:
             writer.accounted(self._claim(partition, start, end))
-        self._status.available()
+            self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
 
     def _write(self, part: PartitionBatch, rows: Rows) -> None:
         claim = self._claim(part.topic_partition, part.start_offset, part.next_offset)
@@ -76,7 +84,8 @@ class RowsHandler:
         began = time.monotonic()
         with self._translated(), self._writers.writer() as writer:
             for stored in parts.write(writer, claim, rows, self._size):
-                self._status.wrote(stored.written, time.monotonic() - began)
+                self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
+                self._wrote(stored.written, time.monotonic() - began)
                 began = time.monotonic()
 
     def _claim(self, partition: TopicPartition, start: int, end: int) -> Claim:
@@ -85,11 +94,11 @@ class RowsHandler:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate errors of storage to those that a processor handles, and record them in the status."""
+        """Translate errors of storage to those that a processor handles, and note that the database is unavailable."""
         try:
             yield
         except StorageUnavailable as error:
-            self._status.unavailable(error)
+            self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error))
             raise RetryLater from error
         except RowsRefused as error:
             raise Poison(str(error), reasons=error.reasons) from error
@@ -108,3 +117,22 @@ def message_ids(part: PartitionBatch) -> list[bytes]:
         row_keys.message_key(headers, topic, partition, offset)
         for headers, offset in zip(part.headers, part.offsets, strict=True)
     ]
+
+
+def decoder(group: GroupSettings) -> Decoder:
+    """A function that decodes values of the group's topic to rows; several threads may call it at once."""
+    if group.kind is Kind.METRICS:
+        return _MetricDecoders(group.max_cached_series, group.max_dimensions)
+    if group.kind is Kind.ALARM_HISTORY:
+        return alarm.decode_all
+    return partial(log.decode_all if group.kind is Kind.LOGS else event.decode_all, max_dimensions=group.max_dimensions)
+
+
+class _MetricDecoders(threading.local):
+    """One for each thread, because they cannot be shared; so one may have to compute what another has cached."""
+
+    def __init__(self, max_series: int, max_dimensions: int) -> None:
+        self._decoder = MetricDecoder(max_series, max_dimensions=max_dimensions)
+
+    def __call__(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
+        return self._decoder.decode_all(values)

@@ -8,33 +8,38 @@ nothing is lost or stored twice, but the group waits for the session to expire.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import cotyledon
 from cotyledon.types import WorkerId
-from msgspec import structs
 from oslo_config import cfg
 
-from monasca_common.kafka import DeadLetters
+from monasca_common.audit.reader_audit import audit_tap
+from monasca_common.kafka import DeadLetters, MessagingError, Processor
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.persister.member import PersisterMember
+from monasca_common.persister.handler import RowsHandler, decoder
+from monasca_common.persister.metrics import PersisterMetrics, WorkerMetrics, rows_stored
 from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings
-from monasca_common.persister.status import MemberState, Status
-from monasca_common.persister.status_board import StatusBoard
-from monasca_common.persister.status_server import status_server
+from monasca_common.persister.start_offsets import StartOffsets
+from monasca_common.persister.writer_pool import WriterPool
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.member import DATABASE_RETRY, Member
+from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
 from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
 from monasca_common.runtime.shutdown import grace_seconds
-from monasca_common.runtime.status_server import listen_for_status
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
+from monasca_common.runtime.status_server import StatusServer, listen_for_status
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.plugins import open_storage
 
 LOG = logging.getLogger(__name__)
@@ -101,6 +106,66 @@ def check_storage(storage: Storage) -> None:
         LOG.warning("the database is unavailable; it is waited for: %s", error)
 
 
+class PersisterMember(Member):
+    """Stores what one consumer of ``group`` reads."""
+
+    expected = (MessagingError, StorageError)
+
+    def __init__(
+        self,
+        group: GroupSettings,
+        storage: Storage,
+        dead_letters: DeadLetters,
+        metrics: WorkerMetrics,
+        status: MemberStatus,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            status.name,
+            group.consumer,
+            group.producer,
+            tap=audit_tap(group.audit, "database", group.consumer.group_id),
+            clock=clock,
+            status=status,
+        )
+        self._group = group
+        self._storage = storage
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+
+    def open(self, stack: contextlib.ExitStack) -> Processor:
+        writers = WriterPool(self._storage)
+        stack.callback(writers.close)
+        fail = partial(self.fail, stack)
+        starts = StartOffsets(writers, self.health, fail)
+        consumer, producer, hooks = self.open_clients(stack, starts.positions)
+        # Without offsets in the database, Kafka's count: rows are stored at least once, and overwrite by key.
+        if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
+            starts.attach(consumer)
+        handler = RowsHandler(
+            self._group.kind,
+            consumer.settings.group_id,
+            decoder(self._group),
+            writers,
+            starts,
+            self.health,
+            partial(self._metrics.wrote, self.name),
+            fail,
+        )
+        return Processor(
+            consumer,
+            handler,
+            producer=producer,
+            retry=DATABASE_RETRY,
+            dead_letters=self._dead_letters,
+            threads=self._group.threads,
+            max_wait_seconds=consumer.settings.max_wait_time_seconds,
+            accounted=handler.accounted,
+            hooks=hooks,
+        )
+
+
 class PersisterPlan(Plan):
     """The storage, and the worker processes over it."""
 
@@ -109,13 +174,9 @@ class PersisterPlan(Plan):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         check_storage(self.storage)
-        statuses = [
-            Status(name, group.kind)
-            for alike in self.workers
-            for spec in alike
-            for name, group in zip(spec.names, spec.groups, strict=True)
-        ]
-        self.board = StatusBoard(statuses)
+        self.board = StatusBoard(
+            [ProcessStatus([MemberStatus(name) for name in spec.names]) for alike in self.workers for spec in alike]
+        )
         self.listener = listen_for_status(PERSISTER_GROUP, self.settings.status)
 
     def read(self, conf: cfg.ConfigOpts) -> None:
@@ -137,39 +198,46 @@ class Respawns:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._deaths: dict[str, int] = {}
-        self._started: dict[str, float] = {}
+        self._deaths: dict[int, int] = {}
+        self._started: dict[int, float] = {}
 
-    def died(self, name: str, exit_code: int) -> None:
-        """Status 0 is not a death: it was asked to end, by a reload."""
+    def died(self, slot: int) -> None:
         now = self._clock.monotonic()
-        lived = now - self._started.get(name, now)
-        self._deaths[name] = 0 if exit_code == 0 else failures_in_a_row(self._deaths.get(name, 0), lived)
-        self._started[name] = now + self.rest_seconds(name)
+        lived = now - self._started.get(slot, now)
+        self._deaths[slot] = failures_in_a_row(self._deaths.get(slot, 0), lived)
+        self._started[slot] = now + self.rest_seconds(slot)
 
-    def rest_seconds(self, name: str) -> float:
+    def ended(self, slot: int) -> None:
+        """Note that it ended because it was asked to."""
+        self._deaths[slot] = 0
+        self._started[slot] = self._clock.monotonic()
+
+    def rest_seconds(self, slot: int) -> float:
         """The wait before the next start; 0 after the first death, because its cause may be gone."""
-        deaths = self._deaths.get(name, 0)
+        deaths = self._deaths.get(slot, 0)
         return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
 
 
 class PersisterWorker(cotyledon.Service):
-    """One process of members, each in a thread of its own."""
+    """One process of members, each in a thread of its own. ``first``: the slot of the first worker of its kind."""
 
     name = "persister"
 
-    def __init__(self, worker_id: WorkerId, plan: PersisterPlan, index: int, respawns: Respawns) -> None:
+    def __init__(self, worker_id: WorkerId, plan: PersisterPlan, index: int, first: int, respawns: Respawns) -> None:
         super().__init__(worker_id)
-        spec = plan.workers[index][worker_id]
+        slot = first + worker_id
         limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
-        self._rest_seconds = respawns.rest_seconds(spec.names[0])
+        self._rest_seconds = respawns.rest_seconds(slot)
         self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
         self._stopping = threading.Event()
+        former = plan.board.read(slot)
+        metrics = WorkerMetrics(former)
         members = []
-        for name, group in zip(spec.names, spec.groups, strict=True):
-            status = structs.replace(plan.board.read(name), pid=os.getpid(), state=MemberState.STARTING, reason="")
-            members.append(PersisterMember(group, plan.storage, limits, plan.board, status))
+        for group, status in zip(plan.workers[index][worker_id].groups, former.members, strict=True):
+            status.pid, status.state, status.reason = os.getpid(), MemberState.STARTING, ""
+            members.append(PersisterMember(group, plan.storage, limits, metrics, status))
         self._threads = ServiceThreads(members)
+        self._reporter = StatusReporter(plan.board, slot, members, metrics.registry)
 
     def run(self) -> None:
         if self._stopping.wait(self._rest_seconds):
@@ -177,12 +245,14 @@ class PersisterWorker(cotyledon.Service):
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         self._threads.start()
+        self._reporter.start()
 
     def terminate(self) -> None:
         """Return before the time to stop is over, after which cotyledon kills the process: a member that still waits,
         for example for a database, has nothing to lose."""
         self._stopping.set()
         self._threads.stop(self._stop_seconds)
+        self._reporter.stop()
 
 
 class StatusWorker(cotyledon.Service):
@@ -193,7 +263,8 @@ class StatusWorker(cotyledon.Service):
     def __init__(self, worker_id: WorkerId, plan: PersisterPlan) -> None:
         super().__init__(worker_id)
         assert plan.listener is not None
-        self._server = status_server(plan.listener, plan.board)
+        health = members_health("persister", plan.board.members, noun="workers")
+        self._server = StatusServer(plan.listener, health, PersisterMetrics(plan.board).registry)
 
     def run(self) -> None:
         self._server.serve_forever()
@@ -211,35 +282,36 @@ def run(conf: cfg.ConfigOpts) -> None:
     respawns = Respawns(SystemClock())
     # The children inherit the board and the listening socket. Before the fork nothing connects and no thread runs.
     manager = service_manager(plan, plan.settings.consumers)
-    names: dict[tuple[object, int], tuple[str, ...]] = {}
+    slots: dict[tuple[object, int], int] = {}
     if plan.listener is not None:
         manager.add(StatusWorker, args=(plan,))
     for index, alike in enumerate(plan.workers):
-        service = manager.add(PersisterWorker, len(alike), args=(plan, index, respawns))
-        names |= {(service, number): spec.names for number, spec in enumerate(alike)}
+        first = len(slots)
+        service = manager.add(PersisterWorker, len(alike), args=(plan, index, first, respawns))
+        slots |= {(service, number): first + number for number in range(len(alike))}
 
     def on_dead_worker(service: object, number: int, exit_code: int) -> None:
-        died = names.get((service, number), ())
-        for name in died:
-            respawns.died(name, exit_code)
-            status = plan.board.read(name)
-            status.pid, status.state, status.reason = (
-                0,
-                MemberState.FAILED,
-                f"its process ended with status {exit_code}",
-            )
-            status.lag, status.restarts = {}, status.restarts + 1
-            plan.board.write(status)
-        if exit_code and died:
-            rest = respawns.rest_seconds(died[0])
-            LOG.error("worker %s ended with status %d and is replaced in %.1f s", ", ".join(died), exit_code, rest)
+        slot = slots.get((service, number))
+        if slot is None:
+            return
+        status = plan.board.read(slot)
+        for member in status.members:
+            member.pid, member.state, member.lag = 0, MemberState.FAILED, {}
+            member.reason, member.restarts = f"its process ended with status {exit_code}", member.restarts + 1
+        plan.board.write(slot, status)
+        if not exit_code:
+            respawns.ended(slot)
+            return
+        respawns.died(slot)
+        names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
+        LOG.error("worker %s ended with status %d and is replaced in %.1f s", names, exit_code, rest)
 
     manager.register_hooks(on_dead_worker=on_dead_worker)
     LOG.info("%s", start_line(plan.settings))
     try:
         manager.run()
     finally:
-        LOG.info("%s", stop_line(plan.board.statuses()))
+        LOG.info("%s", stop_line(plan.board))
 
 
 def start_line(settings: PersisterSettings) -> str:
@@ -253,10 +325,10 @@ def start_line(settings: PersisterSettings) -> str:
     )
 
 
-def stop_line(statuses: Sequence[Status]) -> str:
+def stop_line(board: StatusBoard) -> str:
     return stopped(
         "persister",
-        rows_stored=sum(each.stored for each in statuses),
-        dead_letters=sum(each.dead_letters for each in statuses),
-        restarts=sum(each.restarts for each in statuses),
+        rows_stored=rows_stored(board),
+        dead_letters=sum(member.dead_letters for member in board.members()),
+        restarts=sum(member.restarts for member in board.members()),
     )

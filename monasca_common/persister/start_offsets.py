@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from monasca_common.kafka import KafkaConsumer, RebalanceListener
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.persister.status import MemberStatus
 from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.runtime.member_health import MemberHealth, MemberState
 from monasca_common.storage.base import Writer
 from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.positions import first_reads
@@ -26,9 +26,9 @@ class StartOffsets(RebalanceListener):
     member.
     """
 
-    def __init__(self, writers: WriterPool, status: MemberStatus, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, writers: WriterPool, health: MemberHealth, fail: Callable[[Exception], None]) -> None:
         self._writers = writers
-        self._status = status
+        self._health = health
         self._fail = fail
         self._consumer: KafkaConsumer | None = None
         self.topic_ids: Mapping[str, str] = {}
@@ -46,15 +46,15 @@ class StartOffsets(RebalanceListener):
             with self._writers.writer() as writer:
                 starts = self._starts(self._consumer, writer, partitions)
         except StorageUnavailable as error:
-            self._status.unavailable(error)
+            self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error))
             raise MessagingError(
                 f"the database cannot return the starts of {len(partitions)} partitions: {error}"
             ) from error
         except StorageError as error:
             self._fail(error)
             raise MessagingError(str(error)) from error
-        self._status.available()
-        self._status.done(starts)
+        self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
+        self._health.starts_at(starts)
         return starts
 
     def _starts(

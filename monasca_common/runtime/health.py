@@ -8,7 +8,7 @@ ready may wait for a database, which no restart brings back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from monasca_common.kafka.clock import Clock
@@ -19,6 +19,8 @@ HealthLook = Callable[[], tuple[bool, dict[str, Any]]]
 
 #: How long a loop of a service may take for a turn before the service does not live.
 LIVE_SECONDS = 600.0
+#: Messages that wait for this time, while none is done, are a stall.
+STALL_SECONDS = 60.0
 #: How long a worker of gunicorn may be silent before it is replaced.
 WORKER_SILENT_SECONDS = 60
 
@@ -55,29 +57,11 @@ def readiness(reasons: Callable[[], Iterable[str]]) -> HealthLook:
     return look
 
 
-@dataclass(slots=True)
-class LoopTurn:
-    """When a loop last turned. The thread of the loop calls `turned`, any other asks."""
-
-    clock: Clock
-    _at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.turned()
-
-    def turned(self) -> None:
-        self._at = self.clock.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return self.clock.monotonic() - self._at
-
-
 class LoopHealth:
-    """The health of a service with one loop. Its thread calls `turned`, `works` and `failed`; any other asks.
+    """The health of a service with one loop. Its thread calls `turned` and `failed`; any other asks.
 
-    ``turn_seconds``: how long ago the loop has turned; by default, since `turned`. ``more``: what else keeps it from
-    being ready. ``facts``: further parts of the body of ``/healthcheck``.
+    ``more``: what else keeps it from being ready. ``facts``: further parts of the body of ``/healthcheck``.
+    ``live_seconds``: how long a turn may take.
     """
 
     def __init__(
@@ -86,26 +70,33 @@ class LoopHealth:
         clock: Clock,
         *,
         trouble: str = "it has not begun",
-        turn_seconds: Callable[[], float | None] | None = None,
         more: Callable[[], Iterable[str]] = tuple,
         facts: Callable[[], Mapping[str, Any]] = dict,
+        live_seconds: float = LIVE_SECONDS,
     ) -> None:
-        turn = LoopTurn(clock)
-        self.turned = turn.turned
         self.trouble = trouble
+        self._clock = clock
+        self._turned_at = clock.monotonic()
         self._more = more
         self._facts = facts
-        age = turn_seconds or (lambda: turn.seconds)
-        self.probes = ServiceHealth(service, self._look, liveness(lambda: {service: age()}), readiness(self._reasons))
+        live = liveness(lambda: {service: self.turn_seconds}, live_seconds)
+        self.probes = ServiceHealth(service, self._look, live, readiness(self._reasons))
 
-    def works(self) -> None:
-        """Note that it has done its work."""
-        self.trouble = ""
+    @property
+    def turn_seconds(self) -> float:
+        """How long ago the loop has turned."""
+        return self._clock.monotonic() - self._turned_at
+
+    def turned(self, trouble: str | None = None) -> None:
+        """Note that the loop has turned. ``trouble``: why it does not do its work; empty: it does; ``None``: as
+        before."""
+        self._turned_at = self._clock.monotonic()
+        if trouble is not None:
+            self.trouble = trouble
 
     def failed(self, error: Exception) -> None:
         """Note that the loop restarts after a back-off."""
-        self.turned()
-        self.trouble = str(error) or type(error).__name__
+        self.turned(str(error) or type(error).__name__)
 
     def _reasons(self) -> list[str]:
         return [*([self.trouble] if self.trouble else ()), *self._more()]

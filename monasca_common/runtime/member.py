@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from monasca_common.kafka import (
     Hook,
     KafkaConsumer,
     KafkaProducer,
+    MessagingError,
     Processor,
     RetryPolicy,
     open_consumer,
@@ -21,12 +23,16 @@ from monasca_common.kafka import (
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 # Back-off of a handler for an unavailable database: rare enough not to be a load, frequent enough to resume within
 # seconds.
 DATABASE_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
+
+_PROBE_SECONDS = 5.0
+_PROBE_PATIENCE_SECONDS = 2.0
 
 
 class Tapped(NamedTuple):
@@ -52,7 +58,7 @@ class Clients(NamedTuple):
 class Member(Loop):
     """Reads topics as a member of a consumer group. Create it in the process that runs it, after the fork.
 
-    ``tap``: ``None``: nothing watches it.
+    ``tap``: ``None``: nothing watches it. ``status``: that of a member whose place it takes, whose counts continue.
     """
 
     def __init__(
@@ -63,9 +69,12 @@ class Member(Loop):
         *,
         tap: Tap | None = None,
         clock: Clock | None = None,
+        status: MemberStatus | None = None,
     ) -> None:
         super().__init__(f"the consumer of {name}", clock)
         self.name = name
+        self.health = MemberHealth(status or MemberStatus(name, pid=os.getpid()), self.clock)
+        self._probe_at = 0.0
         self.consumer: KafkaConsumer | None = None  # while an attempt lasts
         self._processor: Processor | None = None
         self._settings = consumer, producer
@@ -88,7 +97,17 @@ class Member(Loop):
         stack.callback(opened_producer.close, CLOSE_SECONDS)
         opened_consumer = open_consumer(consumer)
         stack.callback(opened_consumer.close, CLOSE_SECONDS)
-        return Clients(opened_consumer, opened_producer, tapped.hooks)
+        return Clients(opened_consumer, opened_producer, (self.health, *tapped.hooks))
+
+    def run(self) -> None:
+        super().run()
+        self.health.enter(MemberState.STOPPED)
+
+    def failed(self, error: Exception) -> None:
+        self.health.enter(MemberState.FAILED, str(error) or type(error).__name__)
+
+    def restarted(self) -> None:
+        self.health.restarted()
 
     def stop(self) -> None:
         """Finish what is being handled, commit, and leave the group; returns when that is done, in bounded time."""
@@ -109,11 +128,22 @@ class Member(Loop):
         if processor is not None:
             processor.stop()
 
-    @property
-    def turn_seconds(self) -> float | None:
-        """How long ago its loop has turned; ``None``: it has none, and waits for its next start."""
+    def status(self) -> MemberStatus:
+        """What it does now. Any thread may ask."""
         consumer = self.consumer
-        return None if consumer is None else consumer.health().seconds_since_poll
+        if consumer is not None and self.clock.monotonic() >= self._probe_at:
+            self._probe(consumer)
+            self._probe_at = self.clock.monotonic() + _PROBE_SECONDS
+        return self.health.report(consumer)
+
+    def _probe(self, consumer: KafkaConsumer) -> None:
+        """Send a request to the brokers, because a silent consumer may have nothing to read, or no broker."""
+        try:
+            consumer.partition_count(consumer.settings.topics[0], _PROBE_PATIENCE_SECONDS)
+        except MessagingError as error:
+            self.health.waits(MemberState.WAITING_FOR_KAFKA, str(error))
+        else:
+            self.health.waits(MemberState.WAITING_FOR_KAFKA, "")
 
     def serve(self) -> None:
         """One attempt, from the opening of its clients to their close."""
@@ -123,6 +153,7 @@ class Member(Loop):
             processor = self.open(stack)
             self._processor, self.consumer = processor, processor.consumer
             stack.callback(self._forget)
+            self.health.begin()
             if not self.stopping.is_set():
                 processor.run()
         if self._failure is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -23,19 +24,37 @@ class ComputedMetrics(Collector):
         yield from self._families()
 
 
-class ServiceMetrics:
-    """``prefix``: of every name. ``registry``: what ``/metrics`` serves."""
+class MetricFamily(msgspec.Struct, array_like=True, frozen=True):
+    """``samples``: the name, labels and value of each."""
 
-    def __init__(self, prefix: str) -> None:
-        self.registry = CollectorRegistry()
+    name: str
+    text: str
+    kind: str
+    samples: list[tuple[str, dict[str, str], float]]
+
+
+class ServiceMetrics:
+    """Declares the metrics of a service. ``prefix``: of every name. ``registry``: what ``/metrics`` serves."""
+
+    def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
         self._prefix = prefix
+        self._counters: dict[str, Counter] = {}
 
     def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> Counter:
         """``known``: values of its only label that are served from 0: Prometheus sees no increase in a new series."""
         counter = Counter(name, text, labels, namespace=self._prefix, registry=self.registry)
         for value in known:
             counter.labels(value)
+        self._counters[f"{self._prefix}_{name}"] = counter
         return counter
+
+    def resume(self, families: Iterable[MetricFamily]) -> None:
+        """Continue the counters of a process whose place this one takes. Only counters with
+        labels continue: histograms and gauges restart."""
+        for family in families:
+            for _, labels, value in family.samples if family.name in self._counters else ():
+                self._counters[family.name].labels(**labels).inc(value)
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, namespace=self._prefix, registry=self.registry)
@@ -43,23 +62,40 @@ class ServiceMetrics:
     def histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, text, labels, namespace=self._prefix, registry=self.registry, buckets=buckets)
 
-    def computed(self, families: Callable[[], Iterable[Metric]]) -> None:
-        """See `ComputedMetrics`."""
+    def computed_gauge(self, name: str, text: str, *labels: str, samples: Callable[[], Iterable[Sample]]) -> None:
+        """Declare a gauge whose ``samples`` are computed at each scrape, by any thread."""
+        self._computed(GaugeMetricFamily, name, text, labels, samples)
+
+    def computed_counter(self, name: str, text: str, *labels: str, samples: Callable[[], Iterable[Sample]]) -> None:
+        """Declare a counter that is kept elsewhere; see `computed_gauge`."""
+        self._computed(CounterMetricFamily, name, text, labels, samples)
+
+    def _computed(
+        self,
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        samples: Callable[[], Iterable[Sample]],
+    ) -> None:
+        def families() -> Iterator[Metric]:
+            family = kind(f"{self._prefix}_{name}", text, labels=labels)
+            for values, value in samples():
+                if value is not None:
+                    family.add_metric(values, float(value))
+            yield family
+
         self.registry.register(ComputedMetrics(families))
 
 
-def gauge_family(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    """A family of gauges of one moment, for `ServiceMetrics.computed`."""
-    return _filled(GaugeMetricFamily(name, text, labels=labels), samples)
-
-
-def counter_family(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    """A family of counters that are kept elsewhere, for `ServiceMetrics.computed`."""
-    return _filled(CounterMetricFamily(name, text, labels=labels), samples)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: Iterable[Sample]) -> Metric:
-    for labels, value in samples:
-        if value is not None:
-            family.add_metric(labels, float(value))
-    return family
+def snapshot(registry: CollectorRegistry) -> list[MetricFamily]:
+    """What the registry serves now, without the times at which its series were created."""
+    return [
+        MetricFamily(
+            family.name,
+            family.documentation,
+            family.type,
+            [(each.name, each.labels, each.value) for each in family.samples if not each.name.endswith("_created")],
+        )
+        for family in registry.collect()
+    ]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 from monasca_common.kafka import Clock, DeadLetterLimit, KafkaProducer, MessagingError, RetryPolicy, open_producer
 from monasca_common.kafka.clock import SystemClock
@@ -31,51 +30,16 @@ def restart_delay_seconds(failures: int) -> float:
     return _RESTARTS.delay(failures, 0.0)
 
 
-def run_with_restarts(
-    serve: Callable[[], None],
-    name: str,
-    stopping: threading.Event,
-    clock: Clock,
-    *,
-    expected: tuple[type[Exception], ...] = (MessagingError,),
-    fatal: tuple[type[Exception], ...] = (),
-    failed: Callable[[Exception], None] = lambda _: None,
-    restarted: Callable[[], None] = lambda: None,
-    longest_seconds: float = _RESTARTS.max_backoff_seconds,
-) -> None:
-    """Call ``serve``, from the opening of its clients to their close, until ``stopping``. Raises ``fatal`` errors.
-
-    After `DeadLetterLimit` it stays failed until ``stopping``, because more of the same would follow. ``failed`` is
-    called before the wait after a failure, which takes ``longest_seconds`` at most, and ``restarted`` after it.
-    ``expected``: errors whose text shows their cause, so that a log of them needs no traceback.
-    """
-    failures = 0
-    while not stopping.is_set():
-        began = clock.monotonic()
-        try:
-            serve()
-        except fatal:
-            raise
-        except Exception as error:
-            failures = failures_in_a_row(failures, clock.monotonic() - began)
-            limited = isinstance(error, DeadLetterLimit)
-            delay = None if limited else min(longest_seconds, restart_delay_seconds(failures))
-            then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
-            unexpected = not isinstance(error, expected)
-            LOG.error("%s failed and %s: %s", name, then, error, exc_info=unexpected)
-            failed(error)
-            if not stopping.wait(delay):
-                restarted()
-
-
 class Loop(ABC):
     """Serves until `stop`; restarts with a back-off after a failure. Create it after the fork.
 
-    `run` is for one thread, `stop` for any. ``subject``: what failed, in the log. The attributes of the class: see
-    `run_with_restarts`.
+    `run` is for one thread, `stop` for any. ``subject``: what failed, in the log. ``expected``: errors whose text shows
+    their cause, so that a log of them needs no traceback. ``fatal``: errors that end it. ``longest_seconds``: of a wait
+    after a failure.
     """
 
     expected: tuple[type[Exception], ...] = (MessagingError,)
+    fatal: tuple[type[Exception], ...] = ()
     longest_seconds: float = _RESTARTS.max_backoff_seconds
 
     def __init__(self, subject: str, clock: Clock | None = None) -> None:
@@ -94,17 +58,27 @@ class Loop(ABC):
         """Note that `serve` is called again."""
 
     def run(self) -> None:
-        """Serve until `stop`. Raises nothing."""
-        run_with_restarts(
-            self.serve,
-            self._subject,
-            self.stopping,
-            self.clock,
-            expected=self.expected,
-            failed=self.failed,
-            restarted=self.restarted,
-            longest_seconds=self.longest_seconds,
-        )
+        """Serve until `stop`. Raises the errors of ``fatal``.
+
+        After `DeadLetterLimit` it stays failed until `stop`, because more of the same would follow.
+        """
+        failures = 0
+        while not self.stopping.is_set():
+            began = self.clock.monotonic()
+            try:
+                self.serve()
+            except self.fatal:
+                raise
+            except Exception as error:
+                failures = failures_in_a_row(failures, self.clock.monotonic() - began)
+                limited = isinstance(error, DeadLetterLimit)
+                delay = None if limited else min(self.longest_seconds, restart_delay_seconds(failures))
+                then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
+                unexpected = not isinstance(error, self.expected)
+                LOG.error("%s failed and %s: %s", self._subject, then, error, exc_info=unexpected)
+                self.failed(error)
+                if not self.stopping.wait(delay):
+                    self.restarted()
 
     def stop(self) -> None:
         """Return immediately; `run` ends after its current step."""

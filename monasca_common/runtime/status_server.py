@@ -9,18 +9,18 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 
 from monasca_common.runtime import listen
-from monasca_common.runtime.health import ServiceHealth
-from monasca_common.runtime.metrics import ComputedMetrics, gauge_family
+from monasca_common.runtime.health import HealthLook, ServiceHealth
+from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
 
 _REQUEST_SECONDS = 5.0
@@ -45,7 +45,7 @@ class StatusServer(ThreadingHTTPServer):
         self.registry = registry
         self._lock = threading.Lock()
         self._connections: dict[Any, None] = {}  # the oldest first
-        registry.register(ComputedMetrics(lambda: health_families(health)))
+        declare_health(health, registry)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -68,13 +68,18 @@ class StatusServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def health_families(health: ServiceHealth) -> Iterator[Metric]:
-    """What probes are told, for Prometheus."""
+def declare_health(health: ServiceHealth, registry: CollectorRegistry) -> None:
+    """Add the answers to probes to the metrics of a service."""
+    metrics = ServiceMetrics(_PREFIX, registry)
     for name, text, look in (
         ("live", "1 while the loops of the service turn", health.live),
         ("ready", "1 while the service does its work", health.ready),
     ):
-        yield gauge_family(f"{_PREFIX}_{name}", text, ("service",), [((health.service,), look()[0])])
+        metrics.computed_gauge(name, text, "service", samples=partial(_sample, health.service, look))
+
+
+def _sample(service: str, look: HealthLook) -> list[Sample]:
+    return [((service,), look()[0])]
 
 
 def listen_for_status(group: str, status: StatusSettings) -> socket.socket | None:

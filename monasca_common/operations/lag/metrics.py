@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-
-from prometheus_client.core import Metric
+from functools import partial
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.lag.history import LagHistory
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag
-from monasca_common.runtime.metrics import ServiceMetrics, gauge_family
+from monasca_common.runtime.metrics import Sample, ServiceMetrics
 
 _PREFIX = "monasca_lag"
 _SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _ORDER = list(LagStatus)
+Figure = Callable[[LagVerdict], float | None]
 # Name, text, and value; ``None``: there is none to show.
-_FIGURES: tuple[tuple[str, str, Callable[[LagVerdict], float | None]], ...] = (
+_FIGURES: tuple[tuple[str, str, Figure], ...] = (
     ("messages", "Unread messages", lambda lag: lag.messages),
     ("seconds", "The age of the oldest unread message", lambda lag: lag.seconds),
     ("deleted_messages", "Messages that retention removed unread", lambda lag: lag.deleted),
@@ -52,16 +52,29 @@ class LagMetrics(ServiceMetrics):
     def __init__(self, max_partitions: int) -> None:
         super().__init__(_PREFIX)
         self._max_partitions = max_partitions
-        self._history = LagHistory()
+        self._groups: dict[str, LagVerdict] = {}
+        self._partitions: list[tuple[str, TopicPartition, LagVerdict]] = []
         outcomes = ("complete", "failed")
         self._surveys = self.counter("surveys", "Surveys of all groups, by outcome", "outcome", known=outcomes)
         self._seconds = self.histogram("survey_seconds", "How long complete surveys took", buckets=_SECONDS)
         self._last = self.gauge("last_survey_timestamp_seconds", "When the last complete survey was")
         self._left_out = self.gauge("left_out_partitions", "Partitions without metrics of their own")
-        self.computed(self._families)
+        for name, text, value in _FIGURES:
+            self.computed_gauge(name, text, *_PARTITION, samples=partial(self._partition_figures, value))
+            self.computed_gauge(f"group_{name}", text, "group", samples=partial(self._group_figures, value))
+        numbers = ", ".join(f"{number} {status.name}" for number, status in enumerate(LagStatus))
+        rank = lambda lag: _ORDER.index(lag.status)  # noqa: E731
+        self.computed_gauge(
+            "status", f"The verdict: {numbers}", *_PARTITION, samples=partial(self._partition_figures, rank)
+        )
+        text = "1 for the status of the group's worst partition"
+        self.computed_gauge("group_status", text, "group", "status", samples=self._group_statuses)
 
     def completed(self, history: LagHistory, seconds: float) -> None:
-        self._history = history
+        self._groups = {
+            group: group_lag(known.lag for known in partitions.values()) for group, partitions in history.groups.items()
+        }
+        self._partitions = _worst(history, self._max_partitions)
         self._surveys.labels("complete").inc()
         self._seconds.observe(seconds)
         self._last.set((history.surveyed_ms or 0) / 1000)
@@ -70,22 +83,18 @@ class LagMetrics(ServiceMetrics):
     def failed(self) -> None:
         self._surveys.labels("failed").inc()
 
-    def _families(self) -> Iterator[Metric]:
-        history = self._history
-        yield from _partitions(_worst(history, self._max_partitions))
-        groups = {
-            group: group_lag(known.lag for known in partitions.values()) for group, partitions in history.groups.items()
-        }
-        for name, text, value in _FIGURES:
-            yield gauge_family(
-                f"{_PREFIX}_group_{name}", text, ("group",), (((group,), value(lag)) for group, lag in groups.items())
-            )
-        yield gauge_family(
-            f"{_PREFIX}_group_status",
-            "1 for the status of the group's worst partition",
-            ("group", "status"),
-            (((group, status.name), lag.status is status) for group, lag in groups.items() for status in LagStatus),
-        )
+    def _partition_figures(self, value: Figure) -> Iterator[Sample]:
+        for group, partition, lag in self._partitions:
+            yield (group, partition.topic, str(partition.partition)), value(lag)
+
+    def _group_figures(self, value: Figure) -> Iterator[Sample]:
+        for group, lag in self._groups.items():
+            yield (group,), value(lag)
+
+    def _group_statuses(self) -> Iterator[Sample]:
+        for group, lag in self._groups.items():
+            for status in LagStatus:
+                yield (group, status.name), lag.status is status
 
 
 def _worst(history: LagHistory, most: int) -> list[tuple[str, TopicPartition, LagVerdict]]:
@@ -97,14 +106,3 @@ def _worst(history: LagHistory, most: int) -> list[tuple[str, TopicPartition, La
     if len(found) > most:
         found.sort(key=lambda each: (_ORDER.index(each[2].status), each[2].messages), reverse=True)
     return found[:most]
-
-
-def _partitions(found: list[tuple[str, TopicPartition, LagVerdict]]) -> Iterator[Metric]:
-    labels = [(group, partition.topic, str(partition.partition)) for group, partition, _ in found]
-    for name, text, value in _FIGURES:
-        yield gauge_family(
-            f"{_PREFIX}_{name}", text, _PARTITION, zip(labels, (value(lag) for _, _, lag in found), strict=True)
-        )
-    numbers = ", ".join(f"{number} {status.name}" for number, status in enumerate(LagStatus))
-    states = (float(_ORDER.index(lag.status)) for _, _, lag in found)
-    yield gauge_family(f"{_PREFIX}_status", f"The verdict: {numbers}", _PARTITION, zip(labels, states, strict=True))

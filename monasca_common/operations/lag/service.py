@@ -82,7 +82,6 @@ class LagService(PublishingLoop):
     def publish_due(self, producer: KafkaProducer) -> float:
         began = self.clock.monotonic()
         self.survey(producer)
-        self._state.turned()
         return max(0.0, self._settings.interval_seconds - (self.clock.monotonic() - began))
 
     def failed(self, error: Exception) -> None:
@@ -100,7 +99,7 @@ class LagService(PublishingLoop):
         self.metrics.completed(found, self.clock.monotonic() - began)
         self._report(before, found)
         self._keep(producer, found)
-        self._state.works()
+        self._state.turned("")
         self.surveys += 1
         return found
 

@@ -10,7 +10,6 @@ is one way to recover, and it is the one that every start takes.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -46,7 +45,7 @@ from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
 from monasca_common.runtime.polling import POLL_SECONDS
-from monasca_common.runtime.restarts import run_with_restarts
+from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
@@ -60,56 +59,50 @@ _BUFFER_BYTES = 64 * MIB
 _MOST_NAMES = 5  # of topics in a line of the log
 
 
-class Mirror:
-    """One of a name copies; a second one with the name stops it. Run it on one thread. ``audit``: is told what was
-    copied of the source; its owner opens and closes it."""
+class Mirror(Loop):
+    """One of a name copies; a second one with the name stops it. ``audit``: is told what was copied of the source; its
+    owner opens and closes it."""
+
+    fatal = (ConfigurationError, FencedError)  # only an operator can help, or another process copies under this name
 
     def __init__(
         self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
     ) -> None:
         """Connects to nothing. Raises `ConfigurationError` for a driver without clusters."""
+        super().__init__("the mirror", clock)
         self._settings = settings
         self._status = status
-        self._clock = clock
         self._source, self._target = open_admin(settings.source), open_admin(settings.target)
         self._began = False
         self._audit = audit
         self._hook = Hook()
 
-    def run(self, stopping: threading.Event) -> None:
-        """Copy until ``stopping``; after a failure try again, with a back-off.
-
-        Raises `ConfigurationError` where only an operator can help, and `FencedError` where another process copies
-        under this name.
-        """
+    def run(self) -> None:
+        """Copy until `stop`. Raises the errors of ``fatal``."""
         try:
-            run_with_restarts(
-                lambda: self._round(stopping),
-                "the mirror",
-                stopping,
-                self._clock,
-                fatal=(ConfigurationError, FencedError),
-                failed=self._status.failed,
-            )
+            super().run()
         except FencedError as error:
             raise FencedError(
                 f"another process copies as mirror {self._settings.name!r}, and this one ends: run one of them, or "
                 "give each a name and topics of its own"
             ) from error
 
-    def _round(self, stopping: threading.Event) -> None:
+    def failed(self, error: Exception) -> None:
+        self._status.loop.failed(error)
+
+    def serve(self) -> None:
         """From the opening of the clients to their close; ends when other topics are to be copied."""
         settings, status = self._settings, self._status
-        status.turn.turned()
+        status.loop.turned()
         check_clusters(self._source, self._target)
-        plan = plan_topics(settings, self._source, self._target, stopping)
-        if stopping.is_set():
+        plan = plan_topics(settings, self._source, self._target, self.stopping)
+        if self.stopping.is_set():
             return
         self._report(plan)
         positions.prepare(self._target, settings.replication_factor)
         if not plan.topics:
-            status.trouble = "no topic of the source fits topics in group [mirror]"
-            stopping.wait(_IDLE_SECONDS)
+            status.loop.turned("no topic of the source fits topics in group [mirror]")
+            self.stopping.wait(_IDLE_SECONDS)
             return
         with ExitStack() as stack:
             producer = open_producer(_producer_settings(settings, plan))
@@ -124,9 +117,9 @@ class Mirror:
             status.begins(topic.name for topic in plan.topics)
             status.lag = lambda: _lag_by_topic(consumer)
             stack.callback(setattr, status, "lag", dict)
-            status.trouble = ""
+            status.loop.turned("")
             LOG.info("mirror %r copies %s", settings.name, _few_names(plan))
-            self._copy(producer, consumer, dict(at), plan, stopping)
+            self._copy(producer, consumer, dict(at), plan)
 
     def _report(self, plan: MirrorPlan) -> None:
         """Raises `ConfigurationError` if this is the first round, and a topic cannot be copied."""
@@ -207,25 +200,24 @@ class Mirror:
         consumer: KafkaConsumer,
         at: dict[TopicPartition, MirrorPosition],
         plan: MirrorPlan,
-        stopping: threading.Event,
     ) -> None:
         """``at`` is where each partition was copied to, and moves with it."""
-        look_at = self._clock.monotonic() + _TOPIC_REFRESH_SECONDS
-        while not stopping.is_set():
-            self._status.turn.turned()
-            if self._clock.monotonic() >= look_at:
-                if plan_topics(self._settings, self._source, self._target, stopping) != plan:
+        look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
+        while not self.stopping.is_set():
+            self._status.loop.turned()
+            if self.clock.monotonic() >= look_at:
+                if plan_topics(self._settings, self._source, self._target, self.stopping) != plan:
                     return
-                look_at = self._clock.monotonic() + _TOPIC_REFRESH_SECONDS
+                look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
                 LOG.info("%d messages were copied, %d are left", self._status.copied, sum(self._status.lag().values()))
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             batch = self._poll(consumer, at)
             self._hook.after_poll(batch)
             moved = _moved(at, batch, consumer)
             if moved:
                 self._copy_batch(producer, batch, moved)
                 at |= moved
-                self._pace(sum(map(_size, batch)), began, stopping)
+                self._pace(sum(map(_size, batch)), began)
             else:
                 self._status.polled_nothing()
 
@@ -278,12 +270,12 @@ class Mirror:
     def _count(self, part: PartitionBatch) -> None:
         self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
 
-    def _pace(self, size: int, began: float, stopping: threading.Event) -> None:
+    def _pace(self, size: int, began: float) -> None:
         """Wait as long as these bytes should have taken; the loop turns meanwhile."""
         if not self._settings.max_bytes_per_second:
             return
         due = began + size / self._settings.max_bytes_per_second
-        while (left := due - self._clock.monotonic()) > 0 and not stopping.wait(min(left, _PACE_SECONDS)):
+        while (left := due - self.clock.monotonic()) > 0 and not self.stopping.wait(min(left, _PACE_SECONDS)):
             self._status.paced()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 
 from oslo_config import cfg
@@ -30,12 +29,15 @@ def run(conf: cfg.ConfigOpts, until: Callable[[Callable[[], None]], object]) -> 
     Raises `ConfigurationError` and `FencedError`, as `Mirror.run`.
     """
     settings = mirror_settings(conf)
-    stopping = threading.Event()
-    until(stopping.set)
     status = MirrorStatus(SystemClock())
     audit = audit_settings(conf)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(status_served(MIRROR_GROUP, settings.status, status.probed(), status.registry))
+        reporter = None
+        if audit.enabled:
+            reporter = stack.enter_context(AuditReporter(audit, producer_settings(conf), MIRRORED, settings.name))
+        mirror = Mirror(settings, status, SystemClock(), audit=reporter)
+        until(mirror.stop)
+        stack.enter_context(status_served(MIRROR_GROUP, settings.status, status.probes, status.registry))
         LOG.info(
             "%s",
             started(
@@ -47,8 +49,5 @@ def run(conf: cfg.ConfigOpts, until: Callable[[Callable[[], None]], object]) -> 
                 status_at=settings.status.address,
             ),
         )
-        reporter = None
-        if audit.enabled:
-            reporter = stack.enter_context(AuditReporter(audit, producer_settings(conf), MIRRORED, settings.name))
-        Mirror(settings, status, SystemClock(), audit=reporter).run(stopping)
+        mirror.run()
     LOG.info("%s", stopped("mirror", copied=f"{status.copied} messages"))

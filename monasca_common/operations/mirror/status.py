@@ -4,27 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from prometheus_client.core import Metric
-
 from monasca_common.kafka.clock import Clock
-from monasca_common.operations.lag.verdict import LagWindow
-from monasca_common.runtime.health import LoopTurn, ServiceHealth, liveness, readiness
-from monasca_common.runtime.metrics import ServiceMetrics, gauge_family
+from monasca_common.runtime.health import STALL_SECONDS, LoopHealth
+from monasca_common.runtime.metrics import Sample, ServiceMetrics
 
 _PREFIX = "monasca_mirror"
-_STALL_SECONDS = LagWindow().seconds
 
 
 class MirrorStatus(ServiceMetrics):
-    """Counts of this process; any thread may ask. ``trouble``: why it does not copy now, empty while it does.
+    """Counts of this process; any thread may ask. ``loop``: whether it turns, and why it does not copy now.
     ``refused``: topics that it cannot copy, with the reason."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(_PREFIX)
-        self.trouble = "it has not begun"
-        self.turn = LoopTurn(clock)
+        self.loop = LoopHealth("mirror", clock, more=self._stall)
+        self.probes = replace(self.loop.probes, health=self._health)
         self.refused: Mapping[str, str] = {}
         #: How many messages each topic is behind; asked for by each look.
         self.lag: Callable[[], Mapping[str, int]] = dict
@@ -40,7 +37,9 @@ class MirrorStatus(ServiceMetrics):
             "delay_seconds", "The age of the last message of a topic when its copy was committed", "topic"
         )
         self._copied = 0
-        self.computed(self._families)
+        self.computed_gauge("lag", "Messages that are to be copied", "topic", samples=self._lags)
+        text = "1 while it copies, 0 while something hinders it"
+        self.computed_gauge("copying", text, samples=lambda: [((), not self.loop.trouble)])
 
     def begins(self, topics: Iterable[str]) -> None:
         """Copies of these topics. Their counters are served from 0: Prometheus sees no increase in a new series."""
@@ -69,12 +68,8 @@ class MirrorStatus(ServiceMetrics):
 
     def paced(self) -> None:
         """It waits because it was faster than it may be."""
-        self.turn.turned()
+        self.loop.turned()
         self._moved_at = self._clock.monotonic()
-
-    def failed(self, error: Exception) -> None:
-        """It begins again after a while."""
-        self.trouble = str(error) or type(error).__name__
 
     def ended(self, outcome: str) -> None:
         self._transactions.labels(outcome).inc()
@@ -82,30 +77,15 @@ class MirrorStatus(ServiceMetrics):
     def skipped(self, topic: str, offsets: int) -> None:
         self._skipped.labels(topic).inc(offsets)
 
-    def _families(self) -> Iterator[Metric]:
-        lags = (((topic,), messages) for topic, messages in self.lag().items())
-        yield gauge_family(f"{_PREFIX}_lag", "Messages that are to be copied", ("topic",), lags)
-        text = "1 while it copies, 0 while something hinders it"
-        yield gauge_family(f"{_PREFIX}_copying", text, (), [((), not self.trouble)])
+    def _lags(self) -> list[Sample]:
+        return [((topic,), messages) for topic, messages in self.lag().items()]
 
-    def probed(self) -> ServiceHealth:
-        """Return the answers to probes."""
-        return ServiceHealth(
-            "mirror",
-            self.health,
-            liveness(lambda: {"mirror": self.turn.seconds}),
-            readiness(self._reasons),
-        )
-
-    def _reasons(self) -> Iterator[str]:
-        if self.trouble:
-            yield self.trouble
-            return
+    def _stall(self) -> Iterator[str]:
         waiting, silent_seconds = sum(self.lag().values()), self._clock.monotonic() - self._moved_at
-        if waiting and silent_seconds > _STALL_SECONDS:
+        if waiting and silent_seconds > STALL_SECONDS and not self.loop.trouble:
             yield f"STALL: {waiting} messages wait, and none is copied for {silent_seconds:.0f} s"
 
-    def health(self) -> tuple[bool, dict[str, Any]]:
+    def _health(self) -> tuple[bool, dict[str, Any]]:
         """Whether every topic is copied, and what hinders it."""
-        healthy = not self.trouble and not self.refused
-        return healthy, {"healthy": healthy, "reason": self.trouble, "refused": dict(self.refused)}
+        healthy = not self.loop.trouble and not self.refused
+        return healthy, {"healthy": healthy, "reason": self.loop.trouble, "refused": dict(self.refused)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
-from prometheus_client import Counter, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Counter
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.definitions import STATES
@@ -18,7 +18,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.jobs.metrics import PREFIX
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.runtime.metrics import Sample, gauge_family
+from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.tables import alarm
@@ -55,34 +55,57 @@ KNOWN_SECONDS = 15.0
 _SESSION = Bounds(statement_seconds=5.0, lock_seconds=2.0, idle_seconds=5.0)
 
 
-class GaugesCollector(Collector):
+class EvaluationMetrics(ServiceMetrics):
     """The gauges as metrics of Prometheus. Ages are computed when metrics are read, so they grow while the job hangs.
     Without a database there are no metrics."""
 
     def __init__(self, connection: str, job: str, clock: Clock | None = None) -> None:
+        super().__init__(PREFIX)
         self._offset_store = OffsetStore(connection, _SESSION)
-        self._job = job
+        self._name = job
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._known: EvaluationGauges | None = None
         self._known_until = float("-inf")
+        text = "The age of the time up to which alarms are evaluated"
+        self._stored_gauge("evaluation_delay_seconds", text, lambda found: [((), self._age(found.evaluated_to_ms))])
+        text = "The age of the time up to which measurements of the partition are known"
+        self._stored_gauge("horizon_age_seconds", text, self._watermark_ages, "partition")
+        text = "Transitions that wait in the outbox"
+        self._stored_gauge("unpublished_transitions", text, lambda found: [((), found.unpublished)])
+        self._stored_gauge("alarms", "Alarms in each state", lambda found: _by_label(found.alarms), "state")
 
-    def collect(self) -> Iterable[Metric]:
-        try:
+    def _stored_gauge(
+        self, name: str, text: str, samples: Callable[[EvaluationGauges], Iterable[Sample]], *labels: str
+    ) -> None:
+        def of_job() -> Iterator[Sample]:
             found = self._gauges()
-        except StorageUnavailable as error:
-            LOG.warning("no metrics of the evaluation: %s", error)
-            return
-        if found is not None:
-            yield from _metrics(found, self._clock.time_ms())
+            for values, value in () if found is None else samples(found):
+                yield (EVALUATE, *values), value
+
+        self.computed_gauge(name, text, "job", *labels, samples=of_job)
+
+    def _watermark_ages(self, found: EvaluationGauges) -> list[Sample]:
+        return _by_label({partition: self._age(time_ms) for partition, time_ms in found.watermarks_ms.items()})
+
+    def _age(self, time_ms: int) -> float:
+        return max(0.0, (self._clock.time_ms() - time_ms) / 1000)
 
     def _gauges(self) -> EvaluationGauges | None:
         with self._lock:
             if self._clock.monotonic() >= self._known_until:
-                with self._offset_store.reading() as connection:
-                    self._known = read_gauges(connection, self._job)
+                try:
+                    with self._offset_store.reading() as connection:
+                        self._known = read_gauges(connection, self._name)
+                except StorageUnavailable as error:
+                    LOG.warning("no metrics of the evaluation: %s", error)
+                    self._known = None
                 self._known_until = self._clock.monotonic() + KNOWN_SECONDS
             return self._known
+
+
+def _by_label(values: Mapping[Any, float]) -> list[Sample]:
+    return [((str(label),), value) for label, value in values.items()]
 
 
 def lost_transitions() -> Counter:
@@ -96,22 +119,3 @@ def lost_transitions() -> Counter:
     )
     lost.labels(EVALUATE)
     return lost
-
-
-def _metrics(found: EvaluationGauges, now_ms: int) -> Iterable[Metric]:
-    def age(time_ms: int) -> float:
-        return max(0.0, (now_ms - time_ms) / 1000)
-
-    text = "The age of the time up to which alarms are evaluated"
-    yield _gauge("evaluation_delay_seconds", text, [((), age(found.evaluated_to_ms))])
-    text = "The age of the time up to which measurements of the partition are known"
-    ages = [((str(partition),), age(time_ms)) for partition, time_ms in found.watermarks_ms.items()]
-    yield _gauge("horizon_age_seconds", text, ages, "partition")
-    yield _gauge("unpublished_transitions", "Transitions that wait in the outbox", [((), found.unpublished)])
-    states = [((state,), count) for state, count in found.alarms.items()]
-    yield _gauge("alarms", "Alarms in each state", states, "state")
-
-
-def _gauge(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
-    of_job = (((EVALUATE, *values), value) for values, value in samples)
-    return gauge_family(f"{PREFIX}_{name}", text, ("job", *labels), of_job)

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from monasca_common.audit.reporter import audited
 from monasca_common.kafka import open_producer
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.gauges import EVALUATE, GaugesCollector
+from monasca_common.pipeline.evaluate.gauges import EVALUATE, EvaluationMetrics
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.jobs import loop
@@ -45,9 +45,9 @@ class EvaluateJob(Job):
             topic = stack.enter_context(SourceTopic(stream.consumer))
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
             producer = stack.enter_context(open_producer(audited(stream.producer, audit)))
-            gauges = GaugesCollector(stream.connection, stream.name)
+            gauges = EvaluationMetrics(stream.connection, stream.name)
             publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic)
-            watched = stack.enter_context(served(EVALUATE, stream.status, watcher, gauges, publisher.lost))
+            watched = stack.enter_context(served(EVALUATE, stream.status, watcher, gauges.registry, publisher.lost))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = stack.enter_context(spark_session(self._spark, "monasca-evaluate"))
             evaluation = Evaluation(spark, settings, topic, offset_store, publisher)

@@ -14,8 +14,8 @@ import monasca_common
 from monasca_common.api.access import Served
 from monasca_common.api.log_fields import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
-from monasca_common.audit.counter_status import CounterStatus
-from monasca_common.audit.metrics import AuditMetrics, CounterMetrics, TierTotal
+from monasca_common.audit.counter_service import CounterStatus
+from monasca_common.audit.metrics import AuditMetrics, TierTotal
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
@@ -25,32 +25,28 @@ from monasca_common.operations.lag.history import following
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState
 from monasca_common.operations.mirror.status import MirrorStatus
-from monasca_common.persister.status import MemberState, Status
-from monasca_common.persister.status_server import metrics
+from monasca_common.persister.metrics import PersisterMetrics, WorkerMetrics
 from monasca_common.pipeline.evaluate import watermark
-from monasca_common.pipeline.evaluate.gauges import GaugesCollector, lost_transitions
+from monasca_common.pipeline.evaluate.gauges import EvaluationMetrics, lost_transitions
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress
-from monasca_common.pipeline.jobs.metrics import _Board
+from monasca_common.pipeline.jobs.metrics import JobMetrics
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.runtime.health import ServiceHealth
-from monasca_common.runtime.metrics import ComputedMetrics
-from monasca_common.runtime.status_server import health_families
+from monasca_common.runtime.member_health import MemberState, MemberStatus
+from monasca_common.runtime.metrics import snapshot
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
+from monasca_common.runtime.status_server import declare_health
 from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.storage.base import Kind
+from monasca_common.storage.base import Written
 
 PAGE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "watching.rst"
 _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - \S")
 _INTERNAL = {"le"}
 PACKAGE = Path(monasca_common.__file__).parent
 _PREFIX = re.compile(r'(?m)^_?PREFIX = "monasca_(\w+)"$')
-_SERVICE = re.compile(r'(?:Service|Loop)Health\(\s*f?"([a-z_]+)')
-
-
-class Collected:
-    def __init__(self, families):
-        self.collect = lambda: families
+_SERVICE = re.compile(r'(?:(?:Service|Loop)Health|members_health)\(\s*f?"([a-z_]+)')
 
 
 def served(text):
@@ -96,27 +92,30 @@ class MetricsTableTest(base.BaseTestCase):
         self.assert_told("monasca_api_", own.text().decode())
 
     def test_persister(self):
-        statuses = [
-            Status(f"metrics-{number}", Kind.METRICS, state=state, written_ms=1, lag={"metrics/0": 1})
-            for number, state in enumerate(MemberState)
-        ]
-        registry = CollectorRegistry()
-        registry.register(Collected(list(metrics(statuses))))
-        self.assert_told("monasca_persister_", generate_latest(registry).decode())
+        former = ProcessStatus(
+            [
+                MemberStatus(f"metrics-{number}", state=state, lag={"metrics/0": 1})
+                for number, state in enumerate(MemberState)
+            ]
+        )
+        worker = WorkerMetrics(former)
+        worker.wrote("metrics-0", Written(stored=1), 0.1)
+        board = StatusBoard([ProcessStatus(former.members, snapshot(worker.registry))])
+        self.assert_told("monasca_persister_", generate_latest(PersisterMetrics(board).registry).decode())
 
     def test_job_of_the_pipeline(self):
-        board = _Board("evaluate")
-        board.registry.register(self.evaluation())
-        board.registry.register(lost_transitions())
-        board.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
-        self.assert_told("monasca_pipeline_", generate_latest(board.registry).decode())
+        job = JobMetrics("evaluate")
+        job.registry.register(self.evaluation())
+        job.registry.register(lost_transitions())
+        job.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
+        self.assert_told("monasca_pipeline_", generate_latest(job.registry).decode())
 
     def evaluation(self):
         url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/alarms.sqlite"
         open_storage(StorageSettings("sqlite", url)).upgrade()
         with OffsetStore(url).writing() as connection:
             watermark.save(connection, "job", EvaluatorState(1, 0, watermarks_ms={0: 1}))
-        return GaugesCollector(url, "job")
+        return EvaluationMetrics(url, "job").registry
 
     def test_notification(self):
         made = NotificationMetrics()
@@ -124,7 +123,7 @@ class MetricsTableTest(base.BaseTestCase):
             made.count(what, "WEBHOOK")
         made.took("WEBHOOK", 0.1)
         database = mock.Mock(rows=lambda _: [(1,)])
-        made.computed(WaitingNotifications(database, SystemClock()).families)
+        WaitingNotifications(database, SystemClock()).declare(made)
         self.assert_told("monasca_notification_", generate_latest(made.registry).decode())
 
     def test_mirror(self):
@@ -146,14 +145,14 @@ class MetricsTableTest(base.BaseTestCase):
         made = AuditMetrics()
         made.reconciled([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
         made.failed()
-        counted = CounterMetrics(CounterStatus(SystemClock()))
+        counted = CounterStatus(SystemClock())
         text = generate_latest(made.registry) + generate_latest(counted.registry)
         self.assert_told("monasca_audit_", text.decode())
 
     def test_every_service(self):
         registry = CollectorRegistry()
         health = ServiceHealth("s", *[lambda: (True, {})] * 3)
-        registry.register(ComputedMetrics(lambda: health_families(health)))
+        declare_health(health, registry)
         self.assert_told("monasca_service_", generate_latest(registry).decode())
 
     def test_each_service_is_named_beside_whether_it_is_ready(self):

@@ -142,14 +142,13 @@ class RunningMirror:
     def __init__(self, settings, audit):
         self.status = MirrorStatus(SystemClock())
         self.failure = None
-        self._stopping = threading.Event()
         self._mirror = Mirror(settings, self.status, SystemClock(), audit=audit)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
         try:
-            self._mirror.run(self._stopping)
+            self._mirror.run()
         except Exception as error:
             self.failure = error
 
@@ -158,7 +157,7 @@ class RunningMirror:
         return not self._thread.is_alive()
 
     def stop(self):
-        self._stopping.set()
+        self._mirror.stop()
         self._thread.join(PATIENCE_SECONDS)
         if self.failure is not None:
             raise self.failure

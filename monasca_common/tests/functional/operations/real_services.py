@@ -14,7 +14,7 @@ from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.pipeline.evaluate import watermark
-from monasca_common.pipeline.evaluate.gauges import GaugesCollector, lost_transitions
+from monasca_common.pipeline.evaluate.gauges import EvaluationMetrics, lost_transitions
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
@@ -133,7 +133,7 @@ class RealServices(Waiting):
         with OffsetStore(url).writing() as connection:
             watermark.save(connection, "evaluate", EvaluatorState(1, 0))
         status = JobStatusSettings(port=self.ports[EVALUATOR])
-        gauges = GaugesCollector(url, "evaluate")
+        gauges = EvaluationMetrics(url, "evaluate").registry
         watcher = self.useFixture(Entered(served("evaluate", status, JobWatcher(), gauges, lost_transitions()))).value
         watcher.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
 

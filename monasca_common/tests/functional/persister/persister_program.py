@@ -20,9 +20,9 @@ import cotyledon
 from monasca_common.cli import main as cli
 from monasca_common.kafka import RebalanceListener, failpoints, open_consumer
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.persister import handler, member, service
+from monasca_common.persister import handler, service
 from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.runtime import member as runtime_member
+from monasca_common.runtime import member, member_health, status_board
 from monasca_common.storage import fence, row_keys
 
 CRASH_POINTS = (
@@ -98,28 +98,28 @@ def dies_at_once():
 def owns_everything(topic, partitions):
     """Believes that every partition is its own, whatever the group says."""
     everything = [TopicPartition(topic, number) for number in range(partitions)]
-    patch(runtime_member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
+    patch(member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
 
 
 def arms_the_first_workers_only(text):
     made = service.PersisterWorker.__init__
 
-    def making(worker, worker_id, plan, index, respawns):
-        if not any(status.restarts for status in plan.board.statuses()):
+    def making(worker, worker_id, plan, *arguments):
+        if not any(status.restarts for status in plan.board.members()):
             failpoints.arm_from(text)
-        made(worker, worker_id, plan, index, respawns)
+        made(worker, worker_id, plan, *arguments)
 
     patch(service.PersisterWorker, "__init__", making)
 
 
 def arms_every_worker(seed, count):
     """By lot where, and at which of its first passes, each of the first ``count`` workers dies; at once replaced."""
-    patch(service.Respawns, "rest_seconds", lambda respawns, name: 0.0)
+    patch(service.Respawns, "rest_seconds", lambda respawns, slot: 0.0)
     patch(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", lambda manager: time.sleep(_BREATH_SECONDS))
     made = service.PersisterWorker.__init__
 
-    def making(worker, worker_id, plan, index, respawns):
-        died = sum(status.restarts for status in plan.board.statuses())
+    def making(worker, worker_id, plan, *arguments):
+        died = sum(status.restarts for status in plan.board.members())
         if died < count:
             lot = random.Random(f"{seed}/{died}")
             point = lot.choice(CRASH_POINTS)
@@ -127,7 +127,7 @@ def arms_every_worker(seed, count):
             # Where the place is not come by, as without a rebalance: nobody lives for ever.
             failpoints.arm("persister.before_write", f"kill@{100 if rare else 30}")
             failpoints.arm(point, f"kill@{1 if rare else lot.randint(1, 12)}")
-        made(worker, worker_id, plan, index, respawns)
+        made(worker, worker_id, plan, *arguments)
 
     patch(service.PersisterWorker, "__init__", making)
 
@@ -146,8 +146,8 @@ def main(arguments):
     if "owns" in facts:
         owns_everything(*facts["owns"])
     # Tests look at the status, and should not wait for it; nor should a busy broker's answer be missing in it.
-    patch(member, "_TELL_SECONDS", 0.2)
-    patch(member, "LAG_SECONDS", 5.0)
+    patch(status_board, "_REPORT_SECONDS", 0.2)
+    patch(member_health, "LAG_SECONDS", 5.0)
     if "crashes" in facts:
         arms_every_worker(*facts["crashes"])
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import fixtures
 
-from monasca_common.audit.counter_status import CounterStatus
+from monasca_common.audit.counter_service import CounterStatus
 from monasca_common.audit.log_counter import LogCounter
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reconciliation import reconciliations
@@ -350,7 +350,13 @@ class CounterTest(AuditCase):
         self.fill(self.record(b"1"))
         with self.kafka.consumer(TOPIC, "counter", topic_check_seconds=0.0) as consumer:
             counter = LogCounter(
-                self.settings, consumer, self.kafka.producer(), "broker", status=status, clock=self.clock
+                self.settings,
+                consumer,
+                self.kafka.producer(),
+                "broker",
+                turned=status.turned,
+                reported=status.reported,
+                clock=self.clock,
             )
             while not status.messages:
                 counter.poll()

@@ -3,9 +3,9 @@
 
 from oslotest import base
 
+from monasca_common.audit.counter_service import TopicChoice
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import audit
-from monasca_common.cli.audit_count import TopicChoice
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.transport.memory import VirtualClock
 

@@ -151,15 +151,15 @@ class BeginTest(base.BaseTestCase):
 
     def test_a_stop_that_comes_while_topics_are_created_opens_no_client(self):
         def stopped(*_):
-            stopping.set()
+            made.stop()
             return MirrorPlan((), {})
 
-        made, stopping = Mirror(settings("a"), MirrorStatus(SystemClock()), SystemClock()), threading.Event()
+        made = Mirror(settings("a"), MirrorStatus(SystemClock()), SystemClock())
         prepared = mock.Mock()
         for name, stand_in in (("check_clusters", mock.Mock()), ("plan_topics", stopped)):
             self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.{name}", stand_in))
         self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.positions.prepare", prepared))
-        made._round(stopping)
+        made.serve()
         self.assertEqual(0, prepared.call_count)
 
     def test_of_many_topics_few_are_named_with_their_number(self):
@@ -211,15 +211,15 @@ class PaceTest(base.BaseTestCase):
     def test_bytes_take_as_long_as_the_rate_says_and_the_loop_turns_meanwhile(self):
         clock = VirtualClock()
         status = mock.Mock()
-        stopping = mock.Mock(wait=lambda seconds: clock.advance(seconds))
         with mock.patch.object(mirror, "open_admin"):
             paced = Mirror(settings("a", max_bytes_per_second=1000), status, clock)
             free = Mirror(settings("a"), status, clock)
         began = clock.monotonic()
         clock.advance(0.5)
-        free._pace(5000, began, stopping)
+        free._pace(5000, began)
         self.assertEqual(0.5, clock.monotonic() - began)
-        paced._pace(5000, began, stopping)
+        paced.stopping = mock.Mock(wait=lambda seconds: clock.advance(seconds))
+        paced._pace(5000, began)
         self.assertEqual((5.0, 5), (clock.monotonic() - began, status.paced.call_count))
 
 
@@ -518,20 +518,20 @@ class CopyCountsTest(base.BaseTestCase):
 class StatusTest(base.BaseTestCase):
     def test_what_was_copied_what_is_left_and_what_hinders_it(self):
         status = MirrorStatus(SystemClock())
-        self.assertEqual((False, "it has not begun"), (status.health()[0], status.trouble))
-        status.trouble, status.lag = "", lambda: {"metrics": 5}
+        self.assertEqual((False, "it has not begun"), (status.probes.health()[0], status.loop.trouble))
+        status.loop.trouble, status.lag = "", lambda: {"metrics": 5}
         status.committed("metrics", 3, 300, 1)
         status.refused = {"logs": "why"}
         text = generate_latest(status.registry).decode()
         for line in ('messages_total{topic="metrics"} 3.0', 'lag{topic="metrics"} 5.0', "copying 1.0"):
             self.assertIn(f"monasca_mirror_{line}", text)
-        self.assertEqual((False, {"logs": "why"}), (status.health()[0], status.health()[1]["refused"]))
+        self.assertEqual((False, {"logs": "why"}), (status.probes.health()[0], status.probes.health()[1]["refused"]))
 
     def test_messages_that_wait_while_none_is_copied_are_a_stall(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
-        status.trouble, status.lag = "", lambda: {"metrics": 5, "logs": 0}
-        ready = status.probed().ready
+        status.loop.trouble, status.lag = "", lambda: {"metrics": 5, "logs": 0}
+        ready = status.probes.ready
         clock.advance(1000.0)
         status.begins(["metrics", "logs"])
         self.assertEqual((True, []), _found(ready))
@@ -548,10 +548,10 @@ class StatusTest(base.BaseTestCase):
     def test_a_transaction_that_hangs_is_a_loop_that_does_not_turn(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
-        live = status.probed().live
+        live = status.probes.live
         clock.advance(601.0)
         self.assertEqual((False, {"mirror": 601.0}), (live()[0], live()[1]["seconds_since_turn"]))
-        status.turn.turned()
+        status.loop.turned()
         self.assertTrue(live()[0])
 
 

@@ -10,8 +10,8 @@ from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.handler import RowsHandler, message_ids
 from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.persister.status import MemberState, MemberStatus, Status
 from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.base import Claim, Kind
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, TooMuchAtOnce, TopicMismatch
 from monasca_common.tests.unit.persister import envelopes
@@ -52,21 +52,22 @@ class HandlerTest(base.BaseTestCase):
         super().setUp()
         self.storage = MemoryStorage()
         self.writers = WriterPool(self.storage)
-        self.account = MemberStatus(Status("metrics-0", Kind.METRICS), SystemClock())
-        self.failures = []
-        self.account.begin()
-        self.starts = StartOffsets(self.writers, self.account, self.failures.append)
+        self.health = MemberHealth(MemberStatus("metrics-0"), SystemClock())
+        self.failures, self.written = [], []
+        self.health.begin()
+        self.starts = StartOffsets(self.writers, self.health, self.failures.append)
         self.starts.topic_ids = {"metrics": "id-1"}
         self.handler = self.handler_of(Kind.METRICS, MetricDecoder().decode_all)
 
     def handler_of(self, kind, decode):
-        return RowsHandler(kind, "g", decode, self.writers, self.starts, self.account, self.failures.append)
+        wrote = lambda written, seconds: self.written.append(written)  # noqa: E731
+        return RowsHandler(kind, "g", decode, self.writers, self.starts, self.health, wrote, self.failures.append)
 
     def test_a_batch_becomes_rows_and_its_whole_range_is_claimed(self):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2), first=7, start=5))
         self.assertEqual([1.0, 2.0], [row.value for row in self.storage.rows])
         self.assertEqual([Claim("g", "metrics", 3, "id-1", 5, 9)], self.storage.claims)
-        self.assertEqual(2, self.account.report({}).stored)
+        self.assertEqual([2], [each.stored for each in self.written])
 
     def test_what_is_no_envelope_is_poison_each_with_its_reason_and_nothing_is_stored(self):
         poison = self.assertRaises(Poison, self.handler, batch(envelopes.metric(1), b"{", envelopes.metric(2), None))
@@ -82,9 +83,9 @@ class HandlerTest(base.BaseTestCase):
     def test_a_database_that_is_away_is_waited_for_and_told(self):
         self.storage.away(1)
         self.assertRaises(RetryLater, self.handler, batch(envelopes.metric(1)))
-        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
+        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.health.report(None).state)
         self.handler(batch(envelopes.metric(1)))
-        self.assertEqual(MemberState.RUNNING, self.account.report({}).state)
+        self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
     def test_a_batch_that_is_too_much_is_waited_for_and_stored_in_parts_without_a_dead_letter(self):
         with self.writers.writer():
@@ -92,12 +93,13 @@ class HandlerTest(base.BaseTestCase):
         four = batch(*map(envelopes.metric, range(4)), first=7, start=5)
         for _ in range(2):
             self.assertRaises(RetryLater, self.handler, four)
-            self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
+            self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.health.report(None).state)
         self.handler(four)
         self.assertEqual((5, 8), (self.storage.claims[0].start, self.storage.claims[0].end))
         self.assertEqual(11, self.storage.claims[-1].end)
         self.assertEqual([0.0, 1.0, 2.0, 3.0], [row.value for row in self.storage.rows])
-        self.assertEqual((4, MemberState.RUNNING), (self.account.report({}).stored, self.account.report({}).state))
+        self.assertEqual(4, sum(each.stored for each in self.written))
+        self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
     def test_a_range_beyond_what_is_stored_is_read_again_from_there(self):
         self.storage.faults += [RangeBeyondNext("metrics", 3, 100, 40)]
@@ -115,9 +117,9 @@ class HandlerTest(base.BaseTestCase):
     def test_a_database_that_is_away_is_waited_for_before_dead_letters_count(self):
         self.storage.away(1)
         self.assertRaises(RetryLater, self.handler.accounted, TP, 0, 1)
-        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
+        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.health.report(None).state)
         self.handler.accounted(TP, 0, 1)
-        self.assertEqual(MemberState.RUNNING, self.account.report({}).state)
+        self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
     def test_another_topic_of_the_same_name_ends_the_consumer_and_dead_letters_nothing(self):
         mismatch = TopicMismatch("metrics", "id-0", "id-1")
@@ -129,7 +131,7 @@ class HandlerTest(base.BaseTestCase):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2)))
         self.handler(batch(envelopes.metric(2), envelopes.metric(3), first=1))
         self.assertEqual([1.0, 2.0, 3.0], [row.value for row in self.storage.rows])
-        self.assertEqual(1, self.account.report({}).skipped)
+        self.assertEqual(1, self.written[-1].skipped)
 
     def test_a_message_id_comes_from_the_header_or_else_from_the_place(self):
         part = PartitionBatch(

@@ -14,10 +14,11 @@ from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.persister.member import PersisterMember
+from monasca_common.persister.metrics import WorkerMetrics
+from monasca_common.persister.service import PersisterMember
 from monasca_common.persister.settings import GroupSettings
-from monasca_common.persister.status import MemberState, Status
-from monasca_common.persister.status_board import StatusBoard
+from monasca_common.runtime.member_health import MemberState, MemberStatus
+from monasca_common.runtime.status_board import ProcessStatus
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, TopicMismatch
 from monasca_common.tests.unit.persister import envelopes
@@ -35,7 +36,7 @@ class MemberTest(base.BaseTestCase):
         self.kafka.broker.create_topic("metrics.dlq", 1)
         self.producer = self.kafka.producer()
         self.storage = MemoryStorage()
-        self.board = StatusBoard([Status(NAME, Kind.METRICS)])
+        self.metrics = WorkerMetrics(ProcessStatus([MemberStatus(NAME)]))
 
     def start(self, dead_letters=None, **changes):
         consumer = self.kafka.consumer_settings(
@@ -43,8 +44,9 @@ class MemberTest(base.BaseTestCase):
         )
         group = GroupSettings("kafka_metrics", Kind.METRICS, 1, 2, 1000, consumer, self.kafka.producer_settings())
         group = replace(group, **changes)
-        status = Status(NAME, Kind.METRICS)
-        self.member = PersisterMember(group, self.storage, dead_letters or DeadLetters(), self.board, status)
+        self.member = PersisterMember(
+            group, self.storage, dead_letters or DeadLetters(), self.metrics, MemberStatus(NAME)
+        )
         self.thread = threading.Thread(target=self.member.run, daemon=True)
         self.thread.start()
         self.addCleanup(self.stop)
@@ -64,7 +66,10 @@ class MemberTest(base.BaseTestCase):
             threading.Event().wait(0.005)
 
     def status(self):
-        return self.member._status.report({})
+        return self.member.status()
+
+    def counted(self, name, **labels):
+        return self.metrics.registry.get_sample_value(f"monasca_persister_{name}_total", {"worker": NAME, **labels})
 
     def values(self):
         return [row.value for row in self.storage.rows]
@@ -75,8 +80,8 @@ class MemberTest(base.BaseTestCase):
         self.until(lambda: self.values() == [1.0, 2.0])
         self.stop()
         self.assertEqual(2, self.kafka.broker.committed("g")[TopicPartition("metrics", 0)])
-        told = self.board.read(NAME)
-        self.assertEqual((MemberState.STOPPED, 2), (told.state, told.stored))
+        self.assertIs(MemberState.STOPPED, self.status().state)
+        self.assertEqual(2, self.counted("rows", outcome="stored"))
         self.assertEqual(self.storage.opened, self.storage.closed)
 
     def test_what_is_stored_is_reported_to_the_audit_dead_letters_included(self):
@@ -143,7 +148,7 @@ class MemberTest(base.BaseTestCase):
         self.until(lambda: self.values() == [1.0])
         self.assertEqual([], self.kafka.broker.records("metrics.dlq"))
         self.until(lambda: self.status().state is MemberState.RUNNING)
-        self.assertGreater(self.status().unavailable_seconds, 0)
+        self.assertGreater(self.status().database_unavailable_seconds, 0)
 
     def test_what_waiting_does_not_cure_fails_it_and_it_tries_again_later(self):
         self.fill(envelopes.metric(1))
@@ -158,7 +163,6 @@ class MemberTest(base.BaseTestCase):
         self.start()
         self.until(lambda: self.status().state is MemberState.FAILED)
         self.assertIn("offsets reset", self.status().reason)
-        self.until(lambda: self.board.read(NAME).state is MemberState.FAILED)
 
     def test_a_dead_letter_topic_that_is_missing_is_told_and_waited_for(self):
         self.fill(envelopes.metric(1))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.persister.metrics import WorkerMetrics
 from monasca_common.persister.service import (
     PersisterPlan,
     PersisterWorker,
@@ -17,11 +18,12 @@ from monasca_common.persister.service import (
     worker_specs,
 )
 from monasca_common.persister.settings import persister_settings
-from monasca_common.persister.status import Status
-from monasca_common.persister.status_board import StatusBoard
+from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.metrics import snapshot
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.storage.base import Capability, Kind
+from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
@@ -85,11 +87,10 @@ class StopTest(ServiceCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.PersisterMember", HangingMember))
         settings = self.settings(kafka_alarm_history="enabled = false", kafka_metrics="stop_timeout_seconds = 0.1")
         specs = worker_specs(settings, MemoryStorage())
-        plan = SimpleNamespace(
-            settings=settings, workers=specs, storage=None, board=StatusBoard([Status("metrics-0", Kind.METRICS)])
-        )
+        board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
+        plan = SimpleNamespace(settings=settings, workers=specs, storage=None, board=board)
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
-        worker = PersisterWorker(0, plan, 0, Respawns(VirtualClock()))
+        worker = PersisterWorker(0, plan, 0, 0, Respawns(VirtualClock()))
         worker._threads.start()
         stopper = threading.Thread(target=worker.terminate, daemon=True)
         stopper.start()
@@ -136,8 +137,13 @@ class LineTest(ServiceCase):
         )
 
     def test_the_stop_counts_what_all_workers_did(self):
-        statuses = [Status("metrics-0", Kind.METRICS, stored=3), Status("logs-0", Kind.LOGS, stored=4, dead_letters=1)]
-        self.assertRegex(stop_line(statuses), r"rows stored 7; dead letters 1; restarts 0$")
+        processes = []
+        for name, stored in (("metrics-0", 3), ("logs-0", 4)):
+            former = ProcessStatus([MemberStatus(name, restarts=1, dead_letters=2)])
+            metrics = WorkerMetrics(former)
+            metrics.wrote(name, Written(stored=stored, repeated=1), 0.1)
+            processes.append(ProcessStatus(former.members, snapshot(metrics.registry)))
+        self.assertRegex(stop_line(StatusBoard(processes)), r"rows stored 7; dead letters 4; restarts 2$")
 
 
 class ReloadTest(ServiceCase):
@@ -176,14 +182,17 @@ class RespawnsTest(ServiceCase):
 
     def die(self, *, after, exit_code=-9):
         self.clock.advance(after)
-        self.respawns.died("metrics-0", exit_code)
-        return self.respawns.rest_seconds("metrics-0")
+        if exit_code:
+            self.respawns.died(0)
+        else:
+            self.respawns.ended(0)
+        return self.respawns.rest_seconds(0)
 
     def test_one_that_keeps_dying_rests_longer_each_time_and_others_not_at_all(self):
         rests = [self.die(after=0.1) for _ in range(12)]
         self.assertEqual([0.0, 0.5, 1.0, 2.0], rests[:4])
         self.assertEqual(30.0, rests[-1])
-        self.assertEqual(0.0, self.respawns.rest_seconds("logs-0"))
+        self.assertEqual(0.0, self.respawns.rest_seconds(1))
 
     def test_one_that_lived_long_is_replaced_at_once(self):
         self.die(after=0.1)

@@ -6,9 +6,8 @@ from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.persister.status import MemberState, MemberStatus, Status
 from monasca_common.persister.writer_pool import WriterPool
-from monasca_common.storage.base import Kind
+from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.errors import TopicMismatch
 from monasca_common.storage.fence import StoredNext
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
@@ -22,12 +21,12 @@ class StoredStartsTest(base.BaseTestCase):
         self.kafka = self.useFixture(MemoryKafka())
         self.kafka.broker.create_topic("metrics", 2)
         self.storage = MemoryStorage()
-        self.account = MemberStatus(Status("metrics-0", Kind.METRICS), SystemClock())
-        self.account.begin()
+        self.health = MemberHealth(MemberStatus("metrics-0"), SystemClock())
+        self.health.begin()
         self.failures = []
 
     def starts(self, **changes):
-        starts = StartOffsets(WriterPool(self.storage), self.account, self.failures.append)
+        starts = StartOffsets(WriterPool(self.storage), self.health, self.failures.append)
         self.consumer = self.kafka.consumer("metrics", "g", **changes)
         starts.attach(self.consumer)
         return starts
@@ -70,9 +69,9 @@ class StoredStartsTest(base.BaseTestCase):
         self.storage.away(1)
         starts = self.starts()
         self.assertRaises(MessagingError, starts.assigned, [ONE])
-        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
+        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.health.report(None).state)
         self.assertEqual({ONE: 0}, starts.assigned([ONE]))
-        self.assertEqual(MemberState.RUNNING, self.account.report({}).state)
+        self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
     def test_another_topic_of_the_same_name_is_the_end(self):
         self.storage.next = {("g", *ONE): StoredNext(4, "the former one's")}

@@ -14,6 +14,7 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.runtime import restarts
 from monasca_common.runtime.member import Member, Tapped
+from monasca_common.runtime.member_health import MemberState
 
 _PATIENCE_SECONDS = 50  # for a machine under load
 ORDERS = TopicPartition("orders", 0)
@@ -51,6 +52,7 @@ class OrdersMember(Member):
         self.values.append(message.value)
 
     def failed(self, error):
+        super().failed(error)
         self.failures.append(error)
 
 
@@ -96,12 +98,14 @@ class MemberTest(base.BaseTestCase):
         self.publish(b"1", b"2")
         self.start()
         self.until(lambda: len(self.member.values) == 2)
-        self.assertLess(self.member.turn_seconds, _PATIENCE_SECONDS)
+        self.until(lambda: self.member.status().turned_ms)
+        self.assertIs(MemberState.RUNNING, self.member.status().state)
         self.stop()
 
         self.assertEqual([b"1", b"2"], self.member.values)
         self.assertEqual(2, self.kafka.broker.committed("g")[ORDERS])
-        self.assertIsNone(self.member.turn_seconds)
+        status = self.member.status()
+        self.assertEqual((MemberState.STOPPED, 0), (status.state, status.turned_ms))
 
     def test_the_first_failure_ends_the_attempt_and_the_next_one_handles_the_message_again(self):
         self.publish(b"1")
@@ -111,6 +115,7 @@ class MemberTest(base.BaseTestCase):
 
         self.assertEqual([b"1"], self.member.values)
         self.assertEqual([first], self.member.failures)
+        self.assertEqual(1, self.member.status().restarts)
 
     def test_a_handler_of_an_earlier_attempt_does_not_end_the_present_one(self):
         self.publish(b"1")

@@ -4,7 +4,7 @@
 from oslotest import base
 from prometheus_client import generate_latest
 
-from monasca_common.runtime.metrics import ServiceMetrics, counter_family, gauge_family
+from monasca_common.runtime.metrics import ServiceMetrics
 
 
 class ServiceMetricsTest(base.BaseTestCase):
@@ -20,15 +20,14 @@ class ServiceMetricsTest(base.BaseTestCase):
         for line in ('monasca_orders_orders_total{outcome="sold"} 1.0', '{outcome="refused"} 0.0'):
             self.assertIn(line, "\n".join(self.lines()))
 
-    def test_families_are_computed_at_each_scrape(self):
+    def test_samples_are_computed_at_each_scrape(self):
         waiting = {"big": 2, "small": 3}
-        self.metrics.computed(
-            lambda: [gauge_family("monasca_orders_waiting", "W", ("size",), (((k,), v) for k, v in waiting.items()))]
-        )
+        self.metrics.computed_gauge("waiting", "W", "size", samples=lambda: (((k,), v) for k, v in waiting.items()))
         self.assertIn('monasca_orders_waiting{size="small"} 3.0', self.lines())
         waiting["small"] = 4
         self.assertIn('monasca_orders_waiting{size="small"} 4.0', self.lines())
 
     def test_a_sample_without_a_value_is_left_out(self):
-        self.metrics.computed(lambda: [counter_family("monasca_orders_sold", "S", ("of",), [(("a",), None)])])
-        self.assertFalse([line for line in self.lines() if line.startswith("monasca_orders_sold_total{")])
+        self.metrics.computed_counter("sold", "S", "of", samples=lambda: [(("a",), None), (("b",), 1)])
+        found = [line for line in self.lines() if line.startswith("monasca_orders_sold_total{")]
+        self.assertEqual(['monasca_orders_sold_total{of="b"} 1.0'], found)

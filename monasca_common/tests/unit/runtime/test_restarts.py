@@ -4,12 +4,12 @@
 import fixtures
 from oslotest import base
 
-from monasca_common.kafka import DeadLetterLimit, MisuseError, RetryPolicy, TransportError
+from monasca_common.kafka import DeadLetterLimit, FencedError, MisuseError, RetryPolicy, TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.runtime import restarts
-from monasca_common.runtime.restarts import HEALTHY_SECONDS, PublishingLoop, restart_delay_seconds, run_with_restarts
+from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, PublishingLoop, restart_delay_seconds
 from monasca_common.storage.errors import StorageUnavailable
 
 
@@ -28,30 +28,39 @@ class Stopping:
         return self.is_set()
 
 
+class FailingLoop(Loop):
+    """Lives for so many seconds each time, and then fails."""
+
+    expected = (TransportError,)
+
+    def __init__(self, clock, lives, error):
+        super().__init__("a topic", clock)
+        self.stopping = Stopping(len(lives))
+        self.told = []
+        self._lives = list(lives)
+        self._error = error
+
+    def serve(self):
+        self.clock.advance(self._lives.pop(0))
+        raise self._error("no broker")
+
+    def failed(self, error):
+        self.told.append(str(error))
+
+    def restarted(self):
+        self.told.append("again")
+
+
 class RestartsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.clock = VirtualClock()
-        self.told = []
 
     def run_it(self, *lives, error=TransportError):
         """The waits between lives of so many seconds, each ended by a failure."""
-        stopping, left = Stopping(len(lives)), list(lives)
-
-        def serve():
-            self.clock.advance(left.pop(0))
-            raise error("no broker")
-
-        run_with_restarts(
-            serve,
-            "a topic",
-            stopping,
-            self.clock,
-            expected=(TransportError,),
-            failed=lambda error: self.told.append(str(error)),
-            restarted=lambda: self.told.append("again"),
-        )
-        return stopping.waits
+        self.loop = FailingLoop(self.clock, lives, error)
+        self.loop.run()
+        return self.loop.stopping.waits
 
     def test_each_failure_in_a_row_waits_longer(self):
         waits = self.run_it(0, 0, 0)
@@ -64,10 +73,15 @@ class RestartsTest(base.BaseTestCase):
 
     def test_a_failure_is_told_before_the_wait_and_a_restart_after_it_unless_it_is_stopped(self):
         self.run_it(0, 0)
-        self.assertEqual(["no broker", "again", "no broker"], self.told)
+        self.assertEqual(["no broker", "again", "no broker"], self.loop.told)
 
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
+
+    def test_a_fatal_error_ends_it(self):
+        self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.fatal", (FencedError,)))
+        self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
+        self.assertEqual([], self.loop.told)
 
 
 class Publisher(PublishingLoop):

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from unittest import mock
 
-from prometheus_client import CollectorRegistry
-
 from monasca_common.alarms import outbox
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.pipeline.evaluate import gauges, watermark
-from monasca_common.pipeline.evaluate.gauges import KNOWN_SECONDS, GaugesCollector
+from monasca_common.pipeline.evaluate.gauges import KNOWN_SECONDS, EvaluationMetrics
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
@@ -15,12 +13,11 @@ NOON_MS = 1_767_268_800_000
 OF_JOB = {"job": "evaluate"}
 
 
-class GaugesCollectorTest(DatabaseCase):
+class EvaluationMetricsTest(DatabaseCase):
     def setUp(self):
         super().setUp()
         self.clock = VirtualClock(start_ms=NOON_MS)
-        self.registry = CollectorRegistry()
-        self.registry.register(GaugesCollector(self.url, "job", self.clock))
+        self.registry = EvaluationMetrics(self.url, "job", self.clock).registry
 
     def value(self, name, **labels):
         return self.registry.get_sample_value(f"monasca_pipeline_{name}", OF_JOB | labels)
@@ -58,6 +55,5 @@ class GaugesCollectorTest(DatabaseCase):
         self.assertIsNone(self.value("evaluation_delay_seconds"))
 
     def test_without_a_database_there_is_none(self):
-        registry = CollectorRegistry()
-        registry.register(GaugesCollector("sqlite:////nowhere/at/all.sqlite", "job", self.clock))
+        registry = EvaluationMetrics("sqlite:////nowhere/at/all.sqlite", "job", self.clock).registry
         self.assertIsNone(registry.get_sample_value("monasca_pipeline_evaluation_delay_seconds", OF_JOB))

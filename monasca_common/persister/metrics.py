@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of the persister: what each worker process counts, and what the statuses of all members have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from monasca_common.runtime.member_health import MemberState
+from monasca_common.runtime.metrics import ComputedMetrics, Sample, ServiceMetrics
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
+from monasca_common.storage.base import Written
+
+_PREFIX = "monasca_persister"
+_OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
+# Of a member's status.
+_COUNTS = {
+    "dead_letters": "Messages that are not rows",
+    "restarts": "Restarts after a failure",
+    "database_unavailable_seconds": "Waited for the database",
+}
+_WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class WorkerMetrics(ServiceMetrics):
+    """What one process counts. Its counters continue those of ``former``, whose place it takes."""
+
+    def __init__(self, former: ProcessStatus) -> None:
+        super().__init__(_PREFIX)
+        self._rows = self.counter("rows", "Rows by what became of them", "worker", "outcome")
+        self._seconds = self.histogram("write_seconds", "Transactions", "worker", buckets=_WRITE_SECONDS)
+        self._last = self.gauge("last_write_timestamp_seconds", "The last transaction", "worker")
+        for member in former.members:
+            self._seconds.labels(member.name)
+            for outcome in _OUTCOMES:
+                self._rows.labels(member.name, outcome)
+        self.resume(former.metrics)
+
+    def wrote(self, worker: str, written: Written, seconds: float) -> None:
+        for outcome in _OUTCOMES:
+            self._rows.labels(worker, outcome).inc(getattr(written, outcome))
+        self._seconds.labels(worker).observe(seconds)
+        self._last.labels(worker).set_to_current_time()
+
+
+class PersisterMetrics(ServiceMetrics):
+    """The metrics of all workers, from the board."""
+
+    def __init__(self, board: StatusBoard) -> None:
+        super().__init__(_PREFIX)
+        self._board = board
+        text = "1 for the state that a worker is in"
+        self.computed_gauge("worker_state", text, "worker", "state", samples=self._states)
+        text = "Messages that are not stored yet"
+        self.computed_gauge("lag", text, "worker", "topic", "partition", samples=self._lags)
+        for name, text in _COUNTS.items():
+            self.computed_counter(name, text, "worker", samples=partial(self._counts, name))
+        self.registry.register(ComputedMetrics(board.families))
+
+    def _states(self) -> Iterator[Sample]:
+        for member in self._board.members():
+            for state in MemberState:
+                yield (member.name, state.replace(" ", "_")), state is member.state
+
+    def _lags(self) -> Iterator[Sample]:
+        for member in self._board.members():
+            for where, messages in member.lag.items():
+                topic, _, partition = where.rpartition("/")
+                yield (member.name, topic, partition), messages
+
+    def _counts(self, name: str) -> Iterable[Sample]:
+        return (((member.name,), getattr(member, name)) for member in self._board.members())
+
+
+def rows_stored(board: StatusBoard) -> int:
+    samples = (sample for family in board.families() for sample in family.samples)
+    return round(sum(each.value for each in samples if each.labels.get("outcome") == "stored"))

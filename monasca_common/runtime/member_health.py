@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of the members of consumer groups: what each of them does, how far it is behind, and what keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from monasca_common.kafka import Batch, Hook, KafkaConsumer, Message, MessagingError, TopicPartition
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.runtime.health import STALL_SECONDS, ServiceHealth, liveness, readiness
+from monasca_common.runtime.polling import LAG_SECONDS
+
+LOG = logging.getLogger(__name__)
+
+# After this time without partitions, other members have all of them.
+_ASSIGNED_SECONDS = 60
+_MAX_REASON = 500
+
+
+class MemberState(enum.StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING_FOR_DATABASE = "waiting for the database"
+    WAITING_FOR_KAFKA = "waiting for Kafka"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+_WAITING = (MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA)
+
+
+class MemberStatus(msgspec.Struct):
+    """The status of one member. Times are in ms since the epoch, durations in seconds.
+
+    ``reason``: why it is not running. ``moved_ms``: when it last committed, or had read everything. ``turned_ms``: when
+    its loop last turned; 0: it has no loop now. ``lag``: messages that are not done, by ``topic/partition``.
+    """
+
+    name: str
+    pid: int = 0
+    state: MemberState = MemberState.STARTING
+    reason: str = ""
+    since_ms: int = 0
+    reported_ms: int = 0
+    turned_ms: int = 0
+    moved_ms: int = 0
+    partitions: int = 0
+    lag: dict[str, int] = {}
+    restarts: int = 0
+    dead_letters: int = 0
+    database_unavailable_seconds: float = 0.0
+
+
+class MemberHealth(Hook):
+    """Keeps the status of one member, whose threads report to it. As a hook of the processor it follows the progress.
+    Thread-safe."""
+
+    def __init__(self, status: MemberStatus, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._status = status
+        self._waits: dict[MemberState, str] = {}  # the reason of each wait
+        self._waited_at = clock.monotonic()  # the wait for the database is counted until then
+        self._done: dict[TopicPartition, int] = {}  # next offsets
+        self._committing: Mapping[TopicPartition, int] = {}
+        self._has_moved = True
+
+    def begin(self) -> None:
+        """Begin an attempt."""
+        with self._lock:
+            self._enter(MemberState.RUNNING)
+            self._enter_wait()
+            self._has_moved = True
+
+    def enter(self, state: MemberState, reason: str = "") -> None:
+        with self._lock:
+            self._enter(state, reason)
+
+    def restarted(self) -> None:
+        with self._lock:
+            self._status.restarts += 1
+
+    def waits(self, state: MemberState, reason: str) -> None:
+        """Note that it waits for the database or for Kafka; an empty ``reason``: no longer."""
+        if not reason and state not in self._waits:
+            return
+        with self._lock:
+            changes = bool(reason) != (state in self._waits)
+            if reason:
+                self._waits[state] = reason
+            else:
+                self._waits.pop(state, None)
+            self._enter_wait()
+        if changes and state is MemberState.WAITING_FOR_DATABASE:
+            if reason:
+                LOG.warning("%s waits for the database, and keeps its partitions: %s", self._status.name, reason)
+            else:
+                LOG.info("%s: the database is available again", self._status.name)
+
+    def starts_at(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note where it starts in partitions, if it is known before the first poll."""
+        with self._lock:
+            self._done |= offsets
+            self._has_moved = True
+
+    def after_poll(self, batch: Batch) -> None:
+        for part in batch.partitions:
+            self._done.setdefault(part.topic_partition, part.start_offset)
+
+    def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._committing = offsets
+
+    def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
+        committed = [partition for partition, error in outcomes.items() if error is None]
+        with self._lock:
+            self._done |= {each: self._committing[each] for each in committed if each in self._committing}
+            self._has_moved |= bool(committed)
+
+    def after_dead_letter(self, message: Message, error: Exception) -> None:
+        with self._lock:
+            self._status.dead_letters += 1
+
+    def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        self.after_lost(partitions)
+
+    def after_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            self._done.pop(partition, None)
+
+    def report(self, consumer: KafkaConsumer | None) -> MemberStatus:
+        """The current status. ``consumer``: that of the attempt; ``None``: there is none."""
+        partitions, lag, turn_seconds = 0, dict[str, int](), None
+        if consumer is not None:
+            turn_seconds = consumer.health().seconds_since_poll
+            with contextlib.suppress(MessagingError):  # it is closed or does not reach Kafka
+                partitions = len(consumer.assignment())
+                for partition, behind in consumer.lag(LAG_SECONDS).items():
+                    position = consumer.position(partition)
+                    if position is not None:
+                        undone = position + behind - self._done.get(partition, position)
+                        lag[f"{partition.topic}/{partition.partition}"] = max(0, undone)
+        with self._lock:
+            self._count_wait()
+            now_ms = self._clock.time_ms()
+            if self._has_moved or not any(lag.values()):
+                self._status.moved_ms = now_ms
+            self._has_moved = False
+            self._status.reported_ms, self._status.partitions, self._status.lag = now_ms, partitions, lag
+            self._status.turned_ms = 0 if turn_seconds is None else now_ms - round(turn_seconds * 1000)
+            return structs.replace(self._status)
+
+    def _enter_wait(self) -> None:
+        if self._status.state is MemberState.RUNNING or self._status.state in _WAITING:
+            state = next((each for each in _WAITING if each in self._waits), MemberState.RUNNING)
+            self._enter(state, self._waits.get(state, ""))
+
+    def _enter(self, state: MemberState, reason: str = "") -> None:
+        self._count_wait()
+        if state is not self._status.state:
+            self._status.since_ms = self._clock.time_ms()
+        self._status.state, self._status.reason = state, reason[:_MAX_REASON]
+
+    def _count_wait(self) -> None:
+        now = self._clock.monotonic()
+        if self._status.state is MemberState.WAITING_FOR_DATABASE:
+            self._status.database_unavailable_seconds += now - self._waited_at
+        self._waited_at = now
+
+
+def members_health(
+    service: str,
+    statuses: Callable[[], Sequence[MemberStatus]],
+    *,
+    clock: Clock | None = None,
+    noun: str = "members",
+) -> ServiceHealth:
+    """The answers of a service of members to probes. ``noun``: what the body of ``/healthcheck`` calls them."""
+    now_ms = (clock or SystemClock()).time_ms
+
+    def look() -> tuple[bool, dict[str, Any]]:
+        found = statuses()
+        healthy = all(each.state is MemberState.RUNNING for each in found)
+        return healthy, {"healthy": healthy, noun: {each.name: _shown(each) for each in found}}
+
+    return ServiceHealth(
+        service,
+        look,
+        liveness(lambda: _turn_ages(statuses(), now_ms())),
+        readiness(lambda: unready_reasons(statuses(), now_ms())),
+    )
+
+
+def _shown(status: MemberStatus) -> dict[str, Any]:
+    """Its state, and the lag of the partitions whose lag is known."""
+    return {
+        "state": status.state,
+        "reason": status.reason,
+        "seconds_in_state": max(0, status.reported_ms - status.since_ms) / 1000 if status.since_ms else None,
+        "lag": sum(status.lag.values()),
+        "partitions": len(status.lag),
+        "pid": status.pid,
+        "restarts": status.restarts,
+    }
+
+
+def _turn_ages(statuses: Iterable[MemberStatus], now_ms: int) -> dict[str, float | None]:
+    """How many seconds ago each loop has turned. A member without a loop waits for its next start, and is as old as its
+    report; a process that ended is replaced, and needs no restart of the service."""
+    return {
+        status.name: max(0, now_ms - (status.turned_ms or status.reported_ms)) / 1000 if status.pid else None
+        for status in statuses
+    }
+
+
+def unready_reasons(statuses: Iterable[MemberStatus], now_ms: int) -> Iterator[str]:
+    """Why members do not do their work: one does not run, has no partitions although there may be some for it, or does
+    not progress."""
+    for status in statuses:
+        waiting, stalled_ms = sum(status.lag.values()), now_ms - status.moved_ms
+        if status.state is not MemberState.RUNNING:
+            yield f"{status.name}: {status.state}{': ' if status.reason else ''}{status.reason}"
+        elif not status.partitions and now_ms - status.since_ms < _ASSIGNED_SECONDS * 1000:
+            yield f"{status.name}: it has no partitions yet"
+        elif waiting and stalled_ms > STALL_SECONDS * 1000:
+            yield f"{status.name}: STALL: {waiting} messages wait, and none is done for {stalled_ms // 1000} s"

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared memory of the processes of a service: each writes its status and metrics, and one process serves all.
+
+The multiprocess mode of prometheus_client serves neither health nor metrics that a collector computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import structs
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from monasca_common.runtime.member import Member
+from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.metrics import MetricFamily, snapshot
+
+LOG = logging.getLogger(__name__)
+
+_SLOT_BYTES = 64 * 1024  # of memory that is used only where it is written
+_HEAD_BYTES = 8  # length and checksum
+_TRIES = 5
+_REPORT_SECONDS = 1.0
+
+
+class ProcessStatus(msgspec.Struct):
+    """The members and the metrics of one process."""
+
+    members: list[MemberStatus]
+    metrics: list[MetricFamily] = []
+
+
+class StatusBoard:
+    """One slot for each process, created before the fork. It has no files, so a crash leaves nothing behind.
+
+    A slot has one writer at a time; the checksum lets a reader detect an unfinished write.
+    """
+
+    def __init__(self, processes: Sequence[ProcessStatus]) -> None:
+        self._memory = mmap.mmap(-1, _SLOT_BYTES * max(1, len(processes)))
+        self._last = list(processes)
+        for slot, status in enumerate(processes):
+            self.write(slot, status)
+
+    def write(self, slot: int, status: ProcessStatus) -> None:
+        data = msgspec.json.encode(status)
+        if len(data) > _SLOT_BYTES - _HEAD_BYTES:  # a status with thousands of partitions
+            members = [structs.replace(each, lag={"all": sum(each.lag.values())}) for each in status.members]
+            data = msgspec.json.encode(ProcessStatus(members, status.metrics))
+        head = len(data).to_bytes(4, "big") + zlib.crc32(data).to_bytes(4, "big")
+        at = slot * _SLOT_BYTES
+        self._memory[at : at + _HEAD_BYTES + len(data)] = head + data
+
+    def read(self, slot: int) -> ProcessStatus:
+        """The last complete status of a process."""
+        at = slot * _SLOT_BYTES
+        for _ in range(_TRIES):
+            head = self._memory[at : at + _HEAD_BYTES]
+            data = self._memory[at + _HEAD_BYTES : at + _HEAD_BYTES + int.from_bytes(head[:4], "big")]
+            if zlib.crc32(data) == int.from_bytes(head[4:], "big"):
+                self._last[slot] = msgspec.json.decode(data, type=ProcessStatus)
+                break
+        return self._last[slot]
+
+    def members(self) -> list[MemberStatus]:
+        return [member for slot in range(len(self._last)) for member in self.read(slot).members]
+
+    def families(self) -> Iterator[Metric]:
+        """The metrics of all processes, for `ServiceMetrics.computed`."""
+        merged: dict[str, Metric] = {}
+        for slot in range(len(self._last)):
+            for family in self.read(slot).metrics:
+                metric = merged.setdefault(family.name, Metric(family.name, family.text, family.kind))
+                for sample in family.samples:
+                    metric.add_sample(*sample)
+        yield from merged.values()
+
+
+class StatusReporter:
+    """Writes the status and the metrics of a process to its slot: each second while it runs, and at its end."""
+
+    def __init__(self, board: StatusBoard, slot: int, members: Sequence[Member], registry: CollectorRegistry) -> None:
+        self._board = board
+        self._slot = slot
+        self._members = members
+        self._registry = registry
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Report a last time; returns when that is done, in bounded time."""
+        self._ended.set()
+        self._thread.join(_REPORT_SECONDS)
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._ended.is_set()
+            try:
+                status = ProcessStatus([member.status() for member in self._members], snapshot(self._registry))
+                self._board.write(self._slot, status)
+            except Exception:
+                LOG.exception("the status is not reported; it is reported again in %g s", _REPORT_SECONDS)
+            self._ended.wait(_REPORT_SECONDS)

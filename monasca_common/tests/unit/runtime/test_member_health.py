@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status of a member, and what probes learn of it."""
+
+from types import SimpleNamespace
+from unittest import mock
+
+from oslotest import base
+
+from monasca_common.kafka import MessagingError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus, members_health
+
+TP = TopicPartition("metrics", 0)
+DATABASE, KAFKA = MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA
+
+
+class MemberHealthCase(base.BaseTestCase):
+    """A member whose attempt has begun, over a consumer that the test sets."""
+
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.health = MemberHealth(MemberStatus("metrics-0", pid=7), self.clock)
+        self.health.begin()
+        self.behind, self.position, self.turn_seconds = {TP: 0}, 40, 0.0
+        self.consumer = mock.Mock(
+            lag=lambda _: self.behind,
+            position=lambda _: self.position,
+            assignment=lambda: set(self.behind),
+            health=lambda: SimpleNamespace(seconds_since_poll=self.turn_seconds),
+        )
+
+    def status(self):
+        return self.health.report(self.consumer)
+
+    def polled(self, start_offset):
+        part = SimpleNamespace(topic_partition=TP, start_offset=start_offset)
+        self.health.after_poll(SimpleNamespace(partitions=[part]))
+
+    def committed(self, offset, error=None):
+        self.health.before_commit({TP: offset})
+        self.health.after_commit({TP: error})
+
+
+class StatusTest(MemberHealthCase):
+    def reported(self, *names):
+        status = self.status()
+        return tuple(getattr(status, name) for name in names)
+
+    def test_time_without_the_database_is_counted_while_it_passes(self):
+        self.health.waits(DATABASE, "away")
+        self.clock.advance(3)
+        self.assertEqual(3, self.status().database_unavailable_seconds)
+        self.clock.advance(4)
+        self.health.waits(DATABASE, "away")
+        self.health.waits(DATABASE, "")
+        self.clock.advance(5)
+        self.assertEqual(7, self.status().database_unavailable_seconds)
+
+    def test_it_waits_for_the_database_until_that_is_available_and_reports_since_when(self):
+        self.clock.advance(10)
+        self.health.waits(DATABASE, "away")
+        since = self.status().since_ms
+        self.clock.advance(10)
+        self.health.waits(DATABASE, "still away")
+        self.assertEqual((DATABASE, "still away", since), self.reported("state", "reason", "since_ms"))
+        self.health.waits(DATABASE, "")
+        self.assertEqual((MemberState.RUNNING, ""), self.reported("state", "reason"))
+
+    def test_the_database_is_reported_before_kafka(self):
+        self.health.waits(KAFKA, "no broker")
+        self.assertEqual((KAFKA, "no broker"), self.reported("state", "reason"))
+        self.health.waits(DATABASE, "away")
+        self.assertEqual((DATABASE, "away"), self.reported("state", "reason"))
+        self.health.waits(DATABASE, "")
+        self.assertEqual((KAFKA,), self.reported("state"))
+        self.health.waits(KAFKA, "")
+        self.assertEqual((MemberState.RUNNING,), self.reported("state"))
+
+    def test_a_failed_member_stays_failed_until_its_next_attempt(self):
+        self.health.enter(MemberState.FAILED, "because")
+        self.health.waits(DATABASE, "away")
+        self.assertEqual((MemberState.FAILED, "because"), self.reported("state", "reason"))
+        self.health.begin()
+        self.assertEqual((DATABASE, "away"), self.reported("state", "reason"))
+
+    def test_the_lag_counts_what_is_polled_and_not_committed(self):
+        self.behind = {TP: 60}
+        self.assertEqual({"metrics/0": 60}, self.status().lag)
+        self.polled(30)
+        self.assertEqual({"metrics/0": 70}, self.status().lag)
+        self.committed(35)
+        self.assertEqual({"metrics/0": 65}, self.status().lag)
+        self.committed(40, MessagingError("refused"))
+        self.assertEqual({"metrics/0": 65}, self.status().lag)
+
+    def test_the_lag_counts_from_a_start_that_is_known_before_the_first_poll(self):
+        self.health.starts_at({TP: 30})
+        self.polled(35)
+        self.assertEqual({"metrics/0": 10}, self.status().lag)
+
+    def test_a_partition_that_comes_back_is_as_far_as_others_have_brought_it(self):
+        self.polled(30)
+        self.health.after_revoke([TP])
+        self.polled(38)
+        self.assertEqual({"metrics/0": 2}, self.status().lag)
+
+    def test_without_a_consumer_it_has_neither_partitions_nor_a_loop(self):
+        self.assertEqual(
+            (0, {}, 0), (lambda found: (found.partitions, found.lag, found.turned_ms))(self.health.report(None))
+        )
+
+    def test_a_report_stays_as_it_was(self):
+        before = self.status()
+        self.health.restarted()
+        self.assertEqual((0, 1), (before.restarts, self.status().restarts))
+
+
+class ProbesTest(MemberHealthCase):
+    def setUp(self):
+        super().setUp()
+        self.probes = members_health("persister", lambda: [self.status()], clock=self.clock, noun="workers")
+
+    def reasons(self):
+        is_ready, body = self.probes.ready()
+        self.assertEqual(is_ready, not body["reasons"])
+        return body["reasons"]
+
+    def test_health_has_the_state_of_each_member_and_the_reason_of_one_that_waits(self):
+        self.behind = {TP: 5}
+        self.clock.advance(4)
+        expected = {
+            "state": "running",
+            "reason": "",
+            "seconds_in_state": 4.0,
+            "lag": 5,
+            "partitions": 1,
+            "pid": 7,
+            "restarts": 0,
+        }
+        self.assertEqual((True, {"healthy": True, "workers": {"metrics-0": expected}}), self.probes.health())
+        self.health.waits(DATABASE, "away")
+        healthy, body = self.probes.health()
+        self.assertEqual((False, "away"), (healthy, body["workers"]["metrics-0"]["reason"]))
+
+    def test_messages_that_wait_while_none_is_done_are_a_stall(self):
+        self.behind = {TP: 5}
+        self.assertEqual([], self.reasons())
+        self.clock.advance(59.0)
+        self.assertEqual([], self.reasons())
+        self.clock.advance(2.0)
+        stall = ["metrics-0: STALL: 5 messages wait, and none is done for 61 s"]
+        self.assertEqual(stall, self.reasons())
+        self.committed(41, MessagingError("refused"))
+        self.assertEqual(stall, self.reasons())
+        self.committed(41)
+        self.assertEqual([], self.reasons())
+
+    def test_where_nothing_waits_nothing_stalls(self):
+        self.clock.advance(1000.0)
+        self.assertEqual([], self.reasons())
+        self.behind = {TP: 1}  # it came this moment
+        self.assertEqual([], self.reasons())
+
+    def test_without_partitions_it_is_not_ready_until_others_must_have_them_all(self):
+        self.behind = {}
+        self.assertEqual(["metrics-0: it has no partitions yet"], self.reasons())
+        self.clock.advance(61.0)
+        self.assertEqual([], self.reasons())
+
+    def test_a_member_that_waits_is_not_ready(self):
+        self.health.waits(DATABASE, "refused")
+        self.assertEqual(["metrics-0: waiting for the database: refused"], self.reasons())
+
+    def test_a_batch_that_hangs_is_a_loop_that_does_not_turn(self):
+        for self.turn_seconds, live in ((600.0, True), (601.0, False)):
+            self.assertEqual(live, self.probes.live()[0])
+
+    def test_a_service_lives_whose_members_wait_for_their_next_start_or_whose_process_is_replaced(self):
+        cases = {
+            "its status is reported, and its loop hangs": ({"reported_ms": 700_000, "turned_ms": 1000}, False),
+            "it waits for its next start": ({"reported_ms": 700_000, "turned_ms": 0}, True),
+            "nothing is reported any more": ({"reported_ms": 1000, "turned_ms": 0}, False),
+            "its process has ended": ({"reported_ms": 1000, "pid": 0}, True),
+        }
+        clock = mock.Mock(time_ms=lambda: 700_000)
+        for name, (facts, live) in cases.items():
+            with self.subTest(name):
+                status = MemberStatus("metrics-0", **{"pid": 7, **facts})
+                self.assertEqual(live, members_health("p", lambda found=status: [found], clock=clock).live()[0])

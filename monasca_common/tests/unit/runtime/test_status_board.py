@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+from unittest import mock
+
+from oslotest import base
+from prometheus_client import CollectorRegistry, generate_latest
+
+from monasca_common.runtime.member_health import MemberState, MemberStatus
+from monasca_common.runtime.metrics import ComputedMetrics, ServiceMetrics
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
+
+ONE, TWO = ProcessStatus([MemberStatus("metrics-0")]), ProcessStatus([MemberStatus("logs-0")])
+FAILED = ProcessStatus([MemberStatus("logs-0", 7, MemberState.FAILED, "why", 1, 2, 3, lag={"log/0": 4})])
+
+
+class Orders(ServiceMetrics):
+    """What one process counts."""
+
+    def __init__(self):
+        super().__init__("monasca_orders")
+        self.sold = self.counter("sold", "Orders", "worker")
+        self.seconds = self.histogram("seconds", "Time", buckets=(1.0,))
+
+
+class StatusBoardTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.board = StatusBoard([ONE, TWO])
+
+    def report(self, slot, metrics, *members):
+        members = [mock.Mock(status=mock.Mock(return_value=member)) for member in members]
+        reporter = StatusReporter(self.board, slot, members, metrics.registry)
+        reporter.start()
+        reporter.stop()
+
+    def served(self):
+        registry = CollectorRegistry()
+        registry.register(ComputedMetrics(self.board.families))
+        return generate_latest(registry).decode()
+
+    def test_what_is_written_is_read_whole(self):
+        self.board.write(1, FAILED)
+        self.assertEqual([*ONE.members, *FAILED.members], self.board.members())
+
+    def test_a_child_writes_and_its_parent_reads(self):
+        pid = os.fork()
+        if pid == 0:
+            self.board.write(1, FAILED)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        self.assertEqual(FAILED, self.board.read(1))
+
+    def test_an_unfinished_write_leaves_the_status_before(self):
+        self.board.write(1, FAILED)
+        self.board.read(1)
+        self.board._memory[self.board._memory.find(b"why")] ^= 1
+        self.assertEqual(FAILED, self.board.read(1))
+
+    def test_of_more_partitions_than_fit_the_sum_is_reported(self):
+        lag = {f"a-long-name-of-a-topic/{number}": 1 for number in range(5000)}
+        self.board.write(0, ProcessStatus([MemberStatus("metrics-0", lag=lag)]))
+        self.assertEqual({"all": 5000}, self.board.read(0).members[0].lag)
+
+    def test_a_reporter_writes_the_last_status_and_the_metrics_of_its_process(self):
+        orders = Orders()
+        orders.sold.labels("logs-0").inc(3)
+        self.report(1, orders, *FAILED.members)
+        self.assertEqual(FAILED.members, self.board.read(1).members)
+        self.assertIn('monasca_orders_sold_total{worker="logs-0"} 3.0', self.served())
+
+    def test_the_metrics_of_all_processes_are_one_family(self):
+        for slot in (0, 1):
+            orders = Orders()
+            orders.sold.labels(f"worker-{slot}").inc(slot)
+            self.report(slot, orders)
+        text = self.served()
+        self.assertEqual(1, text.count("# TYPE monasca_orders_sold_total counter"))
+        for line in ('{worker="worker-0"} 0.0', '{worker="worker-1"} 1.0'):
+            self.assertIn(f"monasca_orders_sold_total{line}", text)
+        self.assertNotIn("_created", text)
+
+    def test_a_process_continues_the_counters_of_the_one_whose_place_it_takes(self):
+        former, new = Orders(), Orders()
+        former.sold.labels("logs-0").inc(3)
+        former.seconds.observe(0.5)
+        self.report(1, former)
+        new.resume(self.board.read(1).metrics)
+        self.report(1, new)
+        self.assertIn('monasca_orders_sold_total{worker="logs-0"} 3.0', self.served())
+        self.assertIn("monasca_orders_seconds_count 0.0", self.served())

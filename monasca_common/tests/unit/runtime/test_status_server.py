@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+import socket
+import struct
+import threading
+import urllib.error
+import urllib.request
+from socketserver import TCPServer
+
+import fixtures
+from oslotest import base
+
+from monasca_common.runtime.health import ServiceHealth
+from monasca_common.runtime.metrics import ServiceMetrics
+from monasca_common.runtime.status_server import StatusServer
+
+
+class StatusServerTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.trouble = ""
+        looks = [lambda: (not self.trouble, {"trouble": self.trouble}), lambda: (True, {}), lambda: (False, {})]
+        metrics = ServiceMetrics("monasca_orders")
+        metrics.counter("sold", "Orders").inc()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.server = StatusServer(listener, ServiceHealth("orders", *looks), metrics.registry)
+        thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+        self.base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(self.base + path, timeout=50) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def test_a_probe_is_answered_with_the_status_and_the_body_of_its_look(self):
+        self.assertEqual((200, '{"trouble":""}'), self.get("/healthcheck"))
+        self.trouble = "away"
+        self.assertEqual((503, '{"trouble":"away"}'), self.get("/healthcheck"))
+        self.assertEqual((200, 503), (self.get("/healthz")[0], self.get("/readyz?verbose")[0]))
+
+    def test_prometheus_reads_the_metrics_of_the_service_and_its_probes(self):
+        _, text = self.get("/metrics")
+        for line in (
+            "monasca_orders_sold_total 1.0",
+            'monasca_service_live{service="orders"} 1.0',
+            'monasca_service_ready{service="orders"} 0.0',
+        ):
+            self.assertIn(line, text.splitlines())
+
+    def connected(self):
+        client = socket.create_connection(self.server.server_address, timeout=50)
+        self.addCleanup(client.close)
+        return client
+
+    def test_a_client_that_goes_away_leaves_no_traceback(self):
+        said = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", said))
+        ended, end = threading.Event(), TCPServer.shutdown_request
+
+        def end_and_tell(server, request):
+            end(server, request)
+            ended.set()
+
+        self.useFixture(fixtures.MonkeyPatch("socketserver.TCPServer.shutdown_request", end_and_tell))
+        client = self.connected()
+        client.sendall(b"GET /healthz")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that it resets
+        client.close()
+        self.assertTrue(ended.wait(50))
+        said.seek(0)
+        self.assertEqual("", said.read())
+
+    def test_of_too_many_connections_the_oldest_ends_and_the_newest_is_served(self):
+        clients = [self.connected() for _ in range(50)]
+        self.assertEqual(200, self.get("/healthz")[0])
+        self.assertEqual(b"", clients[0].recv(1))
+        clients[1].setblocking(False)
+        self.assertRaises(BlockingIOError, clients[1].recv, 1)
+
+    def test_anything_else_is_not_there(self):
+        self.assertEqual(404, self.get("/")[0])
