@@ -2,6 +2,8 @@
 """The house keeps its order: one name for one thing, and no import in circles. Floors and face: ``lint-imports``."""
 
 import ast
+import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -64,6 +66,49 @@ class NamesTest(base.BaseTestCase):
     def test_at_most_five_names_may_be_shared_each_for_a_reason(self):
         self.assertLessEqual(len(SHARED), 5)
         self.assertTrue(all(SHARED.values()))
+
+
+def words(name):
+    """The words of a module's or class's name, in the singular: {"place"} of ``SendingPlaces`` among them."""
+    parts = {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
+    return parts | {part.removesuffix("s") for part in parts}
+
+
+def names():
+    """(module, name) of each module and each class, of the packages too."""
+    for module, path in modules().items():
+        yield module, module.rpartition(".")[2]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                yield module, node.name
+
+
+class WordsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.page = (PACKAGE.parent / "CONTRIBUTING.rst").read_text().partition("\nWords\n")[2]
+        self.replaced = tomllib.loads((PACKAGE.parent / "tools" / "words.toml").read_text())["names"]
+
+    def test_no_module_and_no_class_uses_a_replaced_word(self):
+        for module, name in names():
+            for word in words(name) & self.replaced.keys():
+                self.fail(f"{module}: the word in {name} is {self.replaced[word]!r}, not {word!r}")
+
+    def test_a_replaced_word_is_found_in_each_spelling(self):
+        for name in ("places", "_SendingPlace", "sending_place", "HTTPPlaces"):
+            self.assertIn("place", words(name))
+        self.assertNotIn("place", words("Replacement"))
+
+    def test_the_page_has_at_most_sixty_words_with_a_sentence_each(self):
+        rows = re.findall(r"\* - (.+)\n     - (.+)\n", self.page)[1:]
+        self.assertLessEqual(len(rows), 60)
+        self.assertEqual(len(rows), self.page.count("* - ") - 1)
+        for word, meaning in rows:
+            self.assertEqual(word, word.strip())
+            self.assertRegex(meaning, r"^[A-Z].*\.$")
+            self.assertNotIn(". ", meaning)
+        self.assertEqual(len(rows), len(dict(rows)))
+        self.assertEqual(set(), {word for word, _ in rows} & self.replaced.keys())
 
 
 class CirclesTest(base.BaseTestCase):
