@@ -18,7 +18,7 @@ from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.alarm_bodies import AlarmsContext, of_alarms
 from monasca_common.api.ingest import PostContext
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, request_slots
 from monasca_common.api.log_fields import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
@@ -98,7 +98,7 @@ def make_app(
     if settings.status.port is None:
         app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
     app.add_route(openapi.PATH, openapi.OpenApi(settings))
-    limited = InFlightLimit(app, places_of(settings), _authentication(settings, conf, own_metrics))
+    limited = InFlightLimit(app, request_slots(settings), _authentication(settings, conf, own_metrics))
     access = Access(limited, app.routes, own_metrics.count, log_handler(settings.access_log))
     own_metrics.before_read = access.flush
     return access
@@ -119,7 +119,7 @@ class _RoutedApp(falcon.App[Any, Any]):
 def _authentication(
     settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
 ) -> Callable[[WsgiApp], WsgiApp]:
-    """Requests that wait for Keystone have places of their own, so that they take none from those whose token is
+    """Requests that wait for Keystone have slots of their own, so that they take none from those whose token is
     known."""
     if settings.auth_strategy == "noauth":
         return lambda app: app

@@ -46,12 +46,12 @@ _BUSY = msgspec.json.encode(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RequestSlots:
     """How many requests of each kind are in flight at most.
 
-    ``posts`` go to Kafka, ``others`` to the database, which takes no place of a post. Of the posts' places,
+    ``posts`` go to Kafka, ``others`` to the database, which takes no slot of a post. Of the posts' slots,
     ``own_of_topic`` are each topic's own and the rest is common, so that however many topics are stuck, another has
-    places.
+    slots.
     """
 
     posts: int
@@ -64,34 +64,34 @@ class Places:
         return self.of_topic - self.own_of_topic
 
 
-def places_of(settings: ApiSettings) -> Places:
+def request_slots(settings: ApiSettings) -> RequestSlots:
     of_topic = settings.max_in_flight
     own = max(1, of_topic // 4)
-    return Places(of_topic + own * (len(settings.posted_topics) - 1), of_topic // 2, of_topic, own)
+    return RequestSlots(of_topic + own * (len(settings.posted_topics) - 1), of_topic // 2, of_topic, own)
 
 
 def threads_of(settings: ApiSettings) -> int:
     """How many threads a worker needs: for the requests in flight, for those that wait for Keystone, and to spare."""
-    places = places_of(settings)
+    slots = request_slots(settings)
     waiting = settings.max_in_flight if settings.auth_strategy == "keystone" else 0
-    return places.posts + places.others + waiting + _SPARE_THREADS
+    return slots.posts + slots.others + waiting + _SPARE_THREADS
 
 
 class InFlightLimit:
-    """Serves as many posts and as many other requests as there are places; one more is answered 503 immediately.
+    """Serves as many posts and as many other requests as there are slots; one more is answered 503 immediately.
 
-    ``authenticated``: wraps `app` in what validates tokens, which has places of its own. It gets no request without a
-    place: what is refused costs neither a token's validation nor its body.
+    ``authenticated``: wraps `app` in what validates tokens, which has slots of its own. It gets no request without a
+    slot: what is refused costs neither a token's validation nor its body.
     """
 
     def __init__(
-        self, app: WsgiApp, places: Places, authenticated: Callable[[WsgiApp], WsgiApp] = lambda app: app
+        self, app: WsgiApp, slots: RequestSlots, authenticated: Callable[[WsgiApp], WsgiApp] = lambda app: app
     ) -> None:
         self._app = app
         self._validated = authenticated(self._admitted)
-        # Places that are free. A semaphore takes 7 us for a request, of the 60 that one metric's post takes in all.
-        self._posts = deque([None] * places.posts)
-        self._others = deque([None] * places.others)
+        # Free slots. A semaphore takes 7 us for a request, of the 60 that one metric's post takes in all.
+        self._posts = deque([None] * slots.posts)
+        self._others = deque([None] * slots.others)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("PATH_INFO") in PUBLIC_PATHS:

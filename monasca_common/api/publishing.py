@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, Places, places_of
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, RequestSlots, request_slots
 from monasca_common.api.log_fields import Reason
 from monasca_common.api.problems import Problem, unavailable
 from monasca_common.api.settings import ApiSettings
@@ -27,11 +27,11 @@ class TopicMessages:
     records: Sequence[bytes | Record]
 
 
-class TopicPlaces:
+class TopicRequestSlots:
     """Of the posts that wait for Kafka: some are each topic's own, the others are common. Thread-safe."""
 
-    def __init__(self, places: Places) -> None:
-        self._own, self._common = places.own_of_topic, places.common
+    def __init__(self, slots: RequestSlots) -> None:
+        self._own, self._common = slots.own_of_topic, slots.common
         self._lock = threading.Lock()
         self._taken: dict[str, int] = {}
 
@@ -64,13 +64,13 @@ class Publishing:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._producers = producers
-        self._places = TopicPlaces(places_of(settings))
+        self._slots = TopicRequestSlots(request_slots(settings))
         self._seconds = settings.publish_timeout_seconds
         self._monotonic = monotonic
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
         """Return once every message is acknowledged. Raises `Problem`: 503 (or 413, for a message that no retry can
-        deliver), with the counts. Before anything is sent all of its topics have a place for it.
+        deliver), with the counts. Before anything is sent all of its topics have a slot for it.
 
         ``keyed``: the messages have ids that an earlier request may have used.
         """
@@ -90,7 +90,7 @@ class Publishing:
                 # Nobody waits for a stalled topic: a frozen broker must not take a thread and a body of each client.
                 if not producer.accepts():
                     raise _refused(f"{bulk.topic} has acknowledged nothing for a while", bulks, keyed=keyed)
-                if not self._places.take(bulk.topic):
+                if not self._slots.take(bulk.topic):
                     raise _refused(f"{bulk.topic} is waited for by as many requests as may", bulks, keyed=keyed)
                 entered.append((producer, bulk))
             deadline = self._monotonic() + self._seconds
@@ -99,12 +99,12 @@ class Publishing:
                 producer, bulk = entered[0]
                 if bulk.records:
                     reports.append(producer.publish(bulk.records, max(0.0, deadline - self._monotonic())))
-                # At once: who waits for one topic holds no place of another.
+                # At once: who waits for one topic holds no slot of another.
                 entered.pop(0)
-                self._places.give_back(bulk.topic)
+                self._slots.give_back(bulk.topic)
         finally:
             for _, bulk in entered:
-                self._places.give_back(bulk.topic)
+                self._slots.give_back(bulk.topic)
         return reports
 
 

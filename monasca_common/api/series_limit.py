@@ -37,7 +37,7 @@ class _SeriesKey(msgspec.Struct):
 _decode = msgspec.json.Decoder(_SeriesKey).decode
 
 
-class _Known:
+class _CachedSeries:
     __slots__ = ("ids", "learnt_at", "lock")
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class SeriesLimit:
         self._region = region
         self._reader = reader
         self._monotonic = monotonic
-        self._tenants: OrderedDict[str, _Known] = OrderedDict()
+        self._tenants: OrderedDict[str, _CachedSeries] = OrderedDict()
         self._lock = threading.Lock()
 
     def admit(self, tenant: str, metrics: Sequence[bytes], indices: Sequence[int]) -> None:
@@ -77,15 +77,15 @@ class SeriesLimit:
         decoded = _decode(text)
         return series_id(tenant, self._region, decoded.name, decoded.dimensions)
 
-    def _of(self, tenant: str) -> _Known:
+    def _of(self, tenant: str) -> _CachedSeries:
         with self._lock:
-            known = self._tenants.setdefault(tenant, _Known())
+            known = self._tenants.setdefault(tenant, _CachedSeries())
             self._tenants.move_to_end(tenant)
             if len(self._tenants) > _MAX_TENANTS:
                 self._tenants.popitem(last=False)
             return known
 
-    def _learnt(self, tenant: str, known: _Known) -> set[bytes]:
+    def _learnt(self, tenant: str, known: _CachedSeries) -> set[bytes]:
         now = self._monotonic()
         if known.ids is None or now - known.learnt_at > _LEARN_AGAIN_SECONDS:
             stored = self._stored(tenant)

@@ -50,10 +50,10 @@ class ApiSettings:
         minimum=2,
         maximum=4096,
         unit="requests",
-        help="How many posts of one worker wait for one topic at once. Each other topic has a quarter as many places "
-        "more of its own, so that topics that do not answer leave room for it; what needs the database has half as "
-        "many. One more is answered 503 immediately. Too small: clients get 503 at normal load. Too large: requests "
-        "exhaust the memory and wait for each other.",
+        help="How many posts of one worker wait for one topic concurrently. Each other topic has a quarter as many "
+        "slots of its own, which topics that do not answer cannot use; requests to the database have half as many. "
+        "Further requests are answered 503 immediately. Too small: clients get 503 at normal load. Too large: "
+        "requests exhaust the memory and wait for each other.",
     )
     auth_strategy: Literal["keystone", "noauth"] = option(
         "keystone",

@@ -41,9 +41,9 @@ class Dashboard(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.audit.settings import audit_settings
         from monasca_common.operations.dashboard.app import login_of
-        from monasca_common.operations.dashboard.kept_state import KeptState
         from monasca_common.operations.dashboard.lag_panel import Trends
         from monasca_common.operations.dashboard.panels import Panels, kafka_panels
+        from monasca_common.operations.dashboard.saved_state import SavedState
         from monasca_common.operations.dashboard.server import DashboardServer
         from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
         from monasca_common.operations.settings import history_topic, lag_window
@@ -60,7 +60,7 @@ class Dashboard(ServiceCommand):
             window = lag_window(conf)
             positions = position_reader(conf)
 
-            def panels(trends: KeptState[Trends]) -> Panels:
+            def panels(trends: SavedState[Trends]) -> Panels:
                 admin = functools.partial(plugins.load_admin, conf)
                 kept = history_topic(conf)
                 return kafka_panels(

@@ -66,7 +66,7 @@ class NotificationMetrics(ServiceMetrics):
         self._delay.labels(type.lower()).observe(max(0.0, seconds))
 
 
-class WaitingNotifications:
+class StoredNotifications:
     """The number of rows that wait in the database, of all processes. While it is unavailable there is no number."""
 
     def __init__(self, database: AlarmsDatabase, clock: Clock) -> None:

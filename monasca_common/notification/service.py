@@ -29,7 +29,7 @@ from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.member import NotificationMember, service_health
-from monasca_common.notification.metrics import NotificationMetrics, WaitingNotifications
+from monasca_common.notification.metrics import NotificationMetrics, StoredNotifications
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import Notifiers, types
 from monasca_common.notification.pipeline import Pipeline
@@ -69,7 +69,7 @@ class NotificationWork:
         )
         (retry_topic,) = settings.retries.consumer.topics
         self.metrics = NotificationMetrics(notifiers)
-        WaitingNotifications(self._database, clock).declare(self.metrics)
+        StoredNotifications(self._database, clock).declare(self.metrics)
 
         methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
         pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)

@@ -76,7 +76,7 @@ def _inheriting(declared: Option) -> Option:
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownConsumer:
+class _OldConsumer:
     """The defaults of a consumer of an old service, and the options of ``[kafka]`` that changed them."""
 
     topic: str
@@ -86,12 +86,12 @@ class _KnownConsumer:
 
 
 _KNOWN_CONSUMERS = {
-    "kafka_metrics": _KnownConsumer("metrics", "1_metrics"),
-    "kafka_alarm_history": _KnownConsumer("alarm-state-transitions", "1_alarm-state-transitions"),
-    "kafka_logs": _KnownConsumer("log", "1_logs"),
-    "kafka_events": _KnownConsumer("monevents", "1_events"),
-    "kafka_notifications": _KnownConsumer("alarm-state-transitions", "monasca-notification", "alarm_topic", "group"),
-    "kafka_retry_notifications": _KnownConsumer(
+    "kafka_metrics": _OldConsumer("metrics", "1_metrics"),
+    "kafka_alarm_history": _OldConsumer("alarm-state-transitions", "1_alarm-state-transitions"),
+    "kafka_logs": _OldConsumer("log", "1_logs"),
+    "kafka_events": _OldConsumer("monevents", "1_events"),
+    "kafka_notifications": _OldConsumer("alarm-state-transitions", "monasca-notification", "alarm_topic", "group"),
+    "kafka_retry_notifications": _OldConsumer(
         "retry-notifications", "monasca-notification", "notification_retry_topic", "group"
     ),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices a topic that was deleted and recreated under a live client, which Kafka itself reports to nobody.
+"""ClientEvents a topic that was deleted and recreated under a live client, which Kafka itself reports to nobody.
 
 A reader would go on at its old offset and skip records; what a writer had acknowledged may be gone with the old topic.
 """

@@ -39,7 +39,7 @@ _MOST_TEXT = 30_000  # characters; Jira refuses 32,768
 
 
 @dataclass(frozen=True, slots=True)
-class JiraPlace:
+class JiraTarget:
     """Where issues are created."""
 
     project: str
@@ -106,7 +106,7 @@ class JiraNotifier(Notifier):
                 return own_id
         return None
 
-    def _make(self, notification: Notification, place: JiraPlace) -> str:
+    def _make(self, notification: Notification, place: JiraTarget) -> str:
         fields: dict[str, Any] = {
             "project": {"key": place.project},
             "issuetype": {"name": self._settings.issue_type},
@@ -160,7 +160,7 @@ class JiraNotifier(Notifier):
         account = f"{self._settings.user}:{self._settings.password or ''}"
         return f"Basic {base64.b64encode(account.encode()).decode()}"
 
-    def _place(self, address: str) -> JiraPlace:
+    def _place(self, address: str) -> JiraTarget:
         """Raises `SendRefused` for an address on another server than the operator's."""
         if not self._settings.url or not (self._settings.token or self._settings.user):
             raise SendRefused("Jira is not configured: set url, and token or user, in [jira_notifier]")
@@ -173,7 +173,7 @@ class JiraNotifier(Notifier):
             raise AddressRefused("the address names no project: write https://host/?project=KEY")
         if component is not None and len(component) > _MOST_COMPONENT:
             raise AddressRefused(f"the component in the address has more than {_MOST_COMPONENT} characters")
-        return JiraPlace(project, component)
+        return JiraTarget(project, component)
 
 
 def label(alarm_id: str) -> str:

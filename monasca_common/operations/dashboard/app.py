@@ -18,7 +18,6 @@ from oslo_config import cfg
 
 from monasca_common.kafka import MessagingError
 from monasca_common.operations.dashboard import lag_panel
-from monasca_common.operations.dashboard.kept_state import KeptState
 from monasca_common.operations.dashboard.metric_charts import (
     AGGREGATES,
     FUNCTIONS,
@@ -34,6 +33,7 @@ from monasca_common.operations.dashboard.metrics_api import ApiUnavailable, Metr
 from monasca_common.operations.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
 from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.passwords import PasswordFile
+from monasca_common.operations.dashboard.saved_state import SavedState
 from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Session, Sessions, kept_sessions
 from monasca_common.operations.dashboard.settings import DashboardSettings, is_loopback
 from monasca_common.operations.dashboard.view import page_of
@@ -103,7 +103,7 @@ def make_app(
     login: DashboardLogin | None,
     *,
     now: Callable[[], float] = time.monotonic,
-    sessions: KeptState[dict[str, Session]] | None = None,
+    sessions: SavedState[dict[str, Session]] | None = None,
 ) -> Any:
     """``login``: ``None`` where everybody who reaches it may look. ``now``: seconds, monotonic. ``sessions``: those of
     a worker that crashed."""

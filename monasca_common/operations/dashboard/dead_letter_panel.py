@@ -57,7 +57,7 @@ class DeadLetterFigures:
     unread: int = 0
 
 
-class _KnownLetters:
+class _CachedDeadLetters:
     """What is known of one topic, up to ``read_to``. ``spans``: from where the group stands to the end, when it was
     looked at last."""
 
@@ -109,7 +109,7 @@ class DeadLetterGatherer:
         self._admin = admin
         self._reader = LogReader(connection, most_seconds=timeout_seconds)
         self._names = frozenset(names)
-        self._known: dict[str, _KnownLetters] = {}
+        self._known: dict[str, _CachedDeadLetters] = {}
 
     def __call__(self, _now_ms: int) -> tuple[DeadLetterFigures, ...]:
         counts = self._admin.partition_counts()
@@ -125,7 +125,7 @@ class DeadLetterGatherer:
     def _look(self, topic: str, spans: _Spans) -> DeadLetterFigures:
         known = self._known.get(topic)
         if known is None or not known.goes_on_to(spans):
-            known = self._known[topic] = _KnownLetters(topic)
+            known = self._known[topic] = _CachedDeadLetters(topic)
         if known.spans != spans or known.figures.unread:
             self._read_on(known, spans)
             unread = sum(max(0, end - known.read_to[each]) for each, (_, end) in spans.items())
@@ -133,7 +133,7 @@ class DeadLetterGatherer:
             known.spans = spans
         return known.figures
 
-    def _read_on(self, known: _KnownLetters, spans: _Spans) -> None:
+    def _read_on(self, known: _CachedDeadLetters, spans: _Spans) -> None:
         """Raises `RetriableError` where it does not come in time; what came is not read again."""
         starts, ends = known.next_portion(spans)
         for partition, (start, _) in spans.items():

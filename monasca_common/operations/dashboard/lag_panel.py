@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.dashboard.kept_state import KeptState
 from monasca_common.operations.dashboard.panel_source import Snapshot
+from monasca_common.operations.dashboard.saved_state import SavedState
 from monasca_common.operations.dashboard.view import (
     Cell,
     Concern,
@@ -66,8 +66,8 @@ class GroupFigures:
 Trends = dict[str, list[int]]  # the unread messages of each group at the last looks, the oldest first
 
 
-def kept_trends() -> KeptState[Trends]:
-    return KeptState(Trends, {})
+def kept_trends() -> SavedState[Trends]:
+    return SavedState(Trends, {})
 
 
 class LagGatherer:
@@ -80,7 +80,7 @@ class LagGatherer:
         window: LagWindow,
         read_history: Callable[[], LagHistory | None],
         read_positions: ReadPositions = no_database,
-        trends: KeptState[Trends] | None = None,
+        trends: SavedState[Trends] | None = None,
     ) -> None:
         self._read_positions = read_positions
         self._read_history = read_history

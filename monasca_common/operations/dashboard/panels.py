@@ -22,10 +22,10 @@ from monasca_common.operations.dashboard import (
 from monasca_common.operations.dashboard.audit_panel import AuditGatherer
 from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.operations.dashboard.durability_panel import DurabilityGatherer
-from monasca_common.operations.dashboard.kept_state import KeptState
 from monasca_common.operations.dashboard.lag_panel import GroupFigures, LagGatherer, Trends
 from monasca_common.operations.dashboard.load_panel import LoadGatherer
 from monasca_common.operations.dashboard.panel_source import PanelSource, Snapshot
+from monasca_common.operations.dashboard.saved_state import SavedState
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.dashboard.view import PanelView
 from monasca_common.operations.lag.history import read_history
@@ -128,7 +128,7 @@ def kafka_panels(
     now_ms: Callable[[], int],
     *,
     history_topic: str,
-    trends: KeptState[Trends],
+    trends: SavedState[Trends],
 ) -> Panels:
     """Of one cluster. Each source has clients of its own, so that none waits for another. ``history_topic``: where
     ``lag serve`` keeps what it found. ``trends``: those of a worker that crashed."""

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from monasca_common.operations.dashboard.kept_state import KeptState
+from monasca_common.operations.dashboard.saved_state import SavedState
 
 _MAX_SESSIONS = 1000
 _MAX_KEYS = 10_000
@@ -43,14 +43,14 @@ class Session:
         return hmac.compare_digest(self.form_token.encode(), form_token.encode())
 
 
-def kept_sessions() -> KeptState[dict[str, Session]]:
-    return KeptState(dict[str, Session], {})
+def kept_sessions() -> SavedState[dict[str, Session]]:
+    return SavedState(dict[str, Session], {})
 
 
 class Sessions:
     """Sessions by the value of their cookie; the oldest ends if there are too many. ``now``: seconds, monotonic."""
 
-    def __init__(self, seconds: float, now: Callable[[], float], kept: KeptState[dict[str, Session]]) -> None:
+    def __init__(self, seconds: float, now: Callable[[], float], kept: SavedState[dict[str, Session]]) -> None:
         self._seconds = seconds
         self._now = now
         self._kept = kept

@@ -25,7 +25,7 @@ from monasca_common.operations.lag.verdict import (
     LagStatus,
     LagVerdict,
     LagWindow,
-    LogLook,
+    LogScan,
     PartitionState,
     partition_lag,
     read_to,
@@ -43,7 +43,7 @@ class PartitionHistory:
     time_ms: int
     lag: LagVerdict
     commits: tuple[Commit, ...] = ()
-    looks: tuple[LogLook, ...] = ()
+    looks: tuple[LogScan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class LagHistory:
     def of(self, group: str, partition: TopicPartition) -> PartitionHistory | None:
         return self.groups.get(group, {}).get(partition)
 
-    def looks(self, group: str, partition: TopicPartition) -> tuple[LogLook, ...]:
+    def looks(self, group: str, partition: TopicPartition) -> tuple[LogScan, ...]:
         """The earlier looks at a partition. One at which nothing happened until the last survey was seen by that too,
         although the topic has no record of it."""
         known = self.of(group, partition)
@@ -102,7 +102,7 @@ class _HistorySurvey(msgspec.Struct, frozen=True):
     time_ms: int
 
 
-def kept_looks(looks: Sequence[LogLook], window: LagWindow) -> tuple[LogLook, ...]:
+def kept_looks(looks: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ...]:
     """Those of the window; the last at which nothing was unread; those at which the log's start had moved, as many as a
     window has; and the first, where the group had committed nothing yet."""
     recent = _spaced(looks, window)
@@ -114,10 +114,10 @@ def kept_looks(looks: Sequence[LogLook], window: LagWindow) -> tuple[LogLook, ..
     return tuple(kept[time_ms] for time_ms in sorted(kept))
 
 
-def _spaced(looks: Sequence[LogLook], window: LagWindow) -> list[LogLook]:
+def _spaced(looks: Sequence[LogScan], window: LagWindow) -> list[LogScan]:
     """From the oldest on, so that what was kept stays; the newest always."""
     least_ms = window.seconds * 1000 / max(1, window.commits - 2)
-    kept: list[LogLook] = []
+    kept: list[LogScan] = []
     for look in looks:
         if len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms:
             kept[-1] = look
@@ -126,7 +126,7 @@ def _spaced(looks: Sequence[LogLook], window: LagWindow) -> list[LogLook]:
     return kept[-window.commits :]
 
 
-def end_at(looks: Sequence[LogLook], time_ms: int, window: LagWindow) -> int | None:
+def end_at(looks: Sequence[LogScan], time_ms: int, window: LagWindow) -> int | None:
     """Where the log ended at that time, between the looks before and after it; ``None``: they are too far apart, or
     there are none."""
     for earlier, later in pairwise(looks):
@@ -161,7 +161,7 @@ def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> Partitio
         # A member that is seen for the first time, and has committed nothing, may begin at the end of the log.
         state = replace(state, unread_since_ms=None, looks=())
     is_unread, is_open = state.unread_since_ms is not None, (state.written_end or 0) > state.end
-    look = LogLook(now_ms, state.first, state.end, position, is_unread, read_to(state), is_open)
+    look = LogScan(now_ms, state.first, state.end, position, is_unread, read_to(state), is_open)
     looks = kept_looks((*state.looks, look), window)
     return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)
 
@@ -257,5 +257,5 @@ def _history(value: _HistoryValue) -> PartitionHistory:
         value.time_ms,
         LagVerdict(status=LagStatus[value.lag.status], **lag),
         tuple(Commit(*each) for each in value.commits),
-        tuple(LogLook(*each) for each in value.looks),
+        tuple(LogScan(*each) for each in value.looks),
     )

@@ -17,7 +17,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
 from monasca_common.operations.lag.history import LagHistory, end_at
-from monasca_common.operations.lag.verdict import Commit, LagWindow, LogLook, PartitionState, expected_start
+from monasca_common.operations.lag.verdict import Commit, LagWindow, LogScan, PartitionState, expected_start
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
@@ -251,7 +251,7 @@ class _GroupPast:
         now_ms: int,
         window: LagWindow,
     ) -> None:
-        self.looks: dict[TopicPartition, tuple[LogLook, ...]] = {}
+        self.looks: dict[TopicPartition, tuple[LogScan, ...]] = {}
         self.commits: dict[TopicPartition, list[CommitRecord]] = {}
         self._ends: dict[TopicPartition, dict[int, int]] = {}
         self.partitions = list(partitions)
@@ -273,7 +273,7 @@ class _GroupPast:
         if time_ms in self._ends[partition]:
             return self._ends[partition][time_ms]
         first, end = self._logs.firsts[partition], self._logs.ends[partition]
-        now = LogLook(self._now_ms, first, end, None, is_unread=True, read_to=first)
+        now = LogScan(self._now_ms, first, end, None, is_unread=True, read_to=first)
         return end_at((*self.looks[partition], now), time_ms, self._window)
 
 

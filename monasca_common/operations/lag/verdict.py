@@ -61,7 +61,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLook:
+class LogScan:
     """What was seen of a partition at one time: where its log began and ended, and the group's ``position`` (``None``:
     it had committed none). ``is_unread``: whether a message was left for the group to read. ``read_to``: up to where
     nothing was left to read: beyond the position where only markers of transactions follow it, and not beyond what was
@@ -96,7 +96,7 @@ class PartitionState:
     unread_since_ms: int | None = None
     retention_ms: int | None = None
     is_size_limited: bool = False
-    looks: tuple[LogLook, ...] = ()
+    looks: tuple[LogScan, ...] = ()
     written_end: int | None = None
     is_assigned: bool | None = True
     is_offline: bool = False
@@ -162,7 +162,7 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
     )
 
 
-def expected_start(first: int, looks: Sequence[LogLook]) -> int:
+def expected_start(first: int, looks: Sequence[LogScan]) -> int:
     """Where a group that has committed nothing begins: at the end that its log had when the group was first seen,
     because a group that asks for the latest messages reads none of the earlier ones; at ``first`` without a history,
     and if no member read the partition then."""

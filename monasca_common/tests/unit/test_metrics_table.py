@@ -20,7 +20,7 @@ from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics, WaitingNotifications
+from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics, StoredNotifications
 from monasca_common.operations.lag.history import following
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState
@@ -123,7 +123,7 @@ class MetricsTableTest(base.BaseTestCase):
             made.count(what, "WEBHOOK")
         made.took("WEBHOOK", 0.1)
         database = mock.Mock(rows=lambda _: [(1,)])
-        WaitingNotifications(database, SystemClock()).declare(made)
+        StoredNotifications(database, SystemClock()).declare(made)
         self.assert_told("monasca_notification_", generate_latest(made.registry).decode())
 
     def test_mirror(self):

@@ -44,7 +44,7 @@ def milliseconds(seconds: float) -> int:
     return math.ceil(min(seconds, _LONGEST_WAIT_SECONDS) * 1000)
 
 
-class Notices:
+class ClientEvents:
     """Passes on what a client reports: lines of its log, and errors of the client as a whole."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, client_id: str) -> None:

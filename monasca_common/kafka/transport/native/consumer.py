@@ -20,7 +20,7 @@ from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_consumer import FINISH_MESSAGES, LibrdkafkaConsumer, PartitionAnswer
 from monasca_common.kafka.transport.librdkafka_options import consumer_options
 from monasca_common.kafka.transport.native import _librdkafka
-from monasca_common.kafka.transport.native.client import Notices, milliseconds, open_client
+from monasca_common.kafka.transport.native.client import ClientEvents, milliseconds, open_client
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class NativeConsumer(LibrdkafkaConsumer):
 
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings)
-        self._notices = Notices(LOG, self.clock, self._client_id)
+        self._notices = ClientEvents(LOG, self.clock, self._client_id)
         itself = weakref.ref(self)  # the client must not keep this object alive, which owns it
 
         def on_rebalance(kind: str, partitions: list[_librdkafka.Partition]) -> None:

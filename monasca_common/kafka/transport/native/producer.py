@@ -21,7 +21,7 @@ from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
 from monasca_common.kafka.transport.librdkafka_producer import LibrdkafkaProducer
 from monasca_common.kafka.transport.native import _librdkafka, native_can
-from monasca_common.kafka.transport.native.client import Notices, milliseconds, open_client
+from monasca_common.kafka.transport.native.client import ClientEvents, milliseconds, open_client
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NativeProducer(LibrdkafkaProducer):
         super().__init__(settings.connection)
         self.clock: Clock = SystemClock()
         self._on_error = on_error
-        self._notices = Notices(LOG, self.clock, settings.connection.client_id)
+        self._notices = ClientEvents(LOG, self.clock, settings.connection.client_id)
         options = {**producer_options(settings), "batch.size": batch_bytes}
         self._client = open_client("producer_options", options, _librdkafka.Producer)
         # No Python frame between a producer and C.

@@ -4,11 +4,11 @@ import threading
 from falcon import testing
 from oslotest import base
 
-from monasca_common.api.limits import InFlightLimit, Places, places_of, threads_of
+from monasca_common.api.limits import InFlightLimit, RequestSlots, request_slots, threads_of
 from monasca_common.api.settings import ApiSettings
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
-PLACES = Places(posts=4, others=2, of_topic=3, own_of_topic=1)
+SLOTS = RequestSlots(posts=4, others=2, of_topic=3, own_of_topic=1)
 
 
 class Gate:
@@ -31,7 +31,7 @@ class LimitCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.gate = Gate()
-        self.client = testing.TestClient(InFlightLimit(self.gate, PLACES))
+        self.client = testing.TestClient(InFlightLimit(self.gate, SLOTS))
         self.addCleanup(self.gate.opened.set)
 
     def start(self, method, count, path="/v2.0/metrics"):
@@ -86,7 +86,7 @@ class TestInFlightLimit(LimitCase):
 
 
 class TestAuthenticated(LimitCase):
-    """The validation of tokens gets a request only while there is a place."""
+    """The validation of tokens gets a request only while there is a slot."""
 
     def authenticated(self, app):
         def validate(environ, start_response):
@@ -98,7 +98,7 @@ class TestAuthenticated(LimitCase):
 
     def setUp(self):
         super().setUp()
-        self.client = testing.TestClient(InFlightLimit(self.gate, PLACES, self.authenticated))
+        self.client = testing.TestClient(InFlightLimit(self.gate, SLOTS, self.authenticated))
 
     def test_a_request_beyond_the_limit_is_not_validated(self):
         self.start("POST", 4)
@@ -117,7 +117,7 @@ class TestAuthenticated(LimitCase):
         client = testing.TestClient(
             InFlightLimit(
                 self.gate,
-                PLACES,
+                SLOTS,
                 lambda app: lambda *given: (client.app._posts.clear(), app(*given))[1],
             )
         )
@@ -126,9 +126,13 @@ class TestAuthenticated(LimitCase):
 
 class TestPlaces(base.BaseTestCase):
     def test_each_topic_has_a_quarter_for_itself(self):
-        self.assertEqual(Places(posts=64 + 2 * 16, others=32, of_topic=64, own_of_topic=16), places_of(ApiSettings()))
-        self.assertEqual(64 + 3 * 16, places_of(ApiSettings(invalid_metrics="drop")).posts)
-        self.assertEqual(Places(posts=4, others=1, of_topic=2, own_of_topic=1), places_of(ApiSettings(max_in_flight=2)))
+        self.assertEqual(
+            RequestSlots(posts=64 + 2 * 16, others=32, of_topic=64, own_of_topic=16), request_slots(ApiSettings())
+        )
+        self.assertEqual(64 + 3 * 16, request_slots(ApiSettings(invalid_metrics="drop")).posts)
+        self.assertEqual(
+            RequestSlots(posts=4, others=1, of_topic=2, own_of_topic=1), request_slots(ApiSettings(max_in_flight=2))
+        )
 
     def test_who_waits_for_keystone_takes_no_thread_of_a_request(self):
         self.assertEqual(12 + 96 + 32 + 64, threads_of(ApiSettings(max_in_flight=64)))

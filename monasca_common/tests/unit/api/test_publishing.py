@@ -6,8 +6,8 @@ import threading
 import fixtures
 from oslotest import base
 
-from monasca_common.api.limits import places_of
-from monasca_common.api.publishing import TopicPlaces
+from monasca_common.api.limits import request_slots
+from monasca_common.api.publishing import TopicRequestSlots
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import producer_pool
 from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
@@ -131,7 +131,7 @@ class TestStuckTopic(ApiCase):
         waiting = []
         for _ in range(4):
             waiting.append(self.start_post(client, METRICS, body))
-            self.wait_for(at_kafka, 1)  # until then it has a place of each of its topics
+            self.wait_for(at_kafka, 1)  # until then it has a slot of each of its topics
         refused = self.post(METRICS, body, client=client)
         self.assertEqual((503, (0, 2, 0)), (refused.status_code, self.counts(refused)))
         self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
@@ -200,25 +200,25 @@ class TestReopening(ApiCase):
 
 
 class TestTopicPlaces(base.BaseTestCase):
-    """``max_in_flight`` is 4, and there are three topics: each has one place of its own."""
+    """``max_in_flight`` is 4, and there are three topics: each has one slot of its own."""
 
     def setUp(self):
         super().setUp()
-        self.places = TopicPlaces(places_of(ApiSettings(max_in_flight=4)))
+        self.slots = TopicRequestSlots(request_slots(ApiSettings(max_in_flight=4)))
 
     def taken(self, topic):
-        """How many posts of the topic get a place."""
-        return sum(self.places.take(topic) for _ in range(10))
+        """How many posts of the topic get a slot."""
+        return sum(self.slots.take(topic) for _ in range(10))
 
     def test_however_many_topics_are_stuck_another_has_places(self):
         for stuck in itertools.permutations(("metrics", "log", "monevents")):
-            self.places = TopicPlaces(places_of(ApiSettings(max_in_flight=4)))
+            self.slots = TopicRequestSlots(request_slots(ApiSettings(max_in_flight=4)))
             self.assertEqual([4, 1, 1], [self.taken(topic) for topic in stuck])
 
     def test_what_is_given_back_is_common_again(self):
         self.assertEqual(4, self.taken("log"))
         for _ in range(4):
-            self.places.give_back("log")
+            self.slots.give_back("log")
         self.assertEqual([4, 1], [self.taken("metrics"), self.taken("log")])
-        self.places.give_back("metrics")
+        self.slots.give_back("metrics")
         self.assertEqual([1, 0], [self.taken("log"), self.taken("metrics")])

@@ -16,7 +16,7 @@ from monasca_common.operations.lag.history import (
     records,
     to_keep,
 )
-from monasca_common.operations.lag.verdict import Commit, LagStatus, LagWindow, LogLook, PartitionState
+from monasca_common.operations.lag.verdict import Commit, LagStatus, LagWindow, LogScan, PartitionState
 
 NOW = 1_000_000_000_000
 WINDOW = LagWindow(commits=4, seconds=60.0)
@@ -93,17 +93,17 @@ class TestTopic(base.BaseTestCase):
 class TestLooks(base.BaseTestCase):
     def looks(self, *changes):
         """One a second; each change is (first, end, position, is_unread)."""
-        return tuple(LogLook(NOW + 1000 * number, *change, read_to=0) for number, change in enumerate(changes))
+        return tuple(LogScan(NOW + 1000 * number, *change, read_to=0) for number, change in enumerate(changes))
 
     def test_looks_of_a_window_are_kept_and_no_more(self):
-        looks = tuple(LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0) for number in range(600))
+        looks = tuple(LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0) for number in range(600))
         kept = kept_looks(looks, WINDOW)
         self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
 
     def test_looks_that_come_fast_are_kept_as_those_that_come_slowly(self):
         kept = ()
         for number in range(600):
-            kept = kept_looks((*kept, LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0)), WINDOW)
+            kept = kept_looks((*kept, LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0)), WINDOW)
 
         self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
 
@@ -119,7 +119,7 @@ class TestLooks(base.BaseTestCase):
     def test_the_first_look_stays_until_the_group_commits(self):
         never = self.looks(*[(0, 10, None, True)] * 600)
         self.assertEqual(never[0], kept_looks(never, WINDOW)[0])
-        committed = (*never, LogLook(NOW + 600_000, 0, 10, 10, is_unread=True, read_to=0))
+        committed = (*never, LogScan(NOW + 600_000, 0, 10, 10, is_unread=True, read_to=0))
         self.assertNotEqual(never[0], kept_looks(committed, WINDOW)[0])
 
     def test_an_end_between_two_looks_lies_between_theirs(self):
@@ -130,8 +130,8 @@ class TestLooks(base.BaseTestCase):
     def test_an_end_between_looks_that_are_far_apart_is_known_where_the_log_did_not_grow(self):
         for end, expected in ((200, None), (100, 100)):
             looks = (
-                LogLook(NOW, 0, 100, 0, is_unread=True, read_to=0),
-                LogLook(NOW + 60_001, 0, end, 0, is_unread=True, read_to=0),
+                LogScan(NOW, 0, 100, 0, is_unread=True, read_to=0),
+                LogScan(NOW + 60_001, 0, end, 0, is_unread=True, read_to=0),
             )
             self.assertEqual(expected, end_at(looks, NOW + 30_000, WINDOW))
 

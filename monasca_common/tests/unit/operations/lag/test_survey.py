@@ -27,7 +27,7 @@ from monasca_common.operations.lag.verdict import (
     LagStatus,
     LagVerdict,
     LagWindow,
-    LogLook,
+    LogScan,
     PartitionState,
     partition_lag,
 )
@@ -487,7 +487,7 @@ class TestGroupsOfAnyClient(base.BaseTestCase):
     def test_what_was_there_before_such_a_group_was_first_seen_may_be_none_of_its_business(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
         admin.assigned = [TP]
-        look = LogLook(NOW - 600_000, 0, 10, None, is_unread=False, read_to=10)
+        look = LogScan(NOW - 600_000, 0, 10, None, is_unread=False, read_to=10)
         history = LagHistory(NOW - 10_000, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), (look,))}})
         _, lag = survey(admin, history=history)[TP]
         self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
@@ -558,7 +558,7 @@ class TestOfflinePartitions(base.BaseTestCase):
 
     def test_what_was_known_is_kept_until_the_partition_has_a_leader(self):
         commits = (Commit(NOW - 300_000, 3, 9),)
-        looks = (LogLook(NOW - 300_000, 0, 9, 3, is_unread=True, read_to=3),)
+        looks = (LogScan(NOW - 300_000, 0, 9, 3, is_unread=True, read_to=3),)
         history = LagHistory(NOW - 10_000, {"g": {self.offline: PartitionHistory(NOW - 10_000, WELL, commits, looks)}})
         states = {"g": {tp: state for tp, (state, _) in survey(self.admin, history=history).items()}}
         after = following(states, NOW, LagWindow())
@@ -590,7 +590,7 @@ class TestOpenTransactions(base.BaseTestCase):
     def lag(self, *looks):
         """``looks``: how long ago each was, the end of the log, and whether a transaction was open."""
         made = tuple(
-            LogLook(NOW - ago_ms, 0, end, 10, is_unread=False, read_to=10, is_open=is_open)
+            LogScan(NOW - ago_ms, 0, end, 10, is_unread=False, read_to=10, is_open=is_open)
             for ago_ms, end, is_open in looks
         )
         history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), made)}})
@@ -635,7 +635,7 @@ class TestWithHistory(base.BaseTestCase):
         log = FakeLog([NOW - year_ms] * 500)
         commits = [(NOW - 90_000 + 10_000 * n, 100) for n in range(10)]
         looks = tuple(
-            LogLook(NOW - 95_000 + 10_000 * n, 0, 400 + 10 * n, 100, is_unread=True, read_to=100) for n in range(9)
+            LogScan(NOW - 95_000 + 10_000 * n, 0, 400 + 10 * n, 100, is_unread=True, read_to=100) for n in range(9)
         )
         history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 15_000, WELL, (), looks)}})
         state, lag = survey(SurveyedAdmin(log, {TP: 100}, commits), history=history)[TP]

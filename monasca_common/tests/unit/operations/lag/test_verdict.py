@@ -9,7 +9,7 @@ from monasca_common.operations.lag.verdict import (
     LagStatus,
     LagVerdict,
     LagWindow,
-    LogLook,
+    LogScan,
     PartitionState,
     group_lag,
     partition_lag,
@@ -142,7 +142,7 @@ class TestStatus(base.BaseTestCase):
 
 def _look(minutes_ago, end, position, *, first=0, is_unread=True, read_to=None):
     known = (position if is_unread else end) if read_to is None else read_to
-    return LogLook(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread, known or 0)
+    return LogScan(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread, known or 0)
 
 
 class TestAllowedLag(base.BaseTestCase):
@@ -261,7 +261,7 @@ class TestHistory(base.BaseTestCase):
     def test_headroom_by_size_is_right_as_soon_as_the_start_moves_however_long_it_stood(self):
         """The group stopped at 400 three days ago; then the log is full, and its start moves by 10 each minute."""
         stopped, waiting, began = (Commit(_NOW - 1000, 400, 400),), 3 * 24 * 60, _NOW
-        looks = (LogLook(began, 0, 400, 400, is_unread=False, read_to=400),)
+        looks = (LogScan(began, 0, 400, 400, is_unread=False, read_to=400),)
         for minute in range(1, waiting + 40):
             first = max(0, minute - waiting + 1) * 10
             now_ms = began + minute * _MINUTE
@@ -270,7 +270,7 @@ class TestHistory(base.BaseTestCase):
             )
             if minute >= waiting:
                 self.assertEqual((400 - first) * 6.0, round(_judged(state, now_ms).headroom_seconds, 6))
-            look = LogLook(now_ms, first, state.end, 400, is_unread=True, read_to=400)
+            look = LogScan(now_ms, first, state.end, 400, is_unread=True, read_to=400)
             looks = kept_looks((*looks, look), _WINDOW)
 
     def test_the_nearer_of_time_and_size_is_the_headroom(self):

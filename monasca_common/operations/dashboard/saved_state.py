@@ -12,7 +12,7 @@ import msgspec
 T = TypeVar("T")
 
 
-class KeptState(Generic[T]):
+class SavedState(Generic[T]):
     """One value, which a later worker of the same server reads. Create it before the worker is forked.
 
     The value is never on disk, because it may contain tokens. A value that a crash cut short is read as ``default``.
