@@ -121,7 +121,7 @@ class _SelectingCommand(_DlqCommand):
         return partitions
 
 
-class _WaitingLettersCommand(_SelectingCommand):
+class _UnreplayedLettersCommand(_SelectingCommand):
     """The letters that wait: those that the group has not dealt with."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -140,7 +140,7 @@ class _WaitingLettersCommand(_SelectingCommand):
         self._status = NOTHING_FOUND
 
 
-class DlqList(_WaitingLettersCommand, Lister):
+class DlqList(_UnreplayedLettersCommand, Lister):
     """Show the dead letters that were not sent back yet: where each came from, why it is dead, whether it can go back.
 
     Nothing is changed. For example, the letters of one reason since a deployment, or how many have the same reason:
@@ -232,7 +232,7 @@ class DlqShow(_DlqCommand, ShowOne):
         raise NothingFound(f"there is no letter {place}: `monasca-common dlq list` shows those that wait")
 
 
-class DlqReplay(_WaitingLettersCommand, ChangeLister):
+class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
     """Send dead letters back to the topics that they came from; without --execute, only count them.
 
     Repair the reader or the input first. It reads what the topics hold when it starts, and no more: a letter that

@@ -26,7 +26,7 @@ from monasca_common.operations.durability import (
     producer_findings,
     topic_durability,
 )
-from monasca_common.operations.kept_offsets import position_reader
+from monasca_common.operations.group_offsets import position_reader
 from monasca_common.operations.lag.history import LagHistory, following, read_history
 from monasca_common.operations.lag.positions import which_counts
 from monasca_common.operations.lag.survey import LagSurvey

@@ -19,7 +19,7 @@ from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.operations.kept_offsets import position_reader
+from monasca_common.operations.group_offsets import position_reader
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,

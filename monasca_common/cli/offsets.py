@@ -26,9 +26,9 @@ from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import CONSUMER_GROUPS, KAFKA_GROUP, consumer_settings, register
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations import kept_offsets, offset_plan
-from monasca_common.operations.kept_offsets import KeptOffsets
-from monasca_common.operations.offset_plan import Move, Standing
+from monasca_common.operations import group_offsets, offset_plan
+from monasca_common.operations.group_offsets import GroupOffsets
+from monasca_common.operations.offset_plan import Move, PartitionOffsets
 from monasca_common.storage import load_storage
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import has_database, storage_settings
@@ -69,16 +69,16 @@ class _OffsetsCommand(MonascaCommand, Lister):
         admin = plugins.load_admin(conf, section)
         self._stores_rows = section in _PERSISTER_GROUPS
         self._database = storage_settings(conf).connection if has_database(conf) else ""
-        kept = kept_offsets.find(load_storage(conf) if self._database else None, admin, group, parsed_args.kept_in)
+        kept = group_offsets.find(load_storage(conf) if self._database else None, admin, group, parsed_args.kept_in)
         chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
         if not chosen:
             raise ConfigurationError("no consumer in the configuration has this group_id: name its topics with --topic")
-        standings = offset_plan.read_standings(admin, kept.read(), chosen)
+        standings = offset_plan.read_partition_offsets(admin, kept.read(), chosen)
         self._members = _members(admin, group)
         copies = admin.group_offsets(group)
         where = "the database, with a copy in Kafka" if kept.place == "database" else "Kafka"
         self.complain(f"group {group}, {_count(self._members)}; its offsets are kept in {where}")
-        for line in kept_offsets.differing(kept, copies):
+        for line in group_offsets.differing(kept, copies):
             self.complain(line)
         return self.act(parsed_args, admin, kept, standings, copies)
 
@@ -86,8 +86,8 @@ class _OffsetsCommand(MonascaCommand, Lister):
         self,
         parsed_args: argparse.Namespace,
         admin: Admin,
-        kept: KeptOffsets,
-        standings: Sequence[Standing],
+        kept: GroupOffsets,
+        standings: Sequence[PartitionOffsets],
         copies: Mapping[TopicPartition, int],
     ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         """Return columns and rows. ``copies``: the group's offsets in Kafka."""
@@ -105,8 +105,8 @@ class OffsetsShow(_OffsetsCommand):
         self,
         parsed_args: argparse.Namespace,
         admin: Admin,
-        kept: KeptOffsets,
-        standings: Sequence[Standing],
+        kept: GroupOffsets,
+        standings: Sequence[PartitionOffsets],
         copies: Mapping[TopicPartition, int],
     ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         self._status = int(any(each.problem for each in standings))
@@ -159,8 +159,8 @@ class OffsetsReset(_OffsetsCommand):
         self,
         parsed_args: argparse.Namespace,
         admin: Admin,
-        kept: KeptOffsets,
-        standings: Sequence[Standing],
+        kept: GroupOffsets,
+        standings: Sequence[PartitionOffsets],
         copies: Mapping[TopicPartition, int],
     ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         targets = _targets(parsed_args, admin, standings)
@@ -211,11 +211,11 @@ class OffsetsReset(_OffsetsCommand):
                 )
 
 
-def _place(standing: Standing, kept: KeptOffsets) -> tuple[Any, ...]:
+def _place(standing: PartitionOffsets, kept: GroupOffsets) -> tuple[Any, ...]:
     return (*standing.partition, kept.place, None if standing.kept is None else standing.kept.next_offset)
 
 
-def _span(standing: Standing) -> tuple[int | None, int | None]:
+def _span(standing: PartitionOffsets) -> tuple[int | None, int | None]:
     return (None, None) if standing.log is None else (standing.log.first, standing.log.end)
 
 
@@ -227,7 +227,9 @@ def _members(admin: Admin, group: str) -> list[str]:
     return [f"{member.client_id} at {member.host.lstrip('/')}" for member in admin.group_members(group)]
 
 
-def _targets(parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[Standing]) -> dict[TopicPartition, int]:
+def _targets(
+    parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[PartitionOffsets]
+) -> dict[TopicPartition, int]:
     logs = {each.partition: each.log for each in standings if each.log is not None}
     if parsed_args.to_earliest:
         return {partition: log.first for partition, log in logs.items()}
@@ -243,9 +245,9 @@ def _targets(parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[
     return offset_plan.targets_at_time(admin, logs, since_ms)
 
 
-def _left_behind(kept: KeptOffsets, moves: Sequence[Move]) -> str:
+def _left_behind(kept: GroupOffsets, moves: Sequence[Move]) -> str:
     """Name partitions that still stop their reader, because what is kept belongs to the former topic."""
-    topics = {move.standing.partition.topic for move in moves if move.standing.made_again}
+    topics = {move.standing.partition.topic for move in moves if move.standing.is_recreated}
     moved = {move.standing.partition for move in moves}
     rest = sorted(each for each in kept.read() if each.topic in topics and each not in moved)
     named = ", ".join(f"{topic}/{number}" for topic, number in rest)

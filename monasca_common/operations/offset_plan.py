@@ -16,7 +16,7 @@ _ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class GroupOffset:
     """Where a group reads on in a partition. ``topic_id``: of the topic that this is of, where it was written down."""
 
     next_offset: int
@@ -35,18 +35,18 @@ class LogSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PartitionOffsets:
     """One partition of a group: what is kept of it, ``None`` before its first reader, and what the log holds.
 
     ``log``: ``None`` where the partition does not exist (any more).
     """
 
     partition: TopicPartition
-    kept: Kept | None
+    kept: GroupOffset | None
     log: LogSpan | None
 
     @property
-    def made_again(self) -> bool:
+    def is_recreated(self) -> bool:
         """What is kept is of another topic of the same name."""
         return (
             self.kept is not None
@@ -60,7 +60,7 @@ class Standing:
         """Why a reader cannot go on; empty if it can."""
         if self.log is None:
             return "no such partition"
-        if self.made_again:
+        if self.is_recreated:
             return "topic deleted and recreated"
         if self.kept is not None and self.kept.next_offset < self.log.first:
             return f"{self.gone:,} deleted unread"
@@ -84,7 +84,7 @@ class Standing:
 
     @property
     def _position(self) -> int | None:
-        return None if self.kept is None or self.made_again else self.kept.next_offset
+        return None if self.kept is None or self.is_recreated else self.kept.next_offset
 
     def skipped(self, target: int) -> int:
         """Messages that are in the log, unread, and skipped when reading starts at ``target``."""
@@ -102,7 +102,7 @@ class Standing:
 class Move:
     """``target``: the offset to read on from, or ``None`` to forget a partition that no longer exists."""
 
-    standing: Standing
+    standing: PartitionOffsets
     target: int | None
 
     @property
@@ -114,9 +114,9 @@ class Move:
         return 0 if self.target is None else self.standing.read_again(self.target)
 
 
-def read_standings(
-    admin: Admin, known: Mapping[TopicPartition, Kept], chosen: Mapping[str, Sequence[int]]
-) -> list[Standing]:
+def read_partition_offsets(
+    admin: Admin, known: Mapping[TopicPartition, GroupOffset], chosen: Mapping[str, Sequence[int]]
+) -> list[PartitionOffsets]:
     """Return one for each chosen partition; without numbers, for all of the topic's and those that only ``known`` has.
 
     ``known``: all offsets of the group. ``chosen``: numbers of partitions by topic. Raises `ConfigurationError` for a
@@ -135,10 +135,10 @@ def read_standings(
         beyond = [each for each in wanted if each in known and known[each].next_offset > ends[each]]
         written = admin.end_offsets(beyond, open_transactions=True)
         logs = {each: LogSpan(description.topic_id, firsts[each], ends[each], written.get(each)) for each in wanted}
-        standings += [Standing(each, known.get(each), logs[each]) for each in wanted]
+        standings += [PartitionOffsets(each, known.get(each), logs[each]) for each in wanted]
         if not numbers:
             former = sorted(each for each in known if each.topic == topic and each not in firsts)
-            standings += [Standing(each, known[each], None) for each in former]
+            standings += [PartitionOffsets(each, known[each], None) for each in former]
     return standings
 
 
@@ -160,13 +160,13 @@ def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> di
     return dict.fromkeys(logs, offset)
 
 
-def shifted_targets(standings: Iterable[Standing], by: int) -> dict[TopicPartition, int]:
+def shifted_targets(standings: Iterable[PartitionOffsets], by: int) -> dict[TopicPartition, int]:
     """Return offsets within the logs. Raises `ConfigurationError` for a partition without an offset."""
     targets = {}
     for each in standings:
         if each.log is None:
             continue
-        if each.kept is None or each.made_again:
+        if each.kept is None or each.is_recreated:
             raise ConfigurationError(
                 f"{each.partition.topic}/{each.partition.partition} has no offset of this topic to shift: say "
                 "--to-earliest, --to-latest, --to-datetime, --by-duration or --to-offset"
@@ -193,7 +193,7 @@ def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
         lines.append("No message in the log is skipped, none is read again.")
     if gone:
         lines.append(f"Lost already: {gone:,} offsets were deleted from the log before they were read.")
-    again_made = sorted({move.standing.partition.topic for move in moves if move.standing.made_again})
+    again_made = sorted({move.standing.partition.topic for move in moves if move.standing.is_recreated})
     lines += [
         f"Topic {topic} was deleted and recreated: what the old one held beyond the stored offset is gone."
         for topic in again_made

@@ -12,7 +12,7 @@ from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, clock, count, panel_of
-from monasca_common.operations.dead_letters import DeadLetterNotes, Letter, is_note
+from monasca_common.operations.dead_letters import Letter, ReplayLog, is_note
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
@@ -62,7 +62,7 @@ class _CachedDeadLetters:
     looked at last."""
 
     def __init__(self, topic: str) -> None:
-        self.notes = DeadLetterNotes(DLQ_GROUP)
+        self.notes = ReplayLog(DLQ_GROUP)
         self.spans: _Spans = {}
         self.read_to: dict[TopicPartition, int] = {}
         self._reasons: dict[tuple[TopicPartition, int], tuple[_Reason, int]] = {}

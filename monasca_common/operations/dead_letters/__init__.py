@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead letters as an operator sees them: what waits, what was dealt with, and what goes back to its topic."""
 
-from monasca_common.operations.dead_letters.notes import (
+from monasca_common.operations.dead_letters.replay import DeadLetterReplay
+from monasca_common.operations.dead_letters.replay_log import (
     MAX_REPLAYS,
-    DeadLetterNotes,
     Letter,
+    ReplayLog,
     SentMessages,
     is_note,
 )
-from monasca_common.operations.dead_letters.replay import DeadLetterReplay
 from monasca_common.operations.dead_letters.topics import DeadLetterTopic
 
 __all__ = [
     "MAX_REPLAYS",
-    "DeadLetterNotes",
     "DeadLetterReplay",
     "DeadLetterTopic",
     "Letter",
+    "ReplayLog",
     "SentMessages",
     "is_note",
 ]

@@ -33,11 +33,11 @@ from monasca_common.kafka import (
 from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
-from monasca_common.operations.dead_letters.notes import (
+from monasca_common.operations.dead_letters.replay_log import (
     AT_ONCE,
     MAX_REPLAYS,
-    DeadLetterNotes,
     Letter,
+    ReplayLog,
     SentMessages,
     is_note,
 )
@@ -100,7 +100,7 @@ class DeadLetterReplay:
         self._left = limit
         self._rate = rate
         self._patience_seconds = patience_seconds
-        self._known_notes: DeadLetterNotes | None = None
+        self._known_notes: ReplayLog | None = None
         self._known_ends: dict[TopicPartition, int] | None = None
         self._with_gap: set[TopicPartition] = set()  # a letter before the ones handled now waits on
         self._sent = SentMessages() if sent is None else sent
@@ -311,7 +311,7 @@ class DeadLetterReplay:
             if rows:
                 yield part.topic_partition, rows
 
-    def _row(self, notes: DeadLetterNotes, partition: TopicPartition, message: Message) -> _Row:
+    def _row(self, notes: ReplayLog, partition: TopicPartition, message: Message) -> _Row:
         if is_note(message) or notes.is_dealt_with(partition, message.offset):
             return _Row(message.offset, None, chosen=False)
         letter = Letter.of(message, self._max_replays)
@@ -320,12 +320,12 @@ class DeadLetterReplay:
             letter = replace(letter, refusal=self._refusal(letter.origin_topic))
         return _Row(message.offset, letter, chosen=chosen)
 
-    def _notes(self) -> DeadLetterNotes:
+    def _notes(self) -> ReplayLog:
         """Reads everything once: a note comes behind the letters that it is of."""
         if self._known_notes is None:
             self._ends()
             starts = {one: self._consumer.position(one) for one in self._consumer.assignment()}
-            notes = DeadLetterNotes(self._consumer.settings.group_id)
+            notes = ReplayLog(self._consumer.settings.group_id)
             for part in self._parts():
                 for message in part:
                     notes.read(message)

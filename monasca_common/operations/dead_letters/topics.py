@@ -25,8 +25,8 @@ from monasca_common.kafka import (
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consumer_settings, producer_settings
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.operations.dead_letters.notes import Letter, SentMessages, is_note
 from monasca_common.operations.dead_letters.replay import DeadLetterReplay
+from monasca_common.operations.dead_letters.replay_log import Letter, SentMessages, is_note
 from monasca_common.operations.log_reading import LogReader
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"

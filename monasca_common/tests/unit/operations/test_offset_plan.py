@@ -3,14 +3,14 @@ from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations import offset_plan
-from monasca_common.operations.offset_plan import Kept, LogSpan, Move, Standing
+from monasca_common.operations.offset_plan import GroupOffset, LogSpan, Move, PartitionOffsets
 
 _PARTITION = TopicPartition("metrics", 0)
 
 
 def standing(stored, first=100, end=200, *, stored_id="a", topic_id="a"):
-    kept = None if stored is None else Kept(stored, stored_id)
-    return Standing(_PARTITION, kept, LogSpan(topic_id, first, end))
+    kept = None if stored is None else GroupOffset(stored, stored_id)
+    return PartitionOffsets(_PARTITION, kept, LogSpan(topic_id, first, end))
 
 
 def counts(each, target):
@@ -54,7 +54,7 @@ class TestStanding(base.BaseTestCase):
             (standing(99), "1 deleted unread"),
             (standing(201), "beyond the end of the log"),
             (standing(150, topic_id="b"), "topic deleted and recreated"),
-            (Standing(_PARTITION, Kept(3), None), "no such partition"),
+            (PartitionOffsets(_PARTITION, GroupOffset(3), None), "no such partition"),
         ):
             self.assertEqual(problem, each.problem)
 

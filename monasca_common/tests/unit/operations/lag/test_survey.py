@@ -357,7 +357,7 @@ class TestThreshold(base.BaseTestCase):
             offsets = tuple(StoredOffset(group, "metrics", 0, None, 7) for group in groups)
             status = StorageStatus("1", "2", offsets=offsets, usable=usable)
             storage = SimpleNamespace(capabilities=capabilities, status=lambda: status)
-            return mock.patch("monasca_common.operations.kept_offsets.load_storage", lambda _: storage)
+            return mock.patch("monasca_common.operations.group_offsets.load_storage", lambda _: storage)
 
         database = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         said = "metrics/0: 7 in the database, 0 in Kafka"
@@ -385,7 +385,7 @@ class TestThreshold(base.BaseTestCase):
         more = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         for section, kept_in in (("mirror_target", "kafka"), ("kafka_metrics", "database")):
             options = ("--section", section)
-            with mock.patch("monasca_common.operations.kept_offsets.load_storage", lambda _: storage):
+            with mock.patch("monasca_common.operations.group_offsets.load_storage", lambda _: storage):
                 for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "-f", "json")):
                     _, (row,) = self.run_command("lag", *command, *options, least_headroom=0.9, more=more)
                     self.assertEqual((kept_in, kept_in == "database"), (row["kept_in"], row["copy_differs"]))

@@ -2,7 +2,7 @@
 from oslotest import base
 
 from monasca_common.kafka import Message, TopicPartition, dead_letters
-from monasca_common.operations.dead_letters import DeadLetterNotes
+from monasca_common.operations.dead_letters import ReplayLog
 
 ONE = TopicPartition("metrics.dlq", 1)
 LETTER = ((dead_letters.ORIGIN_TOPIC, b"metrics"),)
@@ -11,7 +11,7 @@ LETTER = ((dead_letters.ORIGIN_TOPIC, b"metrics"),)
 class NotesTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.notes = DeadLetterNotes("g")
+        self.notes = ReplayLog("g")
 
     def letters(self, *offsets):
         for offset in offsets:
@@ -19,7 +19,7 @@ class NotesTest(base.BaseTestCase):
 
     def note(self, offset, *numbers, of=None):
         """One at ``offset``, that another group wrote if ``of`` is given, about the letters with these numbers."""
-        record = DeadLetterNotes(of or "g").note(ONE, numbers)
+        record = ReplayLog(of or "g").note(ONE, numbers)
         self.notes.read(Message(*ONE, offset, 0, record.key, record.value, ()))
 
     def dealt_with(self):

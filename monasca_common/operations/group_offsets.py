@@ -14,7 +14,7 @@ from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.lag.positions import DatabasePositions, ReadPositions, differing_copies, no_database
-from monasca_common.operations.offset_plan import Kept
+from monasca_common.operations.offset_plan import GroupOffset
 from monasca_common.storage import load_storage
 from monasca_common.storage.base import Capability, Storage, StorageStatus
 from monasca_common.storage.errors import SchemaMismatch, StorageError
@@ -24,10 +24,10 @@ from monasca_common.storage.settings import has_database
 _HAS_MEMBERS = "UNKNOWN_MEMBER_ID"
 
 
-class KeptOffsets(Protocol):
+class GroupOffsets(Protocol):
     place: str  # "database" or "kafka"
 
-    def read(self) -> dict[TopicPartition, Kept]:
+    def read(self) -> dict[TopicPartition, GroupOffset]:
         """All that the group has."""
 
     def write(self, offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[TopicPartition, str]) -> None:
@@ -43,8 +43,8 @@ class KafkaOffsets:
         self._admin = admin
         self._group = group
 
-    def read(self) -> dict[TopicPartition, Kept]:
-        return {partition: Kept(offset) for partition, offset in self._admin.group_offsets(self._group).items()}
+    def read(self) -> dict[TopicPartition, GroupOffset]:
+        return {partition: GroupOffset(offset) for partition, offset in self._admin.group_offsets(self._group).items()}
 
     def write(self, offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[TopicPartition, str]) -> None:
         known = {partition: offset for partition, offset in offsets.items() if offset is not None}
@@ -62,9 +62,9 @@ class DatabaseOffsets:
         self._in_kafka = KafkaOffsets(admin, group)
         self._group = group
 
-    def read(self) -> dict[TopicPartition, Kept]:
+    def read(self) -> dict[TopicPartition, GroupOffset]:
         return {
-            TopicPartition(each.topic, each.partition): Kept(each.next_offset, each.topic_id)
+            TopicPartition(each.topic, each.partition): GroupOffset(each.next_offset, each.topic_id)
             for each in _status(self._storage).offsets
             if each.group == self._group
         }
@@ -84,7 +84,7 @@ class DatabaseOffsets:
             ) from error
 
 
-def differing(kept: KeptOffsets, copies: Mapping[TopicPartition, int]) -> list[str]:
+def differing(kept: GroupOffsets, copies: Mapping[TopicPartition, int]) -> list[str]:
     """Where Kafka's copy of a group's offsets is not what the database has, which one counts, and why."""
     if kept.place == "kafka":
         return []
@@ -134,7 +134,7 @@ def _status(storage: Storage) -> StorageStatus:
     return status
 
 
-def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -> KeptOffsets:
+def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -> GroupOffsets:
     """``place``: ``database`` or ``kafka``; ``None``: the database if it has any of this group.
 
     Raises `StorageError` for a database that is asked for and keeps none.

@@ -138,7 +138,7 @@ class _Mark(IntEnum):
     DEALT_WITH = 2
 
 
-class DeadLetterNotes:
+class ReplayLog:
     """The letters of each partition that were read, and whether a note of the group names them. Keeps a byte for each
     offset that was read."""
 
