@@ -73,7 +73,7 @@ _OLD_DATABASES = ("mysql", "mariadb")  # of the old API's alarm definitions
 
 
 @dataclass(frozen=True, slots=True)
-class StorageTarget:
+class StorageUrl:
     """A driver, and the URL of its database, which is secret; ``None``: there is none."""
 
     driver: str
@@ -116,7 +116,7 @@ _INFLUXDB = OptionGroup(INFLUXDB.name, options_of(OldInfluxdb), shared=True)
 _REPOSITORIES = OptionGroup(REPOSITORIES.name, options_of(OldRepositories), shared=True)
 
 
-def old_place(conf: cfg.ConfigOpts, named: StorageTarget, *, driver_is_set: bool) -> StorageTarget:
+def old_place(conf: cfg.ConfigOpts, named: StorageUrl, *, driver_is_set: bool) -> StorageUrl:
     """Where rows are: as ``[storage]`` and ``[database]`` say (``named``), or else as old groups say.
 
     What old groups hold is logged once, with what counts or what to write. Raises `ConfigurationError` for a value
@@ -144,11 +144,11 @@ def old_place(conf: cfg.ConfigOpts, named: StorageTarget, *, driver_is_set: bool
         return named
     connection = server.connection
     _log_translation(server, [*sorted(given), *(["[repositories] metrics_driver"] if metrics_driver else [])])
-    return StorageTarget("influxdb", connection)
+    return StorageUrl("influxdb", connection)
 
 
 def _untranslated(
-    named: StorageTarget, server: OldInfluxdb, metrics_driver: str | None, *, driver_is_set: bool
+    named: StorageUrl, server: OldInfluxdb, metrics_driver: str | None, *, driver_is_set: bool
 ) -> str | None:
     """Why ``[influxdb]`` is not where rows are; ``None``: it is, if it names a server."""
     if named.connection:

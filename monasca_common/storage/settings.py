@@ -21,7 +21,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.storage.base import Kind
-from monasca_common.storage.legacy import StorageTarget, old_place
+from monasca_common.storage.legacy import StorageUrl, old_place
 
 STORAGE_GROUP = "storage"
 DATABASE_GROUP = "database"
@@ -201,10 +201,10 @@ def has_database(conf: cfg.ConfigOpts) -> bool:
     return bool(_place(conf).connection)
 
 
-def _place(conf: cfg.ConfigOpts) -> StorageTarget:
+def _place(conf: cfg.ConfigOpts) -> StorageUrl:
     """Of ``[storage]`` and ``[database]``, or else of the groups of the old services."""
     read = GroupReader(conf, STORAGE)
-    named = StorageTarget(read["driver"], GroupReader(conf, DATABASE)["connection"] or None)
+    named = StorageUrl(read["driver"], GroupReader(conf, DATABASE)["connection"] or None)
     return old_place(conf, named, driver_is_set=read.is_set("driver"))
 
 
