@@ -8,11 +8,11 @@ import sys
 from functools import partial
 from unittest import mock
 
-from monasca_common.audit import service
+from monasca_common.audit import counter_service, service
 from monasca_common.audit.log_counter import CounterStarts, LogCounter
 from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.service import AuditService
-from monasca_common.cli import audit_count, main
+from monasca_common.cli import main
 
 _NEVER_MS = 2**42
 _BALANCE_SECONDS = 0.1
@@ -70,8 +70,8 @@ def begins_at_the_end():
 
 def is_the_same_member():
     """Not a mutant: a counter that follows one that was killed waits for no session to end."""
-    settings = partial(audit_count.ConsumerSettings, group_instance_id="one")
-    mock.patch.object(audit_count, "ConsumerSettings", settings).start()
+    settings = partial(counter_service.ConsumerSettings, group_instance_id="one")
+    mock.patch.object(counter_service, "ConsumerSettings", settings).start()
 
 
 if __name__ == "__main__":
