@@ -72,6 +72,7 @@ from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.producer_pool import PooledProducer, ProducerPool
 from monasca_common.kafka.serialization.base import Serializer
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 if TYPE_CHECKING:
     from monasca_common.kafka.transport.admin import Admin
@@ -86,8 +87,10 @@ __all__ = [
     "CommitResult",
     "CommitUnknown",
     "ConfigurationError",
+    "ConnectionSettings",
     "ConsumerError",
     "ConsumerHealth",
+    "ConsumerSettings",
     "DeadLetterLimit",
     "DeadLetters",
     "Delivery",
@@ -120,6 +123,7 @@ __all__ = [
     "Processor",
     "ProducerHealth",
     "ProducerPool",
+    "ProducerSettings",
     "QueueFull",
     "ReadFrom",
     "RebalanceListener",

@@ -1,7 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples that need no broker, and what the others do without one."""
 
+import contextlib
+import io
+import re
+import textwrap
+from pathlib import Path
+
+from oslotest import base
+
 from monasca_common.tests.example_case import ExampleCase
+
+README = (Path(__file__).parents[3] / "README.rst").read_text()
+
+
+class FirstProgramTest(base.BaseTestCase):
+    def test_the_program_of_the_first_page_prints_what_the_page_states(self):
+        [program] = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", README)
+        [printed] = re.findall(r"^prints ``(.+)``\.$", README, re.MULTILINE)
+        server = '"localhost:9092"'
+        self.assertIn(server, program)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(textwrap.dedent(program).replace(server, f'{server}, driver="memory"'), {})
+
+        self.assertEqual(f"{printed}\n", output.getvalue())
 
 
 class ExamplesInMemoryTest(ExampleCase):
