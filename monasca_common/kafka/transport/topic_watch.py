@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClientEvents a topic that was deleted and recreated under a live client, which Kafka itself reports to nobody.
+"""Detects a topic that was deleted and recreated under a live client, which Kafka itself does not report.
 
-A reader would go on at its old offset and skip records; what a writer had acknowledged may be gone with the old topic.
+A reader would continue at its old offset and skip records. Messages that a writer has acknowledged may be gone with the
+old topic.
 """
 
 from __future__ import annotations
