@@ -59,7 +59,10 @@ class Member(Loop):
     """Reads topics as a member of a consumer group. Create it in the process that runs it, after the fork.
 
     ``tap``: ``None``: nothing watches it. ``status``: that of a member whose place it takes, whose counts continue.
+    ``counts_unfinished``: see `MemberHealth`.
     """
+
+    counts_unfinished = True
 
     def __init__(
         self,
@@ -73,7 +76,8 @@ class Member(Loop):
     ) -> None:
         super().__init__(f"the consumer of {name}", clock)
         self.name = name
-        self.health = MemberHealth(status or MemberStatus(name, pid=os.getpid()), self.clock)
+        status = status or MemberStatus(name, pid=os.getpid())
+        self.health = MemberHealth(status, self.clock, counts_unfinished=self.counts_unfinished)
         self._probe_at = 0.0
         self.consumer: KafkaConsumer | None = None  # while an attempt lasts
         self._processor: Processor | None = None
@@ -132,8 +136,8 @@ class Member(Loop):
         """What it does now. Any thread may ask."""
         consumer = self.consumer
         if consumer is not None and self.clock.monotonic() >= self._probe_at:
-            self._probe(consumer)
             self._probe_at = self.clock.monotonic() + _PROBE_SECONDS
+            self._probe(consumer)
         return self.health.report(consumer)
 
     def _probe(self, consumer: KafkaConsumer) -> None:

@@ -41,7 +41,8 @@ class MemberStatus(msgspec.Struct):
     """The status of one member. Times are in ms since the epoch, durations in seconds.
 
     ``reason``: why it is not running. ``moved_ms``: when it last committed, or had read everything. ``turned_ms``: when
-    its loop last turned; 0: it has no loop now. ``lag``: messages that are not done, by ``topic/partition``.
+    its loop last turned; 0: it has no loop now. ``lag``: messages that are not done, or, where handlers may take long,
+    not read yet, by ``topic/partition``.
     """
 
     name: str
@@ -61,10 +62,14 @@ class MemberStatus(msgspec.Struct):
 
 class MemberHealth(Hook):
     """Keeps the status of one member, whose threads report to it. As a hook of the processor it follows the progress.
-    Thread-safe."""
+    Thread-safe.
 
-    def __init__(self, status: MemberStatus, clock: Clock) -> None:
+    ``counts_unfinished``: whether the lag includes messages that are read and not committed.
+    """
+
+    def __init__(self, status: MemberStatus, clock: Clock, *, counts_unfinished: bool = True) -> None:
         self._clock = clock
+        self._counts_unfinished = counts_unfinished
         self._lock = threading.Lock()
         self._status = status
         self._waits: dict[MemberState, str] = {}  # the reason of each wait
@@ -76,8 +81,9 @@ class MemberHealth(Hook):
     def begin(self) -> None:
         """Begin an attempt."""
         with self._lock:
+            self._done.clear()
             self._enter(MemberState.RUNNING)
-            self._enter_wait()
+            self._wait(MemberState.WAITING_FOR_DATABASE, "")
             self._has_moved = True
 
     def enter(self, state: MemberState, reason: str = "") -> None:
@@ -94,11 +100,7 @@ class MemberHealth(Hook):
             return
         with self._lock:
             changes = bool(reason) != (state in self._waits)
-            if reason:
-                self._waits[state] = reason
-            else:
-                self._waits.pop(state, None)
-            self._enter_wait()
+            self._wait(state, reason)
         if changes and state is MemberState.WAITING_FOR_DATABASE:
             if reason:
                 LOG.warning("%s waits for the database, and keeps its partitions: %s", self._status.name, reason)
@@ -132,8 +134,11 @@ class MemberHealth(Hook):
         self.after_lost(partitions)
 
     def after_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        for partition in partitions:
-            self._done.pop(partition, None)
+        with self._lock:
+            for partition in partitions:
+                self._done.pop(partition, None)
+            if not self._done:
+                self._wait(MemberState.WAITING_FOR_DATABASE, "")
 
     def report(self, consumer: KafkaConsumer | None) -> MemberStatus:
         """The current status. ``consumer``: that of the attempt; ``None``: there is none."""
@@ -145,8 +150,8 @@ class MemberHealth(Hook):
                 for partition, behind in consumer.lag(LAG_SECONDS).items():
                     position = consumer.position(partition)
                     if position is not None:
-                        undone = position + behind - self._done.get(partition, position)
-                        lag[f"{partition.topic}/{partition.partition}"] = max(0, undone)
+                        done = self._done.get(partition, position) if self._counts_unfinished else position
+                        lag[f"{partition.topic}/{partition.partition}"] = max(0, position + behind - done)
         with self._lock:
             self._count_wait()
             now_ms = self._clock.time_ms()
@@ -157,20 +162,24 @@ class MemberHealth(Hook):
             self._status.turned_ms = 0 if turn_seconds is None else now_ms - round(turn_seconds * 1000)
             return structs.replace(self._status)
 
-    def _enter_wait(self) -> None:
+    def _wait(self, state: MemberState, reason: str) -> None:
+        self._count_wait()
+        if reason:
+            self._waits[state] = reason
+        else:
+            self._waits.pop(state, None)
         if self._status.state is MemberState.RUNNING or self._status.state in _WAITING:
             state = next((each for each in _WAITING if each in self._waits), MemberState.RUNNING)
             self._enter(state, self._waits.get(state, ""))
 
     def _enter(self, state: MemberState, reason: str = "") -> None:
-        self._count_wait()
         if state is not self._status.state:
             self._status.since_ms = self._clock.time_ms()
         self._status.state, self._status.reason = state, reason[:_MAX_REASON]
 
     def _count_wait(self) -> None:
         now = self._clock.monotonic()
-        if self._status.state is MemberState.WAITING_FOR_DATABASE:
+        if MemberState.WAITING_FOR_DATABASE in self._waits:
             self._status.database_unavailable_seconds += now - self._waited_at
         self._waited_at = now
 

@@ -83,7 +83,26 @@ class StatusTest(MemberHealthCase):
         self.health.waits(DATABASE, "away")
         self.assertEqual((MemberState.FAILED, "because"), self.reported("state", "reason"))
         self.health.begin()
-        self.assertEqual((DATABASE, "away"), self.reported("state", "reason"))
+        self.assertEqual((MemberState.RUNNING, ""), self.reported("state", "reason"))
+
+    def test_time_without_the_database_is_counted_while_the_member_has_failed(self):
+        self.health.waits(DATABASE, "away")
+        self.clock.advance(3)
+        self.health.enter(MemberState.FAILED, "because")
+        self.clock.advance(4)
+        self.assertEqual((7,), self.reported("database_unavailable_seconds"))
+        self.health.begin()
+        self.clock.advance(5)
+        self.assertEqual((7,), self.reported("database_unavailable_seconds"))
+
+    def test_a_member_without_partitions_does_not_wait_for_the_database(self):
+        for goes in (self.health.after_revoke, self.health.after_lost):
+            self.polled(30)
+            self.health.waits(DATABASE, "away")
+            self.health.after_revoke([TopicPartition("metrics", 1)])
+            self.assertEqual((DATABASE,), self.reported("state"))
+            goes([TP])
+            self.assertEqual((MemberState.RUNNING,), self.reported("state"))
 
     def test_the_lag_counts_what_is_polled_and_not_committed(self):
         self.behind = {TP: 60}
@@ -99,6 +118,23 @@ class StatusTest(MemberHealthCase):
         self.health.starts_at({TP: 30})
         self.polled(35)
         self.assertEqual({"metrics/0": 10}, self.status().lag)
+
+    def test_the_lag_of_what_may_take_long_to_handle_counts_what_is_unread(self):
+        self.health = MemberHealth(MemberStatus("changes"), self.clock, counts_unfinished=False)
+        self.polled(30)
+        self.assertEqual({"metrics/0": 0}, self.status().lag)
+        self.behind = {TP: 2}
+        self.committed(35)
+        self.assertEqual({"metrics/0": 2}, self.status().lag)
+
+    def test_after_a_failed_attempt_the_lag_counts_from_where_others_have_brought_the_partition(self):
+        self.polled(30)
+        self.committed(40)
+        self.health.begin()
+        self.position = 100
+        self.assertEqual({"metrics/0": 0}, self.status().lag)
+        self.polled(95)
+        self.assertEqual({"metrics/0": 5}, self.status().lag)
 
     def test_a_partition_that_comes_back_is_as_far_as_others_have_brought_it(self):
         self.polled(30)
