@@ -47,6 +47,8 @@ class NotificationAnnouncer(PublishingLoop):
         self._topic = topic
         self._due: deque[Unpublished] = deque(maxlen=_MOST_REMEMBERED)
         self._wake = threading.Event()
+        self._refusal = ""  # why Kafka did not acknowledge the last publish
+        self._refused_ms = 0
 
     def add(self, row: Unpublished) -> None:
         """After the commit."""
@@ -69,12 +71,14 @@ class NotificationAnnouncer(PublishingLoop):
             self._publish(producer, own)
         else:
             before_ms = self.clock.time_ms() - outbox.LEFT_AFTER_MS
+            if self._refused_ms < before_ms:  # what was refused then is left now, or published by another process
+                self._refusal = ""
             while left := outbox.left(self._database, NOTIFICATION, before_ms=before_ms, limit=_MOST_AT_ONCE):
                 if not self._publish(producer, left):
-                    return 0.0
+                    break
         if self._due:
             self._wake.set()
-        self.health.turned("")
+        self.health.turned(self._refusal)
         return 0.0
 
     def _publish(self, producer: KafkaProducer, rows: Sequence[Unpublished]) -> bool:
@@ -83,6 +87,9 @@ class NotificationAnnouncer(PublishingLoop):
         report = producer.publish(self._topic, records)
         kept = {delivery.index: delivery.error for delivery in (*report.failed, *report.unknown)}
         outbox.remove(self._database, [row for index, row in enumerate(rows) if index not in kept])
+        self._refusal = ""
         if kept:
-            LOG.warning("%d messages to %s stay in the outbox: %s", len(kept), self._topic, next(iter(kept.values())))
+            self._refused_ms = self.clock.time_ms()
+            self._refusal = f"{len(kept)} messages to {self._topic} stay in the outbox: {next(iter(kept.values()))}"
+            LOG.warning("%s", self._refusal)
         return not kept

@@ -15,7 +15,7 @@ from functools import partial
 from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.transitions import AlarmChange
-from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError
+from monasca_common.kafka import DeliveryError, DeliveryReport, KafkaProducer, MessagingError
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ProducerSettings
@@ -32,11 +32,12 @@ from monasca_common.storage.errors import StorageError
 LOG = logging.getLogger(__name__)
 
 _ROWS_A_PASS = 100
+_PASS_SECONDS = 1.0  # after which retries are next
 _REST_SECONDS = 0.5
 _LEASE_MS = 30_000  # after which another process publishes what a dead one has claimed
 _UNFINISHED_MS = 600_000
 _CHANGING_MS = 1_000  # after which an alarm is read again that another transaction is changing
-_PUBLISH_SECONDS = 10.0
+_PUBLISH_SECONDS = 10.0  # of retries
 _NO_ACTION = "no action of the definition names the method any more"
 
 
@@ -61,14 +62,18 @@ class DeferredSender(PublishingLoop):
         self._deferred = pipeline.deferred
         self._methods = methods
         self._retry_topic = retry_topic
+        self._refusal = ""  # why Kafka did not acknowledge one of the last publishes
 
     def failed(self, error: Exception) -> None:
         self.health.failed(error)
 
     def publish_due(self, producer: KafkaProducer) -> float:
         self.health.turned()
+        before, self._refusal = self._refusal, ""
         retries, rows = self.publish_retries(producer), self.release_due(producer)
-        self.health.turned("")
+        if not retries and not rows:  # what was refused is claimed, and due again later
+            self._refusal = before
+        self.health.turned(self._refusal)
         return 0.0 if retries == MOST_SCHEDULED or rows == _ROWS_A_PASS else _REST_SECONDS
 
     def publish_retries(self, producer: KafkaProducer) -> int:
@@ -78,16 +83,21 @@ class DeferredSender(PublishingLoop):
             report = producer.publish(self._retry_topic, [each.record for each in due], timeout=_PUBLISH_SECONDS)
             self._deferred.remove_scheduled([due[delivery.index] for delivery in report.delivered])
             if not report.ok:
+                self._refused(report)
                 LOG.warning("%d retries that are due were not published: %r", len(due), report)
         return len(due)
 
     def release_due(self, producer: KafkaProducer) -> int:
-        """Decide on what is due now, and return the number of rows. Raises `StorageError`."""
+        """Decide on what is due now, and return the number of rows; those that the time of a pass does not reach stay
+        due. Raises `StorageError`."""
         rows = self._deferred.due(self.clock.time_ms(), _ROWS_A_PASS)
+        ends = self.clock.monotonic() + _PASS_SECONDS
         seen: set[str] = set()
         for row in rows:
+            if self.stopping.is_set() or self.clock.monotonic() > ends:
+                break
             together = row.message_id or (row.group_key if row.kind == HELD else "") or row.id
-            if together not in seen and not self.stopping.is_set():
+            if together not in seen:
                 seen.add(together)
                 self.health.turned()
                 self._try(row, producer)
@@ -224,15 +234,19 @@ class DeferredSender(PublishingLoop):
     ) -> bool:
         """``give_up`` is called with the reason if the topic never accepts it, because it is too large."""
         retry = Retry(notification, method_id, FIRST, self.clock.time_ms(), "it was deferred", expires_ms=expires_ms)
-        report = producer.publish(self._retry_topic, [retry.record()], timeout=_PUBLISH_SECONDS)
+        report = producer.publish(self._retry_topic, [retry.record()], timeout=self.longest_seconds - _PASS_SECONDS)
         refusals = [each.error for each in report.failed if isinstance(each.error, DeliveryError)]
         if any(error.permanent for error in refusals):
             LOG.error("notification %s is given up: %s", notification.id, refusals[0])
             give_up(str(refusals[0]))
         elif not report.ok:
+            self._refused(report)
             LOG.warning("notification %s could not be published, and is tried again later", notification.id)
         fail_point("notification.after_release")
         return report.ok
+
+    def _refused(self, report: DeliveryReport) -> None:
+        self._refusal = f"{self._retry_topic} did not acknowledge: {(*report.failed, *report.unknown)[0].error}"
 
     def _take(self, row: DeferredRow, lease_ms: int | None = None) -> Deferred | None:
         return self._deferred.take(row, self._later(_LEASE_MS if lease_ms is None else lease_ms))

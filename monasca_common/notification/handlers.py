@@ -154,7 +154,7 @@ class RetriesHandler:
         if following is None:
             self._finish(retry)
             return None
-        following = replace(following, members=retry.members)
+        following = replace(following, members=retry.members, expires_ms=retry.expires_ms)
         if not following.waits_since_ms:
             return following
         since_ms = retry.waits_since_ms or following.waits_since_ms

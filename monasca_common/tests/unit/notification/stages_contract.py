@@ -21,7 +21,7 @@ from monasca_common.kafka import Message, Poison, RetryLater, RetryPolicy, failp
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
-from monasca_common.notification.errors import SendFailed
+from monasca_common.notification.errors import SendFailed, SendPostponed
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.metrics import NotificationMetrics
@@ -451,6 +451,18 @@ class RepeatsContract(StagesCase):
         self.tell(self.alarm("a1"))
         self.clock.now_ms += MINUTE_MS
         self.releases.release_due(self.producer)
+        self.wait(MINUTE_MS + 1)
+        self.assertEqual(["a1:ALARM"] * 2, self.told())
+
+    def test_a_repeat_that_waited_for_a_slot_until_the_next_is_left_out(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        self.clock.now_ms += MINUTE_MS
+        self.releases.release_due(self.producer)
+        [(topic, value)] = self.unread()
+        with mock.patch.object(self.people, "send", side_effect=SendPostponed("no slot is free", 1.0)):
+            self.queue = self.attempt(topic, value)
         self.wait(MINUTE_MS + 1)
         self.assertEqual(["a1:ALARM"] * 2, self.told())
 
