@@ -42,7 +42,7 @@ class StartPositions:
         self._transport = transport
         self._clock = transport.clock
         self._committer = committer
-        self._start = start
+        self._start = start.lower()
         self._start_ms = start_ms(start)
 
     def find(

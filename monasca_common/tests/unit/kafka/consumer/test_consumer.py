@@ -305,6 +305,13 @@ class TestStarts(ConsumerCase):
         self.assertEqual((40, 3), (consumer.position(A), consumer.position(B)))
         self.assertEqual(3, self.transport.stored[B])
 
+    def test_the_case_of_the_option_start_does_not_matter(self):
+        for start in ("Earliest", "EARLIEST"):
+            self.transport.stored = {}
+            consumer = self.consumer(start=start, partitions=[B])
+            consumer.poll(timeout=0)
+            self.assertEqual((3, 3), (consumer.position(B), self.transport.stored[B]))
+
     def commits(self):
         return [what for call, what in self.transport.calls if call == "commit"]
 
