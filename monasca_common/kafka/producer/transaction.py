@@ -101,7 +101,9 @@ class Transaction:
     def __enter__(self) -> Transaction:
         if self._transport.abort_is_due:
             try:
+                self._limits.refuse_waiting()  # perhaps an interrupt came before this and the flush in `_abort`
                 self._end_aborted()
+                self._producer.flush(self._seconds)
             except RetriableError as late:
                 raise TransactionError(f"the transaction before, which was aborted, has not ended: {late}") from late
         self._transport.abort_is_due = True  # until it has ended, whatever interrupts that

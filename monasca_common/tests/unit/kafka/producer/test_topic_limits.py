@@ -2,6 +2,7 @@
 """Asking for topics' limits: together, each with its own patience, and never about what is no topic."""
 
 import threading
+from unittest import mock
 
 import fixtures
 
@@ -158,31 +159,43 @@ class TestByTopic(TopicLimitsCase):
 
 
 class TestAborted(TopicLimitsCase):
-    # Rule 20
-    def test_a_message_that_waits_for_a_limit_as_its_transaction_is_aborted_does_not_enter_the_next_one(self):
-        kafka = self.useFixture(MemoryKafka())  # whose time passes
-        settings = kafka.producer_settings(transactional_id="mine", transaction_timeout_seconds=0.1)
-        producer = KafkaProducer(
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())  # whose time passes
+        self.broker = self.kafka.broker
+        settings = self.kafka.producer_settings(transactional_id="mine", transaction_timeout_seconds=0.1)
+        self.transactional = KafkaProducer(
             settings,
             lambda batch_bytes, on_error: TransactionalMemoryProducer(
                 settings, batch_bytes=batch_bytes, on_error=on_error
             ),
         )
-        self.addCleanup(producer.close, 0)
-        kafka.broker.create_topic("t", 1)
-        kafka.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        self.addCleanup(self.transactional.close, 0)
+        self.broker.create_topic("t", 1)
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
 
-        def break_down():
-            with producer.transaction() as transaction:
-                transaction.send("t", b"aborted")
-                raise ZeroDivisionError
+    # Rule 20
+    def test_a_message_that_waits_for_a_limit_as_its_transaction_is_aborted_does_not_enter_the_next_one(self):
+        self.assertRaises(ZeroDivisionError, self.break_down)
+        self.assert_next_one_commits_only_its_own()
 
-        self.assertRaises(ZeroDivisionError, break_down)
-        kafka.broker.clear_faults()
-        with producer.transaction() as transaction:
+    # Rule 20
+    def test_a_message_of_a_transaction_whose_abort_is_interrupted_does_not_enter_the_next_one(self):
+        with mock.patch.object(self.transactional, "flush", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, self.break_down)
+        self.assert_next_one_commits_only_its_own()
+
+    def break_down(self):
+        with self.transactional.transaction() as transaction:
+            transaction.send("t", b"aborted")
+            raise ZeroDivisionError
+
+    def assert_next_one_commits_only_its_own(self):
+        self.broker.clear_faults()
+        with self.transactional.transaction() as transaction:
             transaction.send("t", b"committed")
-            self.wait_until_settled(producer)
-        self.assertEqual([b"committed"], [message.value for message in kafka.broker.records("t")])
+            self.wait_until_settled(self.transactional)
+        self.assertEqual([b"committed"], self.values())
 
 
 class TestHandler(TopicLimitsCase):

@@ -148,15 +148,16 @@ class TransactionTest(base.BaseTestCase):
         self.assertEqual(["begin", "flush", "refuse", "abort", "seek"], self.client.asked)
         error = self.assertRaises(TransactionError, self.transact)
         self.assertIn("has not ended", str(error))
-        self.assertEqual(["abort"], self.client.asked[5:])
+        self.assertEqual(["refuse", "abort"], self.client.asked[5:])
         self.transact()
-        self.assertEqual(["abort", "begin"], self.client.asked[6:8])
+        self.assertEqual(["refuse", "abort", "flush", "begin"], self.client.asked[7:11])
         self.transact()
         self.assertEqual(3, self.client.asked.count("abort"))
 
     def test_the_next_transaction_works_after_ctrl_c_while_a_commit_was_awaited(self):
         ended = TransportError("not valid in state Ready", name="_STATE")  # what an abort after a commit meets
-        for aborts, asked in (([ended], ["begin"]), ([None], ["begin"]), ([LATE, ended], ["abort", "begin"])):
+        again = ["refuse", "abort", "flush", "begin"]
+        for aborts, asked in (([ended], ["begin"]), ([None], ["begin"]), ([LATE, ended], again)):
             client = self.client = Client()
             client.commits, client.aborts = [KeyboardInterrupt()], list(aborts)
             self.assertRaises(KeyboardInterrupt, self.transact)
@@ -168,7 +169,7 @@ class TransactionTest(base.BaseTestCase):
         self.client.commits, self.client.aborts = [KeyboardInterrupt()], [KeyboardInterrupt()]
         self.assertRaises(KeyboardInterrupt, self.transact)
         self.transact()
-        self.assertEqual(["abort", "begin"], self.client.asked[8:-3])
+        self.assertEqual(["refuse", "abort", "flush", "begin"], self.client.asked[8:-3])
 
     def test_a_consumer_that_could_not_go_back_is_told(self):
         self.client.seeks = [LATE]
