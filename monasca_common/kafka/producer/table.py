@@ -448,14 +448,14 @@ class Table:
         """A flush has reported these, so that no other one does, and has made room."""
         with self.lock:
             for attempt in attempts:
-                attempt.for_flush = False
+                attempt.for_flush = attempt.for_flush and attempt.over
             self.wake_waiters()
 
     def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
         """Have the next flush report these, which an interrupted call cannot. They take no room."""
         with self.lock:
             for attempt in attempts:
-                attempt.for_flush = False
+                attempt.for_flush = attempt.for_flush and attempt.over
             self._delivered += delivered
             self._interrupted += attempts
 

@@ -579,6 +579,17 @@ class AbandonTest(TableCase):
         self.assertEqual((1, []), self.flush())
         self.assertEqual((0, 0), self.room())
 
+    def test_a_message_that_a_flush_reports_while_its_listener_runs_frees_its_room_once(self):
+        for report in (self.flush, lambda: self.table.report_later(*self.table.take_report(()))):
+            [attempt] = self.attempts(b"a")
+            attempt.for_flush = True
+            attempt.listeners.append(print)
+            self.reserve([attempt])
+            self.settle(refused=[(attempt.sequence, b"a")])
+            report()
+            self.table.listener_returned(attempt)
+            self.assertEqual((0, 0), self.room())
+
     def test_an_interrupt_while_a_listener_runs_leaves_the_room_to_the_listener(self):
         [attempt] = self.attempts(b"a")
         attempt.listeners.append(print)
