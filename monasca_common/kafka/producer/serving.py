@@ -98,9 +98,11 @@ class Serving:
         if not self._table.waiters:
             self._sleep()
         self._limits.request()
-        self._collect()
-        if self._table.due:
-            self._notify()
+        try:
+            self._collect()
+        finally:
+            if self._table.due:
+                self._notify()
 
     def _sleep(self) -> None:
         self.idle = True  # before the table is looked at: a thread that reserves later sees it and wakes this one

@@ -381,6 +381,16 @@ class ServingTest(SeamCase):
         client.poll = client.flush = raises
         self.assertTrue(self.at_once(lambda: producer.publish("small", [b"a"], timeout=3600)).ok)
 
+    # Rule 7
+    def test_while_the_calls_of_a_client_raise_the_listeners_of_the_others_are_called(self):
+        self.broker.create_topic("small", 1, max_message_bytes=500_000)
+        producer = self.warm_producer()
+        self.assertTrue(producer.publish("small", [b"a"], timeout=3600).ok)
+        called = threading.Event()
+        with mock.patch.object(producer._limits.main, "poll", side_effect=ZeroDivisionError):
+            producer.send("small", b"b", on_delivery=lambda _: called.set())
+            self.assertTrue(called.wait(_SECONDS / 10))
+
 
 class TimeoutTest(SeamCase):
     def test_infinity_is_a_very_long_time(self):
