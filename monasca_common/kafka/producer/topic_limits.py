@@ -249,6 +249,8 @@ class TopicLimits:
             if self.main.clock.monotonic() < lookup.impatient_at:
                 return
         max_bytes = answer if isinstance(answer, int) else self._settings.max_message_bytes
+        if self._lookups.get(topic) is not lookup:
+            return  # its messages were refused: the clients were replaced, or closed
         batch_bytes = min(max_bytes, self._batch_bytes)
         limit = self._limit(topic, max_bytes, batch_bytes)  # without the lock, because it may open a client
         with self._table.lock:

@@ -126,6 +126,16 @@ class TestRequests(TopicLimitsCase):
             self.assertFalse(thread.is_alive())
         self.assertTrue(producer.publish("u", [b"1"]).ok)
 
+    def test_an_answer_that_comes_after_the_close_opens_no_client(self):
+        self.broker.create_topic("small", 1, max_message_bytes=500_000)
+        producer = self.hold("small")
+        client = self.transport
+        producer.close(0)
+        client.let_go.set()
+        for thread in self.threads("kafka-topic-limits"):
+            thread.join(_SECONDS)
+        self.assertIs(client, self.transport)
+
     def test_a_close_does_not_wait_for_an_answer(self):
         producer = self.hold("a")
         report = self.at_once(lambda: producer.close(0))
