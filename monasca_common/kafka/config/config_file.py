@@ -53,10 +53,17 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
 
 
 def check_removed(conf: cfg.ConfigOpts, group: str, removed: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` for the removed names of a group in files. ``removed``: what decides, by name."""
+    """Raise `ConfigurationError` for the removed names of a group in files and in the environment. ``removed``: what
+    decides, by name."""
     found = [
         f"{name} in group [{group}] has no effect: {removed[name]}"
         for name in sorted(names_in_files(conf)[group.lower()] & removed.keys())
+    ]
+    variables = {f"OS_{group.upper()}__{name.upper()}": decides for name, decides in sorted(removed.items())}
+    found += [
+        f"{variable} in the environment has no effect: {decides}"
+        for variable, decides in variables.items()
+        if variable in os.environ
     ]
     if found:
         raise ConfigurationError(f"{'; '.join(found)}; remove {'it' if len(found) == 1 else 'them'}")

@@ -2,6 +2,8 @@
 import importlib
 from pathlib import Path
 
+import fixtures
+
 from monasca_common.api.settings import api_settings
 from monasca_common.cli.configuration import own_options
 from monasca_common.kafka.config import OptionGroup, consumer_settings, group_of
@@ -40,6 +42,13 @@ class RemovedOptionsTest(ConfigurationTestCase):
             f"max_gzip_ratio in group [api] has no effect: {DECISION}; page_limit in group [api] has no effect: "
             "an answer has at most 10,000 elements; clients ask for fewer with limit; remove them",
             self.refused(api_settings, conf),
+        )
+
+    def test_a_removed_name_in_the_environment_is_refused_as_in_a_file(self):
+        self.useFixture(fixtures.EnvironmentVariable("OS_API__MAX_GZIP_RATIO", "50"))
+        self.assertEqual(
+            f"OS_API__MAX_GZIP_RATIO in the environment has no effect: {DECISION}; remove it",
+            self.refused(api_settings, self.with_kafka()),
         )
 
     def test_a_name_that_kafka_must_not_have_is_refused_in_the_group_of_a_consumer_too(self):
