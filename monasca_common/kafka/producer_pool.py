@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from monasca_common.kafka.errors import ClosedError, MessagingError
+from monasca_common.kafka.errors import ClosedError, Delivery, MessagingError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
 from monasca_common.kafka.producer.report import DeliveryReport
@@ -29,6 +29,7 @@ _PROBE_AFTER_SECONDS = 1.0  # after the topic has stalled
 _PROBE_PAUSES = (20.0, 600.0)  # seconds: the first one, and the longest
 _REOPEN_PAUSES = (1.0, 60.0)
 _LOOK_SECONDS = 0.1
+_MAX_UNANSWERED_IDS = 100_000
 
 
 class PooledProducer:
@@ -46,6 +47,7 @@ class PooledProducer:
         self._probing, self._probe_at, self._probe_pause = threading.Lock(), 0.0, _PROBE_PAUSES[0]
         self._acknowledged: dict[int, float] = {}  # when the latest bulk began that a partition has acknowledged
         self._answering: tuple[int, ...] = ()  # partitions, while another one does not
+        self._unanswered_ids: set[bytes | None] = set()  # of messages, at the end of their publish
         self._turns = itertools.count()
 
     @property
@@ -69,8 +71,7 @@ class PooledProducer:
         partition = answering[next(self._turns) % len(answering)] if answering else None
         chosen = records if partition is None else [_to(partition, record) for record in records]
         report = self.producer.publish(self.topic, chosen, timeout=timeout)
-        # A record with an id of its own may repeat one that waits for another partition.
-        if partition is not None and report.unknown and all(isinstance(record, bytes) for record in records):
+        if report.unknown and self._has_new_messages(report.unknown) and partition is not None:
             self._acknowledged.pop(partition, None)
             self._answering = tuple([other for other in self._answering if other != partition])
         now = self._monotonic()
@@ -92,10 +93,22 @@ class PooledProducer:
         if self._is_slow and not was_slow:
             self._probe_at = now - oldest + STALLED_AFTER_SECONDS + _PROBE_AFTER_SECONDS
             self._probe_pause = _PROBE_PAUSES[0]
+        if was_slow and not self._is_slow:
+            self._unanswered_ids = set()
         # What was acknowledged in the moment before all of Kafka froze does not show that a partition answers.
         since = now - oldest + slow_after / 2 if self._is_slow else math.inf
         self._answering = tuple([partition for partition, at in list(self._acknowledged.items()) if at >= since])
         return health
+
+    def _has_new_messages(self, unknown: Sequence[Delivery]) -> bool:
+        """Return whether any of them is not the repeat of a message without an answer. Such a repeat waits for the
+        attempt in flight, perhaps in another partition, so it does not show that its own partition is stuck."""
+        ids = {delivery.message_id for delivery in unknown}
+        are_new = not ids <= self._unanswered_ids
+        if len(self._unanswered_ids) + len(ids) > _MAX_UNANSWERED_IDS:
+            self._unanswered_ids = set()
+        self._unanswered_ids |= ids - {None}
+        return are_new
 
     def _probes(self, now: float) -> bool:
         with self._probing:

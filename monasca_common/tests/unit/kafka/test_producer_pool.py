@@ -7,7 +7,7 @@ from unittest import mock
 
 from oslotest import base
 
-from monasca_common.kafka import ClosedError, ConfigurationError, PooledProducer, ProducerPool, Record
+from monasca_common.kafka import ClosedError, ConfigurationError, PooledProducer, ProducerPool, Record, producer_pool
 from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 
 AT_ONCE, PATIENCE = 0.0, 60.0
@@ -109,6 +109,29 @@ class StuckPartitionTest(base.BaseTestCase):
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", partition=1, count=None)
         self.assertEqual(1, self.unknown(b"it is the first one's turn"))
         self.assertEqual([2] * 4, [self.post(b"a").delivered[0].partition for _ in range(4)])
+
+    def test_a_partition_that_does_not_answer_messages_with_ids_is_chosen_no_more(self):
+        self.meet_the_others()
+        self.after(6.0)
+        self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", partition=1, count=None)
+        self.assertEqual(1, self.unknown(Record(b"keyed", message_id=b"first")))
+        reports = [self.post(Record(b"keyed", message_id=b"%d" % n), timeout=1.0) for n in range(4)]
+        self.assertEqual([2] * 4, [each.partition for report in reports for each in report.delivered])
+
+    def test_when_no_partition_answers_messages_with_ids_the_topic_stalls(self):
+        self.meet_the_others()
+        self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", count=None)
+        self.after(5.5)
+        ids = itertools.count()
+        posts = [self.post(Record(b"keyed", message_id=b"%d" % next(ids)), timeout=AT_ONCE) for _ in range(3)]
+        self.assertEqual([1, 1, None], [post and len(post.unknown) for post in posts])
+        self.assertTrue(self.topic.is_stalled)
+
+    def test_the_remembered_ids_are_bounded(self):
+        self.patch(producer_pool, "_MAX_UNANSWERED_IDS", 2)
+        for number in range(5):
+            self.assertEqual(1, self.unknown(Record(b"keyed", message_id=b"%d" % number, partition=0)))
+            self.assertLessEqual(len(self.topic._unanswered_ids), 2)
 
     def test_when_all_are_silent_posts_are_refused(self):
         self.meet_the_others()
