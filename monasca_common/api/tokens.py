@@ -11,9 +11,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 import os
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from hashlib import sha256
@@ -31,15 +33,14 @@ from monasca_common.api.limits import RETRY_AFTER_SECONDS, WsgiApp
 from monasca_common.api.log_fields import Reason, note_reason
 from monasca_common.api.problems import error_body
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.models.seen import Seen
 
 LOG = logging.getLogger(__name__)
 
 GROUP = "keystone_authtoken"
 _TIMEOUT_SECONDS = 5
 _RETRIES = 1
-_MAX_CACHED_TOKENS = 8192
-_MAX_CACHED_TOKEN_BYTES = 65_536
+_MAX_CACHED_BYTES = 64 * 1024 * 1024
+_CACHE_ENTRY_BYTES = 512  # that Python needs in addition to the text
 _MAX_REASON = 500  # characters: a web page in place of Keystone would be in the log whole
 
 # Which options a user with a password needs: one of each line.
@@ -129,23 +130,50 @@ def _check(conf: cfg.ConfigOpts) -> None:
 
 
 class TokenCache:
-    """In place of keystonemiddleware's cache in the process, which is deprecated and has no bounds. Thread-safe."""
+    """Keystone's answers until they expire. The least recently used are forgotten once all exceed 64 MiB. Thread-safe.
+
+    It replaces keystonemiddleware's cache in the process, which is deprecated and has no bounds.
+    """
 
     def __init__(self, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._monotonic = monotonic
-        self._seen: Seen[bytes, tuple[float, str]] = Seen(_MAX_CACHED_TOKENS, _MAX_CACHED_TOKEN_BYTES)
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
+        self._bytes = 0
 
     def initialize(self, _environ: object) -> None:
         pass
 
     def get(self, token: str) -> Any:
-        until, text = self._seen.find(sha256(token.encode()).digest(), (0.0, ""))
-        return json.loads(text) if until > self._monotonic() else None
+        key = _cache_key(token)
+        with self._lock:
+            until, text = self._entries.get(key, (-math.inf, ""))
+            if until <= self._monotonic():
+                return None
+            self._entries.move_to_end(key)
+        return json.loads(text)
 
     def set(self, token: str, data: Any) -> None:
-        text = json.dumps(data)
-        self._seen.keep(sha256(token.encode()).digest(), (self._monotonic() + self._seconds, text), len(text))
+        key, text, now = _cache_key(token), json.dumps(data), self._monotonic()
+        with self._lock:
+            self._forget(key)
+            self._entries[key] = now + self._seconds, text
+            self._bytes += len(text) + _CACHE_ENTRY_BYTES
+            while self._bytes > _MAX_CACHED_BYTES or self._first_expires_at() <= now:
+                self._forget(next(iter(self._entries)))
+
+    def _first_expires_at(self) -> float:
+        return next(iter(self._entries.values()))[0] if self._entries else math.inf
+
+    def _forget(self, key: bytes) -> None:
+        if key in self._entries:
+            _, text = self._entries.pop(key)
+            self._bytes -= len(text) + _CACHE_ENTRY_BYTES
+
+
+def _cache_key(token: str) -> bytes:
+    return sha256(token.encode()).digest()
 
 
 class Undecided(Exception):

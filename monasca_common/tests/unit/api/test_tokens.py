@@ -111,12 +111,42 @@ class TestTokenCache(base.BaseTestCase):
         self.clock.now += 2
         self.assertIsNone(self.cache.get("a"))
 
-    def test_it_has_bounds(self):
-        for number in range(tokens._MAX_CACHED_TOKENS + 1):
+    def test_the_least_recently_used_token_is_forgotten_once_all_have_too_many_bytes(self):
+        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        self.cache.set("in use", {})
+        for number in range(100):
+            self.cache.set(f"{number}", {"catalog": "x" * 1000})
+            self.assertEqual({}, self.cache.get("in use"))
+        known = [number for number in range(100) if self.cache.get(f"{number}") is not None]
+        self.assertIn(len(known), range(5, 10))
+        self.assertEqual(list(range(100))[-len(known) :], known)
+
+    def test_small_tokens_have_a_bound_as_well(self):
+        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        for number in range(1000):
             self.cache.set(f"{number}", {})
-        self.assertIsNone(self.cache.get("0"))
-        self.cache.set("large", {"catalog": "x" * tokens._MAX_CACHED_TOKEN_BYTES})
+        self.assertLess(sum(self.cache.get(f"{number}") is not None for number in range(1000)), 100)
+
+    def test_a_token_that_is_replaced_takes_its_room_once(self):
+        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        self.cache.set("other", {})
+        for _ in range(100):
+            self.cache.set("a", {"catalog": "x" * 1000})
+        self.assertEqual({}, self.cache.get("other"))
+
+    def test_a_token_larger_than_the_cache_is_not_kept(self):
+        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        self.cache.set("large", {"catalog": "x" * 10_000})
         self.assertIsNone(self.cache.get("large"))
+        self.cache.set("a", {})
+        self.assertEqual({}, self.cache.get("a"))
+
+    def test_tokens_that_are_too_old_take_no_memory(self):
+        for number in range(100):
+            self.cache.set(f"{number}", {"catalog": "x" * 1000})
+        self.clock.now += 301
+        self.cache.set("a", {})
+        self.assertEqual(1, len(self.cache._entries))
 
     def test_a_cache_that_is_switched_off_keeps_nothing(self):
         cache = tokens.TokenCache(-1, self.clock)
