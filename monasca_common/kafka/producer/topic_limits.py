@@ -90,7 +90,7 @@ class TopicLimits:
         self._open_transport = open_transport
         self._hand_over = hand_over
         self._lookups: dict[str, _Lookup] = {}
-        self._requesting = False
+        self._requesting: BoundedProducer | None = None  # the client that has a request out
         self._paused = False
         self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
         self._by_batch_bytes: dict[int, BoundedProducer] = {}
@@ -203,8 +203,9 @@ class TopicLimits:
             self._table.give_up_bulks(lookup.bulks, Outcome.FAILED, _not_sent())
 
     def request(self) -> None:
-        """Start a request for the limits that are due, unless one is out. The serving thread calls it regularly."""
-        if self._requesting or not self._lookups:
+        """Start a request for the limits that are due, unless the client has one out. The serving thread calls it
+        regularly."""
+        if self._requesting is self.main or not self._lookups:
             return
         with self._table.lock:
             now = time.monotonic()
@@ -213,32 +214,25 @@ class TopicLimits:
                 return
             for lookup in due.values():
                 lookup.due_at = now + _REPEAT_SOON_SECONDS  # unless its limit is known by then
-            self._requesting = True
+            self._requesting = client = self.main
         try:
-            threading.Thread(target=self._request, args=(due,), name="kafka-topic-limits", daemon=True).start()
+            threading.Thread(target=self._request, args=(client, due), name="kafka-topic-limits", daemon=True).start()
         except RuntimeError as error:
-            self._requesting = False
+            self._requesting = None
             LOG.warning("no thread for a request of the limits of topics: %s", error)
 
-    def _request(self, lookups: Mapping[str, _Lookup]) -> None:
+    def _request(self, client: BoundedProducer, lookups: Mapping[str, _Lookup]) -> None:
         """The body of a thread with one request."""
         with self._table.as_caller():
-            answers = self._ask(lookups)
+            answers = _ask(client, lookups)
             for topic, lookup in lookups.items():
                 try:
                     self._answered(topic, lookup, answers[topic])
                 except Exception:  # messages to the other topics wait for this thread
                     LOG.exception("the limit of topic %r cannot be used", topic)
-            self._requesting = False
-
-    def _ask(self, topics: Iterable[str]) -> Mapping[str, int | TransportError]:
-        """Each topic's limit, or why it is not known."""
-        try:
-            return self.main.max_message_bytes(topics, _REQUEST_SECONDS)
-        except TransportError as error:
-            return dict.fromkeys(topics, error)
-        except Exception as error:  # messages wait for this thread
-            return dict.fromkeys(topics, RetriableError(repr(error)))
+            with self._table.lock:
+                if self._requesting is client:  # otherwise the client was replaced, and the next one has a request out
+                    self._requesting = None
 
     def _answered(self, topic: str, lookup: _Lookup, answer: int | TransportError) -> None:
         """Note a limit, or the configured one where the topic's is not known. Without an answer it is requested again,
@@ -252,7 +246,11 @@ class TopicLimits:
         if self._lookups.get(topic) is not lookup:
             return  # its messages were refused: the clients were replaced, or closed
         batch_bytes = min(max_bytes, self._batch_bytes)
-        limit = self._limit(topic, max_bytes, batch_bytes)  # without the lock, because it may open a client
+        try:
+            limit = self._limit(topic, max_bytes, batch_bytes)  # without the lock, because it may open a client
+        except Exception as error:
+            self._not_opened(topic, lookup, error)
+            return
         with self._table.lock:
             is_current = self._lookups.get(topic) is lookup  # otherwise its clients were replaced
             if is_current:
@@ -271,6 +269,19 @@ class TopicLimits:
         elif not isinstance(answer, int):  # without the lock, for which a log handler would keep others waiting
             text = "the limit of topic %r is not known (%s); [kafka] max_message_bytes (%d) is used instead"
             LOG.log(logging.WARNING if is_late else logging.INFO, text, topic, answer, max_bytes)
+
+    def _not_opened(self, topic: str, lookup: _Lookup, error: Exception) -> None:
+        """Note that the client of a topic cannot be opened. Bulks wait for the next attempt for a while, and fail
+        then."""
+        cause = error if isinstance(error, TransportError) else TransportError(repr(error))
+        self._table.note_trouble(cause)
+        with self._table.lock:
+            if self.main.clock.monotonic() < lookup.impatient_at:
+                return
+            bulks, lookup.bulks = lookup.bulks, []
+            lookup.due_at = time.monotonic() + _REPEAT_SECONDS
+        self._table.give_up_bulks(bulks, Outcome.FAILED, DeliveryRefused(cause, permanent=False))
+        LOG.warning("no client can be opened for topic %r, whose limit is small; its messages fail: %s", topic, cause)
 
     def _limit(self, topic: str, max_bytes: int, batch_bytes: int) -> TopicLimit:
         transport, refusal = self._by_batch_bytes.get(batch_bytes), None
@@ -301,6 +312,16 @@ class TopicLimits:
             found.new_id,
         )
         self.ready.pop(found.topic, None)
+
+
+def _ask(client: BoundedProducer, topics: Iterable[str]) -> Mapping[str, int | TransportError]:
+    """Each topic's limit, or why it is not known."""
+    try:
+        return client.max_message_bytes(topics, _REQUEST_SECONDS)
+    except TransportError as error:
+        return dict.fromkeys(topics, error)
+    except Exception as error:  # messages wait for this thread
+        return dict.fromkeys(topics, RetriableError(repr(error)))
 
 
 def _not_sent() -> DeliveryAbandoned:

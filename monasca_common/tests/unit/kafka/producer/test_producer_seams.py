@@ -6,10 +6,12 @@ import math
 import threading
 from unittest import mock
 
+import fixtures
 from confluent_kafka import KafkaError, KafkaException
 
 from monasca_common.kafka.errors import (
     ClosedError,
+    DeliveryRefused,
     InCallbackError,
     MisuseError,
     QueueFull,
@@ -338,6 +340,26 @@ class LimitsTest(SeamCase):
         self.assertTrue(self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600)).ok)
         refuses.clear()
         self.assertTrue(self.at_once(lambda: producer.retry(report, timeout=3600)).ok)
+
+    def test_messages_fail_after_a_while_if_a_client_for_a_small_topic_cannot_be_opened(self):
+        self.broker.create_topic("small", 1, max_message_bytes=500_000)
+        log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
+
+        def fails(_transport, batch_bytes):
+            if batch_bytes < 1_000_000:
+                raise TransportError("no more threads")
+
+        producer = self.opened(fails)
+        report = producer.publish("small", [b"a"], timeout=0)
+        self.wait_until(lambda: producer.health().last_error)
+        self.assertEqual(("", "no more threads"), (log.output, str(producer.health().last_error)))
+        self.clock.advance(10)
+        [delivery] = self.at_once(lambda: producer.retry(report, timeout=3600)).failed
+        self.assertIsInstance(delivery.error, DeliveryRefused)
+        self.assertEqual((False, "no more threads"), (delivery.error.permanent, str(delivery.error.cause)))
+        self.wait_until(lambda: log.output)
+        self.assertIn("no client can be opened for topic 'small'", log.output)
+        self.assertEqual(1, len(log.output.splitlines()))
 
     def test_a_request_that_breaks_down_is_made_again(self):
         def fails(transport, _batch_bytes):

@@ -126,6 +126,22 @@ class TestRequests(TopicLimitsCase):
             self.assertFalse(thread.is_alive())
         self.assertTrue(producer.publish("u", [b"1"]).ok)
 
+    def test_a_client_that_replaces_another_does_not_wait_for_the_answer_to_that_one(self):
+        producer = self.hold("a")
+        before = self.transport
+        self.addCleanup(before.let_go.set)
+        producer.reopen()
+        self.assertTrue(self.at_once(lambda: producer.publish("a", [b"1"], timeout=3600)).ok)
+        self.transport.held.add("b")
+        producer.send("b", b"2")
+        self.assertTrue(self.transport.arrived.acquire(timeout=_SECONDS))
+        self.assertTrue(self.transport.arrived.acquire(timeout=_SECONDS))
+        before.let_go.set()
+        self.wait_until(lambda: len(self.threads("kafka-topic-limits")) == 1)
+        producer.send("c", b"3")
+        producer._limits.request()
+        self.assertEqual([["a"], ["b"]], self.transport.requests)
+
     def test_an_answer_that_comes_after_the_close_opens_no_client(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         producer = self.hold("small")
