@@ -58,6 +58,7 @@ from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION
+from monasca_common.kafka.transport.bounded import BoundedProducer
 
 LOG = SafeLogger(__name__)
 
@@ -288,17 +289,22 @@ class KafkaProducer(RefusesOldArguments):
                 if self._closed or self.open_transaction is not None:
                     self._limits.release((main,))
                 else:
-                    self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
-                    hangs = self.health().oldest_call_seconds > 0  # perhaps a call of the serving thread
-                    if hangs:
-                        self._serving.retire()
-                    before = self._limits.use(main)
-                    self._transactions_ready = self.settings.transactional_id is not None
-                    if hangs:
-                        self._serving.start()
-                    self._limits.release(before)
+                    try:
+                        self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
+                    finally:  # after an interrupt, too: later messages wait for the new client
+                        self._replace_clients(main)
             self._check("reopen")
             self._check_no_transaction()
+
+    def _replace_clients(self, main: BoundedProducer) -> None:
+        hangs = self.health().oldest_call_seconds > 0  # perhaps a call of the serving thread
+        if hangs:
+            self._serving.retire()
+        before = self._limits.use(main)
+        self._transactions_ready = self.settings.transactional_id is not None
+        if hangs:
+            self._serving.start()
+        self._limits.release(before)
 
     def transaction(self) -> Transaction:
         """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
@@ -497,11 +503,13 @@ class KafkaProducer(RefusesOldArguments):
         """Settle everything without the brokers. The client gives the bytes back of what it is told to give up."""
         self._limits.pause()
         bulks = self._table.unfinished()
-        if bulks:
-            for transport in self._limits.transports():
-                transport.purge()
-            self._serving.wait(all_over(bulks), self._clock.monotonic() + _GRACE_SECONDS)
-        self._table.give_up_bulks(bulks, Outcome.UNKNOWN, error)
+        try:
+            if bulks:
+                for transport in self._limits.transports():
+                    transport.purge()
+                self._serving.wait(all_over(bulks), self._clock.monotonic() + _GRACE_SECONDS)
+        finally:
+            self._table.give_up_bulks(bulks, Outcome.UNKNOWN, error)
 
     # Waiting and checking
 

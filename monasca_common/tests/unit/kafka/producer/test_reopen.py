@@ -150,6 +150,21 @@ class ReopenTest(ProducerCase):
         self.assertEqual(2, producer.flush().delivered_count)
         self.assertEqual([b"before", b"a", b"b", b"c"], self.values())
 
+    # Rule 9
+    def test_one_that_is_interrupted_while_it_gives_up_goes_on_with_the_new_client(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        sent = producer.send("t", b"a")
+        with (
+            mock.patch.object(producer._limits.main, "purge"),  # a client that gives nothing back
+            mock.patch.object(producer._serving, "wait", side_effect=KeyboardInterrupt),
+        ):
+            self.assertRaises(KeyboardInterrupt, producer.reopen)
+        self.broker.reconnect()
+        self.assertEqual([sent], [delivery.message_id for delivery in producer.flush(0).unknown])
+        self.assertTrue(self.at_once(lambda: producer.publish("t", [b"b"], timeout=3600)).ok)
+        self.assertEqual([b"b"], self.values())
+
     def test_a_closed_producer_is_not_opened_again(self):
         producer = self.producer()
         producer.close()
