@@ -29,9 +29,10 @@ from monasca_common.kafka.message import Message
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime import joined, started, stopped
 from monasca_common.runtime.member import Member
-from monasca_common.runtime.member_health import members_health
+from monasca_common.runtime.member_health import MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
@@ -109,11 +110,15 @@ def run(conf: cfg.ConfigOpts, until: Callable[[TallyMember], object]) -> None:
     """``until``: is given the member before it begins, to stop it when it is time. Raises `ConfigurationError`."""
     settings, metrics = tally_settings(conf), TallyMetrics()
     member = TallyMember(settings, metrics)
-    health = members_health("tally", lambda: [member.status()])
+    board = StatusBoard([ProcessStatus([MemberStatus(member.name)])])
+    reporter = StatusReporter(board, 0, [member], metrics.registry)
+    health = members_health("tally", board.members)
     with status_served("tally", settings.status, health, metrics.registry):
         until(member)
         LOG.info("%s", started("tally", reads=joined(settings.consumer.topics), status_at=settings.status.address))
+        reporter.start()
         member.run()
+        reporter.stop()
     LOG.info("%s", stopped("tally"))
 
 

@@ -108,9 +108,10 @@ class NotificationMember(Member):
 
 
 def service_health(
-    members: Sequence[NotificationMember], loops: Sequence[LoopHealth], clock: Clock | None = None
+    members: Callable[[], Sequence[MemberStatus]], loops: Sequence[LoopHealth], clock: Clock | None = None
 ) -> ServiceHealth:
-    """Return the health of a service with these members and further loops."""
+    """Return the health of a service with these members and further loops. ``members``: their last reports, because a
+    probe must not wait for Kafka."""
     clock = clock or SystemClock()
 
     def loop_status(loop: LoopHealth) -> MemberStatus:
@@ -126,6 +127,6 @@ def service_health(
         )
 
     def statuses() -> list[MemberStatus]:
-        return [*(member.status() for member in members), *map(loop_status, loops)]
+        return [*members(), *map(loop_status, loops)]
 
     return members_health("notification", statuses, clock=clock)

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import cotyledon
 from cotyledon.types import WorkerId
 from oslo_config import cfg
+from prometheus_client import CollectorRegistry
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
@@ -41,8 +42,10 @@ from monasca_common.notification.settings import (
     status_settings,
 )
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
 from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
 
 LOG = logging.getLogger(__name__)
@@ -107,17 +110,21 @@ class NotificationWork:
             DeferredSender(pipeline, methods, retries_producer, clock, retry_topic),
             LedgerRetention(ledger, Silences(self._database), clock, processing.kept_ms),
         )
-        self.health = service_health(members, [loop.health for loop in (*loops, self._announcer)])
+        board = StatusBoard([ProcessStatus([MemberStatus(member.name) for member in members])])
+        self._reporter = StatusReporter(board, 0, members, CollectorRegistry())
+        self.health = service_health(board.members, [loop.health for loop in (*loops, self._announcer)])
         self._threads = ServiceThreads((*members, *loops))
         self._announcing = ServiceThreads([self._announcer])
 
     def start(self) -> None:
         self._announcing.start()
         self._threads.start()
+        self._reporter.start()
 
     def stop(self) -> dict[str, int]:
         """Return what happened to the notifications of this process."""
         self._threads.stop()
+        self._reporter.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._announcing.stop(_ANNOUNCE_SECONDS)
         self._audits.close()

@@ -23,7 +23,7 @@ _WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class WorkerMetrics(ServiceMetrics):
-    """What one process counts. Its counters continue those of ``former``, whose place it takes."""
+    """What one process counts. Its counters and its last write continue those of ``former``, whose place it takes."""
 
     def __init__(self, former: ProcessStatus) -> None:
         super().__init__(_PREFIX)

@@ -39,25 +39,27 @@ class ServiceMetrics:
     def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._prefix = prefix
-        self._counters: dict[str, Counter] = {}
+        self._resumable: dict[str, Counter | Gauge] = {}
 
     def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> Counter:
         """``known``: values of its only label that are served from 0: Prometheus sees no increase in a new series."""
         counter = Counter(name, text, labels, namespace=self._prefix, registry=self.registry)
         for value in known:
             counter.labels(value)
-        self._counters[f"{self._prefix}_{name}"] = counter
+        self._resumable[f"{self._prefix}_{name}"] = counter
         return counter
 
     def resume(self, families: Iterable[MetricFamily]) -> None:
-        """Continue the counters of a process whose place this one takes. Only counters with
-        labels continue: histograms and gauges restart."""
+        """Continue the counters and gauges of a process whose place this one takes. Only those with labels continue,
+        and histograms restart."""
         for family in families:
-            for _, labels, value in family.samples if family.name in self._counters else ():
-                self._counters[family.name].labels(**labels).inc(value)
+            for _, labels, value in family.samples if family.name in self._resumable else ():
+                self._resumable[family.name].labels(**labels).inc(value)
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, namespace=self._prefix, registry=self.registry)
+        gauge = Gauge(name, text, labels, namespace=self._prefix, registry=self.registry)
+        self._resumable[f"{self._prefix}_{name}"] = gauge
+        return gauge
 
     def histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, text, labels, namespace=self._prefix, registry=self.registry, buckets=buckets)

@@ -99,7 +99,8 @@ class StatusReporter:
     def stop(self) -> None:
         """Report a last time; returns when that is done, in bounded time."""
         self._ended.set()
-        self._thread.join(_REPORT_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(_REPORT_SECONDS)
 
     def _run(self) -> None:
         ended = False

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 
 from monasca_common.kafka.message import Record, TopicPartition
@@ -56,6 +57,12 @@ class OwnServiceTest(ConfigurationTestCase):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=_PATIENCE_SECONDS) as answer:
             return answer.read().decode()
 
+    def is_ready(self):
+        try:
+            return json.loads(self.get("/readyz")) == {"ready": True, "reasons": []}
+        except urllib.error.HTTPError:
+            return False
+
     def until(self, condition):
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
@@ -67,7 +74,7 @@ class OwnServiceTest(ConfigurationTestCase):
         self.kafka.producer().publish("readings", records).raise_for_undelivered()
         self.until(lambda: 'tally_readings_total{outcome="counted"} 2.0' in self.get("/metrics"))
         self.assertIn('tally_readings_total{outcome="refused"} 2.0', self.get("/metrics"))
-        self.assertEqual({"ready": True, "reasons": []}, json.loads(self.get("/readyz")))
+        self.until(self.is_ready)
         self.stop()
 
         self.assertEqual([b"101", b"x"], [each.value for each in self.kafka.broker.records("readings.dlq")])

@@ -69,7 +69,7 @@ class LoopsTest(base.BaseTestCase):
     def test_one_loop_that_does_not_turn_or_work_is_enough(self):
         clock = VirtualClock()
         loops = [LoopHealth(name, clock) for name in ("deferred", "retention")]
-        health = service_health([], loops, clock)
+        health = service_health(list, loops, clock)
         for loop in loops:
             loop.turned("")
         self.assertEqual([True] * 3, [look()[0] for look in (health.health, health.live, health.ready)])

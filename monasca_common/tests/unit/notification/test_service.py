@@ -740,6 +740,17 @@ class StatusTest(ServiceCase):
         self.until(lambda: "deferred: failed: it is away" in self.status("/readyz")[1], "the reason")
         self.assertEqual(503, self.status("/healthcheck")[0])
 
+    def test_probes_and_metrics_wait_for_no_broker(self):
+        answers = threading.Event()
+        self.addCleanup(answers.set)
+        probe = "monasca_common.runtime.member.Member._probe"
+        self.useFixture(fixtures.MonkeyPatch(probe, lambda *_: answers.wait(_PATIENCE_SECONDS)))
+        self.start()
+        for path in ("/healthz", "/readyz", "/healthcheck", "/metrics"):
+            began = time.monotonic()
+            self.status(path)
+            self.assertLess(time.monotonic() - began, 5.0, path)
+
     def test_a_database_that_does_not_answer_is_a_reason(self):
         self.method(self.receiver().url())
         self.start()

@@ -75,6 +75,7 @@ class HangingMember:
     ended = threading.Event()
 
     def __init__(self, *_arguments):
+        self.ended.clear()
         self.run = self.ended.wait
 
     def stop(self):
@@ -82,7 +83,7 @@ class HangingMember:
 
 
 class StopTest(ServiceCase):
-    def test_a_member_that_does_not_end_ends_with_the_process_at_the_time_to_stop(self):
+    def worker(self):
         self.addCleanup(HangingMember.ended.set)
         self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.PersisterMember", HangingMember))
         settings = self.settings(kafka_alarm_history="enabled = false", kafka_metrics="stop_timeout_seconds = 0.1")
@@ -90,7 +91,16 @@ class StopTest(ServiceCase):
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
         plan = SimpleNamespace(settings=settings, workers=specs, storage=None, board=board)
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
-        worker = PersisterWorker(0, plan, 0, 0, Respawns(VirtualClock()))
+        return PersisterWorker(0, plan, 0, 0, Respawns(VirtualClock()))
+
+    def test_a_worker_that_waits_for_its_start_ends(self):
+        worker = self.worker()
+        HangingMember.ended.set()
+        worker.terminate()
+        self.assertEqual("starting", worker._reporter._board.members()[0].state)
+
+    def test_a_member_that_does_not_end_ends_with_the_process_at_the_time_to_stop(self):
+        worker = self.worker()
         worker._threads.start()
         stopper = threading.Thread(target=worker.terminate, daemon=True)
         stopper.start()

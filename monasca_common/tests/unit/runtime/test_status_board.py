@@ -20,6 +20,7 @@ class Orders(ServiceMetrics):
         super().__init__("monasca_orders")
         self.sold = self.counter("sold", "Orders", "worker")
         self.seconds = self.histogram("seconds", "Time", buckets=(1.0,))
+        self.last = self.gauge("last_timestamp_seconds", "The last order", "worker")
 
 
 class StatusBoardTest(base.BaseTestCase):
@@ -79,12 +80,14 @@ class StatusBoardTest(base.BaseTestCase):
             self.assertIn(f"monasca_orders_sold_total{line}", text)
         self.assertNotIn("_created", text)
 
-    def test_a_process_continues_the_counters_of_the_one_whose_place_it_takes(self):
+    def test_a_process_continues_the_counters_and_gauges_of_the_one_whose_place_it_takes(self):
         former, new = Orders(), Orders()
         former.sold.labels("logs-0").inc(3)
         former.seconds.observe(0.5)
+        former.last.labels("logs-0").set(7.0)
         self.report(1, former)
         new.resume(self.board.read(1).metrics)
         self.report(1, new)
         self.assertIn('monasca_orders_sold_total{worker="logs-0"} 3.0', self.served())
         self.assertIn("monasca_orders_seconds_count 0.0", self.served())
+        self.assertIn('monasca_orders_last_timestamp_seconds{worker="logs-0"} 7.0', self.served())
