@@ -234,7 +234,7 @@ class Table:
         self._by_id: dict[tuple[str, bytes], DeliveryAttempt] = {}  # in flight under ids that they had before
         self._delivered = 0  # sends that no flush has reported yet
         self._undelivered: list[DeliveryAttempt] = []  # the same; they keep their room
-        self._interrupted: list[DeliveryAttempt] = []  # the same, of calls that were interrupted
+        self._interrupted: dict[DeliveryAttempt, int] = {}  # the same, of calls that were interrupted; with their bytes
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._trouble_at = float("-inf")
 
@@ -436,10 +436,10 @@ class Table:
         """What a flush reports: how many sends were delivered, and those that were not, with those in flight of the
         bulks that it waited for. The lock is held."""
         in_flight = [attempt for bulk in waited_for for attempt in bulk.unsettled() if attempt.for_flush]
-        attempts = self._undelivered + self._interrupted + in_flight
-        delivered, count = self._delivered, len(self._undelivered)
-        size = sum([attempt.size for attempt in self._undelivered])
-        self._delivered, self._undelivered, self._interrupted = 0, [], []  # no call from here: no signal handler
+        attempts = list(dict.fromkeys([*self._undelivered, *self._interrupted, *in_flight]))
+        delivered, count = self._delivered, len(self._undelivered) + len(self._interrupted)
+        size = sum([attempt.size for attempt in self._undelivered]) + sum(self._interrupted.values())
+        self._delivered, self._undelivered, self._interrupted = 0, [], {}  # no call from here: no signal handler
         self.messages -= count  # interrupts it
         self.bytes -= size
         return delivered, attempts
@@ -452,12 +452,16 @@ class Table:
             self.wake_waiters()
 
     def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Have the next flush report these, which an interrupted call cannot. They take no room."""
+        """Have the next flush report these, which an interrupted call cannot. They take room until then."""
         with self.lock:
             for attempt in attempts:
                 attempt.for_flush = attempt.for_flush and attempt.over
+                if attempt not in self._interrupted:
+                    size = attempt.size
+                    self._interrupted[attempt] = size
+                    self.messages += 1
+                    self.bytes += size
             self._delivered += delivered
-            self._interrupted += attempts
 
     def listener_returned(self, attempt: DeliveryAttempt) -> None:
         """A listener of the message was called; the last one frees its room."""

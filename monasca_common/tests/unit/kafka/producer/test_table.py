@@ -527,6 +527,30 @@ class AbandonTest(TableCase):
         self.assertEqual((1, {reserved, refused, fresh}), (count, set(rest)))
         self.assertEqual((0, 0), self.room())
 
+    def test_interrupted_messages_take_room_until_a_flush_reports_them(self):
+        bulk = self.bulk(b"a", b"bb")
+        room = self.room()
+        self.table.interrupt([bulk])
+        self.assertEqual(room, self.room())
+        delivered, rest = self.flush()
+        self.assertEqual((0, 2), (delivered, len(rest)))
+        self.assertEqual((0, 0), self.room())
+
+    def test_a_message_that_interrupted_calls_and_a_send_share_is_reported_once(self):
+        for is_refused in (False, True):
+            [first] = self.attempts(b"a", message_id=b"own")
+            self.reserve([first])
+            for _ in range(2):
+                [again] = self.attempts(b"a", message_id=b"own")
+                self.table.interrupt([again.bulk])
+            [sent] = self.attempts(b"a", message_id=b"own")
+            sent.for_flush = True
+            self.reserve([sent])
+            self.settle(refused=[(first.sequence, b"a")] * is_refused)
+            self.assertEqual((0, [first]), self.flush())
+            self.settle(refused=[(first.sequence, b"a")])
+            self.assertEqual((0, 0), self.room())
+
     # Rule 5
     def test_a_send_that_the_client_did_not_take_is_failed_whatever_the_connection_did(self):
         sequence = self.send(b"a")
@@ -588,6 +612,7 @@ class AbandonTest(TableCase):
             self.settle(refused=[(attempt.sequence, b"a")])
             report()
             self.table.listener_returned(attempt)
+            self.flush()
             self.assertEqual((0, 0), self.room())
 
     def test_an_interrupt_while_a_listener_runs_leaves_the_room_to_the_listener(self):
