@@ -89,7 +89,8 @@ def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartiti
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(
-            f"topic in group [audit] is {topic!r}, which does not exist: `monasca-common init` makes it"
+            f"topic in group [audit] is {topic!r}, which does not exist: set enabled in group [audit], then "
+            "`monasca-common init --execute` creates it"
         )
     partitions = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.end_offsets(partitions)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from monasca_common.audit.reports import COPIES, LOG
-from monasca_common.cli.command import stop_on_signals
+from monasca_common.cli.command import check_section, stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.errors import MessagingError
@@ -64,11 +64,15 @@ class AuditCounting(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.audit import counter_service
 
-        return lambda conf: counter_service.run(
-            conf,
-            lambda service: stop_on_signals(service.stop),
-            section=parsed_args.section,
-            wanted=parsed_args.topic or (),
-            group=parsed_args.group,
-            tier=parsed_args.tier,
-        )
+        def run(conf: cfg.ConfigOpts) -> None:
+            check_section(conf, parsed_args.section)
+            counter_service.run(
+                conf,
+                lambda service: stop_on_signals(service.stop),
+                section=parsed_args.section,
+                wanted=parsed_args.topic or (),
+                group=parsed_args.group,
+                tier=parsed_args.tier,
+            )
+
+        return run

@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import json
 import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from monasca_common.alarms.errors import AlarmsError
 from monasca_common.cli import configuration
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
-from monasca_common.kafka.errors import MessagingError, RetriableError
+from monasca_common.kafka.errors import ConfigurationError, MessagingError, RetriableError
 from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.storage.errors import StorageError
@@ -37,6 +38,7 @@ TERMINATED = 143
 
 _PROGRAM = "monasca-common "
 _EXAMPLE_OR_PARAGRAPH = re.compile(rf"\n\n|\n(?={_PROGRAM})")
+_TEXT_FORMATS = frozenset({"csv", "shell", "value"})
 _AGAIN_SECONDS = 0.05
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -103,6 +105,15 @@ class MonascaCommand(Command):
         configuration.register_own_options(conf)
         return conf
 
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]) -> int:
+        """Print what `take_action` of a command with cliff's formats returned, but no empty table."""
+        data = list(data)
+        if parsed_args.formatter == "table" and not data and not parsed_args.print_empty:
+            return 0
+        if parsed_args.formatter in _TEXT_FORMATS:
+            data = [list(map(_text, row)) for row in data] if isinstance(self, Lister) else list(map(_text, data))
+        return super().produce_output(parsed_args, column_names, data)  # type: ignore[misc,no-any-return]
+
     def complain(self, text: str) -> int:
         """Write one line to standard error; return the exit status 1."""
         self.app.stderr.write(f"monasca-common {self.cmd_name}: {text}\n")
@@ -118,7 +129,7 @@ class MonascaCommand(Command):
 
 
 class ObjectColumn(FormattableColumn[Any]):
-    """A text in tables, and an object for programs: in JSON, YAML and CSV."""
+    """A text in tables, and an object for programs; formats of text have it as JSON."""
 
     def __init__(self, text: str, value: Any) -> None:
         super().__init__(value)
@@ -129,6 +140,10 @@ class ObjectColumn(FormattableColumn[Any]):
 
     def machine_readable(self) -> Any:
         return self._value
+
+
+def _text(value: Any) -> Any:
+    return json.dumps(value.machine_readable()) if isinstance(value, ObjectColumn) else value
 
 
 class ChangeLister(Lister):
@@ -149,8 +164,8 @@ class ChangeLister(Lister):
             self._ended_by = error
         return self.columns, rows
 
-    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        status = super().produce_output(parsed_args, column_names, data)
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        status = super().run(parsed_args)
         if self._ended_by is not None:
             raise self._ended_by
         return status
@@ -196,7 +211,16 @@ class ClusterCommand(MonascaCommand):
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
         """Raises `ConfigurationError`."""
         conf = self.read(parsed_args)
+        check_section(conf, parsed_args.section)
         return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
+
+
+def check_section(conf: cfg.ConfigOpts, section: str) -> None:
+    """Raise `ConfigurationError` for a group that no file has: it would inherit the brokers of ``[kafka]``."""
+    if section != KAFKA_GROUP and section not in conf.list_all_sections():
+        raise ConfigurationError(
+            f"--section {section}: there is no group [{section}] in the configuration: correct its name"
+        )
 
 
 @contextlib.contextmanager

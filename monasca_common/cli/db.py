@@ -91,10 +91,7 @@ class DbStatus(MonascaCommand, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         status = load_storage(configuration.read(parsed_args)).status()
         if not status.usable:
-            self.complain(
-                f"the schema is {status.found or 'not there'}, and this program needs {status.wanted}: run "
-                "`monasca-common db upgrade`"
-            )
+            self.complain(status.mismatch)
             self._status = 1
         facts: dict[str, Any] = {"current": status.usable, "schema": status.found, "wanted": status.wanted}
         facts |= {"size_bytes": status.size_bytes, "partitions": status.partitions}

@@ -261,10 +261,11 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         self._of_jobs = 0
         failed = False
-        for topic in self.topics(parsed_args, parsed_args.topic):
+        found = [(topic, self.partitions(parsed_args, topic)) for topic in self.topics(parsed_args, parsed_args.topic)]
+        for topic, partitions in found:  # a missing one is an error before the first is sent
             counts: Counter[tuple[str, str]] = Counter()
             try:
-                failed |= not self._send(parsed_args, topic, counts)
+                failed |= not self._send(parsed_args, topic, partitions, counts)
             finally:
                 rows += [(topic.name, *outcome, count) for outcome, count in sorted(counts.items())]
         waiting = sum(count for _, outcome, _, count in rows if outcome == _WAITS)
@@ -278,11 +279,17 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
             self._status = PARTLY_DONE if done else 1
         elif _is_selection(parsed_args) and not done:
             self.none_selected()
-        self.note_dry_run(parsed_args)
+        if rows:
+            self.note_dry_run(parsed_args)
 
-    def _send(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, counts: Counter[tuple[str, str]]) -> bool:
+    def _send(
+        self,
+        parsed_args: argparse.Namespace,
+        topic: DeadLetterTopic,
+        partitions: Sequence[TopicPartition],
+        counts: Counter[tuple[str, str]],
+    ) -> bool:
         """Return whether the brokers let it come to its end."""
-        partitions = self.partitions(parsed_args, topic)
         if not partitions:
             return True
         options = {

@@ -18,7 +18,7 @@ from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.runtime import joined, shown_url
 from monasca_common.storage import Storage, open_storage
-from monasca_common.storage.errors import NotSupported
+from monasca_common.storage.errors import NotSupported, SchemaMismatch
 
 T = TypeVar("T")
 
@@ -45,6 +45,8 @@ class NeededDatabase:
             status = self.storage.status()
         except NotSupported:  # a driver without a schema: `upgrade` makes the database unless it is there
             return {**facts, "missing": True}
+        if not status.usable and status.refusal:
+            raise SchemaMismatch(status.refusal)
         schema = status.found if status.usable else status.wanted
         return {**facts, "schema": schema, "missing": not status.usable}
 

@@ -16,6 +16,7 @@ from oslo_config import cfg
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, add_line_format, moment_ms, stop_on_signals
 from monasca_common.cli.start_check import check_at_start
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import PipelineError
 from monasca_common.runtime import register_logging, start_logging, started, stopped
 
@@ -73,17 +74,20 @@ class PipelineRun(PipelineCommand):
         configuration.read(parsed_args, conf)
         start_logging(conf)
         job = load_job(parsed_args.job, conf)
+        if request.execute and not job.executes:
+            raise ConfigurationError("--execute: only the job replay has it: leave it out")
         check_at_start("pipeline", conf)
         LOG.info("%s", started(f"pipeline {parsed_args.job}", **job.facts()))
         stop = threading.Event()
-        with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:
+        bounded = request.once or request.to_ms is not None or job.ends
+        with Shown(parsed_args.job, bounded=bounded, unit=job.unit) as shown:
             stop_on_signals(stop.set)
             progress = job.run(request, JobWatcher(stop, lambda now: shown.tell(now.done, now.left)))
         LOG.info("%s", stopped(f"pipeline {parsed_args.job}", done=progress.done, left=progress.left))
         if parsed_args.formatter == "json":
             self.print(json.dumps({"job": parsed_args.job, **dataclasses.asdict(progress)}))
         else:
-            self.print(f"{parsed_args.job}: {progress.done:,} offsets done, {progress.left:,} left")
+            self.print(f"{parsed_args.job}: {progress.done:,} {job.unit} done, {progress.left:,} left")
             for name, count in progress.results.items():
                 self.print(f"  {name:<24}{count:>12,}")
         return 0

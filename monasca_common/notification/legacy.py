@@ -26,6 +26,7 @@ OLD_GROUPS = (
     OldGroup("notification_types", "every type whose notifier is installed is there, remove the group"),
     OldGroup("notification_processor", "write number in [alarm_processor], whose threads send; remove the group"),
     OldGroup("queues", "what waits is bounded by buffer_bytes in [kafka_notifications]; remove the group"),
+    OldGroup("kafka_periodic_notifications", "periodic notifications go through the retry topic; remove the group"),
     OldGroup("statsd", "nothing is sent to a statsd; remove the group"),
     OldGroup("slack_notifier", None, _HTTP),
     OldGroup("hipchat_notifier", "HipChat no longer exists, remove the group"),

@@ -127,10 +127,7 @@ def _status(storage: Storage) -> StorageStatus:
     Kafka would be mistaken for the ones that count."""
     status = storage.status()
     if not status.usable:
-        raise SchemaMismatch(
-            f"the database's schema is {status.found or 'not there'}, and this program needs {status.wanted}: run "
-            "`monasca-common db upgrade`"
-        )
+        raise SchemaMismatch(status.mismatch)
     return status
 
 

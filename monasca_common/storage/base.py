@@ -109,7 +109,9 @@ class StoredOffset:
 class StorageStatus:
     """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: this
     program's revision. ``size_bytes``: of the whole database. ``partitions``: the number over all tables, if the
-    database has partitions. ``usable``: this program may run on it, even if a newer program made the schema."""
+    database has partitions. ``usable``: this program may run on it, even if a newer program made the schema.
+    ``refusal``: why `Storage.upgrade` refuses the database; empty: it does not.
+    """
 
     found: str | None
     wanted: str
@@ -117,6 +119,15 @@ class StorageStatus:
     offsets: tuple[StoredOffset, ...] = ()
     partitions: int | None = None
     usable: bool = False
+    refusal: str = ""
+
+    @property
+    def mismatch(self) -> str:
+        """Why this program may not run on a database that is not usable, and the remedy."""
+        return self.refusal or (
+            f"the database's schema is {self.found or 'not there'}, and this program needs {self.wanted}: run "
+            "`monasca-common db upgrade`"
+        )
 
 
 class Writer(ABC):

@@ -24,6 +24,7 @@ class CompactJob(Job):
     summary = "merges the small files of an archive; the archive may run at the same time"
 
     ends = True
+    unit = "records"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._settings = archive_settings(conf)

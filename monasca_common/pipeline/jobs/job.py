@@ -44,7 +44,7 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a run. ``done`` and ``left``: offsets. ``results``: what the job counts, by name.
+    """The progress of a run. ``done`` and ``left``: in the job's unit. ``results``: what the job counts, by name.
 
     Of the last batch: ``batch_seconds``, ``stage_seconds`` by stage, and ``lags``, which has the partitions whose lag
     has become known with it.
@@ -77,11 +77,14 @@ class JobWatcher:
 class Job(ABC):
     """A job; its constructor checks the configuration. ``summary``: one line for ``pipeline list``.
 
-    ``ends``: whether it comes to an end without being asked to.
+    ``ends``: whether it comes to an end without being asked to. ``unit``: what its progress counts. ``executes``:
+    whether it only reports unless the request has ``execute``.
     """
 
     summary: ClassVar[str]
     ends: ClassVar[bool] = False
+    unit: ClassVar[str] = "offsets"
+    executes: ClassVar[bool] = False
 
     @abstractmethod
     def __init__(self, conf: cfg.ConfigOpts) -> None: ...

@@ -35,6 +35,8 @@ class ReplayJob(Job):
     summary = "sends archived messages to Kafka, or straight to storage; only counts them without --execute"
 
     ends = True
+    unit = "files"
+    executes = True
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf

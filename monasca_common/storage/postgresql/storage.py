@@ -57,13 +57,15 @@ class PostgresqlStorage(Storage):
         try:
             with schema.engine(self.settings.connection, bounds=bounds).connect() as connection:
                 usable = schema.is_usable(connection)
+                found = schema.revision(connection.exec_driver_sql, "postgresql")
                 return StorageStatus(
-                    schema.revision(connection.exec_driver_sql, "postgresql"),
+                    found,
                     schema.REVISION,
                     connection.scalar(sa.text("SELECT pg_database_size(current_database())")),
                     schema.stored_offsets(connection) if usable else (),
                     connection.scalar(sa.text(partitions.COUNT)) if usable else None,
                     usable=usable,
+                    refusal=schema.refusal(found),
                 )
         except SQLAlchemyError as error:
             if database.is_missing(self._arguments):

@@ -58,9 +58,21 @@ def check(found: str | None, oldest: str | None = None) -> None:
         return
     if found is None:
         raise SchemaMismatch(f"the database has no tables yet: {_REMEDY}")
-    if found > REVISION:
-        raise SchemaMismatch(_newer(found))
-    raise SchemaMismatch(f"the database's schema is {found} and this program needs {REVISION}: {_REMEDY}")
+    raise SchemaMismatch(
+        refusal(found) or f"the database's schema is {found} and this program needs {REVISION}: {_REMEDY}"
+    )
+
+
+def refusal(found: str | None) -> str:
+    """Return why `upgrade` refuses a database of this revision; empty: it does not."""
+    if found is not None and found > REVISION:
+        return f"the database's schema is {found}, of a newer program than this one ({REVISION}): upgrade the program"
+    if found is not None and found < _FIRST:
+        return (
+            f"the database's schema is {found}, of a build before release 4.0.0, which no upgrade supports: use a new "
+            "database"
+        )
+    return ""
 
 
 def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None, kept: bool = False) -> sa.Engine:
@@ -132,13 +144,8 @@ def upgrade(connection: sa.Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))
     found = revision(connection.exec_driver_sql, connection.dialect.name)
-    if found is not None and found > REVISION:
-        raise SchemaMismatch(_newer(found))
-    if found is not None and found < _FIRST:
-        raise SchemaMismatch(
-            f"the database's schema is {found}, of a build before release 4.0.0, which no upgrade supports: "
-            "use a new database"
-        )
+    if refused := refusal(found):
+        raise SchemaMismatch(refused)
     with importlib.resources.as_file(importlib.resources.files("monasca_common.storage.sql") / "migrations") as folder:
         config = Config()
         config.set_main_option("script_location", str(folder).replace("%", "%%"))
@@ -162,7 +169,3 @@ def stored_offsets(connection: sa.Connection) -> tuple[StoredOffset, ...]:
 def reason(error: SQLAlchemyError) -> str:
     """The database's error text, without the statement and without a link to the library's documentation."""
     return str(error.orig if isinstance(error, DBAPIError) else error)
-
-
-def _newer(found: str) -> str:
-    return f"the database's schema is {found}, of a newer program than this one ({REVISION}): upgrade the program"

@@ -69,7 +69,7 @@ class SqliteStorage(Storage):
                 )
         except SQLAlchemyError as error:
             raise StorageUnavailable(f"{self.path}: {schema.reason(error)}") from error
-        return StorageStatus(found, schema.REVISION, size, offsets, usable=usable)
+        return StorageStatus(found, schema.REVISION, size, offsets, usable=usable, refusal=schema.refusal(found))
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
         return prune(self.path, self.settings, now_ms)

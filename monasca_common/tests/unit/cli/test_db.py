@@ -9,6 +9,7 @@ from oslotest import base
 
 from monasca_common.cli.main import main
 from monasca_common.storage.base import Kind
+from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.testing import SqlDatabase
@@ -79,6 +80,31 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         status, told = self.run_json("status")
         self.assertEqual((0, True, 42), (status, told["current"], told["offsets"][0]["next_offset"]))
         self.assertIn("1_group topic/0 below 42", self.run_command("status")[1])
+
+    def test_a_database_of_an_earlier_build_needs_a_new_one(self):
+        self.run_command("upgrade")
+        engine = schema.engine(self.database.settings.connection, to_write=True)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0022'")
+        for command in ("status", "upgrade"):
+            status, _, error = self.run_command(command)
+            self.assertEqual(1, status)
+            self.assertIn("of a build before release 4.0.0, which no upgrade supports: use a new database", error)
+        refused = self.assertRaises(SchemaMismatch, schema.check, "0022")
+        self.assertIn("use a new database", str(refused))
+
+    def test_objects_are_json_in_formats_of_text(self):
+        self.run_command("upgrade")
+        self.write(self.database.writer(), Kind.METRICS, [measurement(time_ms=self.database.clock.now_ms)], 41)
+        row = {"group": "1_group", "topic": "topic", "partition": 0, "topic_id": "first-of-its-name", "next_offset": 42}
+        value = self.run_command("status", "-f", "value", "-c", "offsets")[1]
+        self.assertEqual([row], json.loads(value))
+        self.assertIn(json.dumps([row]).replace('"', '\\"'), self.run_command("status", "-f", "shell")[1])
+
+    def test_without_rows_a_table_is_not_printed(self):
+        self.run_command("upgrade")
+        self.assertEqual((0, "", ""), self.run_command("prune"))
+        self.assertIn("removed", self.run_command("prune", "--print-empty")[1])
 
     def test_prune_removes_what_is_too_old_and_counts_it(self):
         self.run_command("upgrade")

@@ -196,6 +196,15 @@ class ReplayTest(DlqCase):
         self.assertIn("nothing was changed: --execute does it", self.run_command("replay")[2])
         self.assertEqual(0, self.count())
 
+    def test_with_nothing_to_send_no_change_is_offered(self):
+        self.assertEqual((0, "", ""), self.run_command("replay", "--topic", "metrics.dlq"))
+
+    def test_nothing_is_sent_if_one_of_the_topics_is_missing(self):
+        self.bury(1)
+        status, _, err = self.run_command("replay", "--topic", "metrics.dlq", "--topic", "nope", "--execute")
+        self.assertEqual((1, 0), (status, self.count()), err)
+        self.assertIn("--topic nope: there is no such topic", err)
+
     def test_what_can_go_back_goes_and_the_rest_is_counted_with_the_reason(self):
         self.bury(2)
         self.bury(2, **{dead_letters.REPLAYS: "3"})

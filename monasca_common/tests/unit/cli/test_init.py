@@ -14,6 +14,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.transport.admin import TopicDescription
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema
 from monasca_common.storage.testing import SqlDatabase
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
@@ -100,6 +101,16 @@ class DryRunTest(InitCase):
         self.assertIn("nothing was changed: --execute does it", self.run_command()[2])
         self.assertEqual({}, self.cluster.topics)
         self.assertFalse(os.path.exists(self.file))
+
+    def test_a_database_of_an_earlier_build_is_refused_before_anything_is_created(self):
+        self.run_command("--execute")
+        self.cluster.topics.clear()
+        with schema.engine(f"sqlite:///{self.file}", to_write=True).begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0022'")
+        for arguments in ((), ("--execute",)):
+            status, _, err = self.run_command(*arguments)
+            self.assertEqual((1, {}), (status, self.cluster.topics))
+            self.assertIn("of a build before release 4.0.0, which no upgrade supports: use a new database", err)
 
     def test_the_brokers_are_asked_whether_they_would_make_it(self):
         self.run_command()

@@ -9,9 +9,11 @@ from testtools.matchers import Contains, StartsWith
 
 from monasca_common.cli.pipeline_status import status_row
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.compaction.job import CompactJob
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
 from monasca_common.pipeline.jobs.job import Job, JobProgress
+from monasca_common.pipeline.replay.job import ReplayJob
 from monasca_common.pipeline.status import JobStatus, PartitionStatus
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
@@ -65,6 +67,26 @@ class PipelineCommandTest(CommandCase):
 
     def test_aggregate_takes_no_range_and_says_who_does(self):
         self.assert_refused("run", "aggregate", "--from", "2026-01-01T00:00:00Z", says="run the job backfill")
+
+    def test_only_a_replay_takes_execute(self):
+        self.assert_refused("run", "aggregate", "--execute", says="--execute: only the job replay has it: leave it out")
+
+    def test_the_progress_of_a_job_names_what_it_counts(self):
+        class Done(Job):
+            unit = "files"
+
+            def __init__(self, conf):
+                pass
+
+            def run(self, request, watcher):
+                watcher.tell(JobProgress(1, 6, 0.1))
+                return JobProgress(7, 0, 0.5)
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.job.job_class", lambda name: Done))
+        _, out, err = self.run_command("run", "replay", "--once")
+        self.assertThat(out, StartsWith("replay: 7 files done, 0 left\n"))
+        self.assertThat(err, Contains("replay: 1 files done, 6 left"))
+        self.assertEqual(("files", "records"), (ReplayJob.unit, CompactJob.unit))
 
     def test_a_configuration_without_brokers_is_told(self):
         self.assert_refused("run", "aggregate", text="[database]\nconnection = sqlite://\n", says="bootstrap_servers")

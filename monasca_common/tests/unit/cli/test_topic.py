@@ -137,6 +137,13 @@ class TopicCase(CommandCase):
 
 
 class ListTest(TopicCase):
+    def test_a_misspelt_group_of_options_is_refused(self):
+        status, out, err = self.run_command("list", "--section", "kafka_metrcs")
+        self.assertEqual((2, ""), (status, out))
+        self.assertIn("--section kafka_metrcs: there is no group [kafka_metrcs] in the configuration: correct", err)
+        text = f"{_CONFIGURATION}[kafka_metrics]\ntopic = metrics\n"
+        self.assertEqual(0, self.run_command("list", "--section", "kafka_metrics", text=text)[0])
+
     def test_each_format_has_the_same_rows(self):
         self.fill(3)
         for words in (("list",), ("show", "metrics")):
