@@ -78,9 +78,9 @@ class SchemaTest(base.BaseTestCase):
             connection.execute(sa.text("UPDATE alembic_version SET version_num = '0021'"))
         self.assertIn("use a new database", str(self.assertRaises(SchemaMismatch, self.upgrade)))
 
-    def test_what_is_missing_or_old_names_the_command(self):
-        for found in (None, "0000"):
-            self.assertIn("monasca-common db upgrade", str(self.assertRaises(SchemaMismatch, schema.check, found)))
+    def test_the_error_of_a_missing_or_old_schema_has_the_remedy(self):
+        for found, remedy in ((None, "monasca-common db upgrade"), ("0000", "use a new database")):
+            self.assertIn(remedy, str(self.assertRaises(SchemaMismatch, schema.check, found)))
 
     def test_rows_have_the_columns_of_their_tables_in_order(self):
         for row, table in ((AlarmTransition, "alarm_history"), (LogEntry, "logs"), (Event, "events")):
