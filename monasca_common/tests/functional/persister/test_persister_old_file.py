@@ -2,6 +2,7 @@
 """The file of the published persister, as it is but for addresses and topics: from a real Kafka to a real InfluxDB."""
 
 import itertools
+import json
 import os
 import pathlib
 import subprocess
@@ -56,9 +57,14 @@ class TestOldFile(PersisterCase):
         path = self.old_file()
         command = pathlib.Path(sys.executable).with_name("monasca-common")
         made = subprocess.run(
-            [command, "db", "upgrade", "--config-file", path], capture_output=True, text=True, timeout=SECONDS
+            [command, "db", "upgrade", "-f", "json", "--config-file", path],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
         )
-        self.assertEqual((0, "The database is there; its driver has no schema.\n"), (made.returncode, made.stdout))
+        self.assertEqual(0, made.returncode, made.stderr)
+        [row] = json.loads(made.stdout)
+        self.assertEqual((None, None), (row["before"], row["after"]))  # a driver without a schema
         self.publish(range(200))
 
         persister = self.spawn("persister", path, 0, {})
