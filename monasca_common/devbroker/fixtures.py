@@ -15,15 +15,18 @@ import atexit
 import os
 import tempfile
 import threading
+import time
 import uuid
 from typing import Any
 
 from fixtures import EnvironmentVariable, Fixture, MonkeyPatch
 
 from monasca_common.devbroker.cluster import KafkaCluster
+from monasca_common.devbroker.errors import BrokerFailed
 from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.proxy import KafkaProxy
+from monasca_common.kafka.errors import TransportError
 
 # oslotest gives every test an empty HOME (where the cache is) and a temporary folder that ends with the test.
 # What outlives a test uses the ones from before.
@@ -73,6 +76,17 @@ class SharedKafkaCluster(Fixture):
         return _new_topic(self.cluster, partitions, **settings)
 
     def _put_right(self) -> None:
+        try:
+            self._repair()
+        except Exception as error:
+            # One failed test is enough: the next one gets a new cluster.
+            logs = "\n".join(f"node {node.id}: {node.log_tail()}" for node in self.cluster.nodes)
+            _discard(self.cluster)
+            raise BrokerFailed(
+                f"the shared cluster did not recover from the test and was stopped: {error}\n{logs}"
+            ) from error
+
+    def _repair(self) -> None:
         self.cluster.proxy.clear()
         for node in self.cluster.nodes:
             if node.running:
@@ -84,6 +98,7 @@ class SharedKafkaCluster(Fixture):
 
 # An idle node takes 300 MB and 3 % of a core: with ten for each of three processes there is little left for tests.
 _KEPT_CLUSTERS = 2
+_FENCED_SECONDS = 15.0
 _clusters: dict[str, KafkaCluster] = {}  # the one asked for last comes last
 _starting = threading.Lock()
 
@@ -103,10 +118,26 @@ def _shared(nodes: int, settings: dict[str, Any]) -> KafkaCluster:
         return cluster
 
 
+def _discard(cluster: KafkaCluster) -> None:
+    with _starting:
+        for key in [key for key, kept in _clusters.items() if kept is cluster]:
+            del _clusters[key]
+    cluster.stop()
+
+
 def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
+    """Create a topic. The controller fences a broker that was frozen, or had no processor time, until it reports again:
+    for that long the request is repeated."""
     name = f"test-{uuid.uuid4().hex[:12]}"
-    cluster.create_topic(name, partitions, **settings)
-    return name
+    deadline = time.monotonic() + _FENCED_SECONDS
+    while True:
+        try:
+            cluster.create_topic(name, partitions, **settings)
+            return name
+        except TransportError as error:
+            if error.name != "INVALID_REPLICATION_FACTOR" or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
 
 
 class PostgresqlFixture(Fixture):

@@ -54,6 +54,8 @@ def node_properties(
         "unclean.leader.election.enable": "false",
         # Whatever its time: what is tried out and tested has old ones, which a look at it every five minutes would end.
         "log.retention.ms": "-1",
+        # The default takes 128 MiB of each node's heap before the first message.
+        "log.cleaner.dedupe.buffer.size": "4194304",
         **_listeners(own, security),
         **_replication(count),
         **_QUICK,

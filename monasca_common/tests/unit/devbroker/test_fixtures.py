@@ -12,7 +12,9 @@ from fixtures import MonkeyPatch
 from oslotest import base
 
 from monasca_common.devbroker import fixtures, ports
+from monasca_common.devbroker.errors import BrokerFailed
 from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.kafka.errors import TransportError
 
 
 class StubCluster:
@@ -53,6 +55,26 @@ class TestSharedKafkaCluster(base.BaseTestCase):
         self.shared(sasl=True)
         self.assertEqual((0, 1), (plain.stops, proxied.stops))
         self.assertIsNot(proxied, self.shared(proxied=True))
+
+    def test_a_cluster_that_does_not_recover_fails_one_test_and_is_replaced(self):
+        fixture = fixtures.SharedKafkaCluster()
+        fixture.setUp()
+        broken = fixture.cluster
+        broken.admin.wait_for_brokers.side_effect = TransportError("no broker responds")
+        self.assertRaises(BrokerFailed, fixture.cleanUp)
+        self.assertEqual(1, broken.stops)
+        self.assertIsNot(broken, self.shared())
+
+    def test_a_topic_waits_until_the_controller_admits_the_broker_again(self):
+        fenced = TransportError("all brokers are fenced", name="INVALID_REPLICATION_FACTOR")
+        with fixtures.SharedKafkaCluster() as fixture, mock.patch.object(fixtures.time, "sleep"):
+            fixture.cluster.create_topic = mock.Mock(side_effect=[fenced, fenced, None])
+            self.assertEqual(fixture.topic(3), fixture.cluster.create_topic.call_args.args[0])
+            fixture.cluster.create_topic.side_effect = TransportError("exists", name="TOPIC_ALREADY_EXISTS")
+            self.assertRaises(TransportError, fixture.topic)
+            with mock.patch.object(fixtures, "_FENCED_SECONDS", 0.0):
+                fixture.cluster.create_topic.side_effect = fenced
+                self.assertRaises(TransportError, fixture.topic)
 
 
 _TAKE = """
