@@ -13,7 +13,7 @@ from functools import partial
 from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters, MessagingError, Output, Processor, RetryLater
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.message import Message
+from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import StreamOf
 from monasca_common.runtime.health import LoopHealth, ServiceHealth
 from monasca_common.runtime.member import DATABASE_RETRY, Member
@@ -50,7 +50,8 @@ class PausedHandler:
             outputs = self._handler(message)
         except RetryLater as later:
             if later.after is None:
-                self._health.waits(MemberState.WAITING_FOR_DATABASE, str(later.__cause__ or later))
+                partition = TopicPartition(message.topic, message.partition)
+                self._health.waits(MemberState.WAITING_FOR_DATABASE, str(later.__cause__ or later), partition)
                 self._failed()
             raise
         self._failures = 0

@@ -74,7 +74,7 @@ class RowsHandler:
     def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
         """Move the stored offset over offsets without rows: dead letters, or offsets without a message. A `Processor`
         calls it before it commits to Kafka. Raises `RetryLater` and `ReadFrom` as the handler does."""
-        with self._translated(), self._writers.writer() as writer:
+        with self._translated(partition), self._writers.writer() as writer:
             writer.accounted(self._claim(partition, start, end))
             self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
 
@@ -82,7 +82,7 @@ class RowsHandler:
         claim = self._claim(part.topic_partition, part.start_offset, part.next_offset)
         fail_point("persister.before_write")
         began = time.monotonic()
-        with self._translated(), self._writers.writer() as writer:
+        with self._translated(part.topic_partition), self._writers.writer() as writer:
             for stored in parts.write(writer, claim, rows, self._size):
                 self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
                 self._wrote(stored.written, time.monotonic() - began)
@@ -93,12 +93,12 @@ class RowsHandler:
         return Claim(self._group, partition.topic, partition.partition, topic_id, start, end)
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, partition: TopicPartition) -> Iterator[None]:
         """Translate errors of storage to those that a processor handles, and note that the database is unavailable."""
         try:
             yield
         except StorageUnavailable as error:
-            self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error))
+            self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error), partition)
             raise RetryLater from error
         except RowsRefused as error:
             raise Poison(str(error), reasons=error.reasons) from error

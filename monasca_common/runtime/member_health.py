@@ -94,11 +94,16 @@ class MemberHealth(Hook):
         with self._lock:
             self._status.restarts += 1
 
-    def waits(self, state: MemberState, reason: str) -> None:
-        """Note that it waits for the database or for Kafka; an empty ``reason``: no longer."""
+    def waits(self, state: MemberState, reason: str, partition: TopicPartition | None = None) -> None:
+        """Note that it waits for the database or for Kafka; an empty ``reason``: no longer.
+
+        ``partition``: of the message that waits. If it was revoked, no message follows that could end the wait.
+        """
         if not reason and state not in self._waits:
             return
         with self._lock:
+            if reason and partition is not None and partition not in self._done:
+                return
             changes = bool(reason) != (state in self._waits)
             self._wait(state, reason)
         if changes and state is MemberState.WAITING_FOR_DATABASE:
@@ -191,13 +196,18 @@ def members_health(
     clock: Clock | None = None,
     noun: str = "members",
 ) -> ServiceHealth:
-    """The answers of a service of members to probes. ``noun``: what the body of ``/healthcheck`` calls them."""
+    """Return the health of a service of members. It is healthy if it is ready; ``/healthcheck`` also shows the state of
+    each member, under the name ``noun``."""
     now_ms = (clock or SystemClock()).time_ms
 
     def look() -> tuple[bool, dict[str, Any]]:
         found = statuses()
-        healthy = all(each.state is MemberState.RUNNING for each in found)
-        return healthy, {"healthy": healthy, noun: {each.name: _shown(each) for each in found}}
+        reasons = list(unready_reasons(found, now_ms()))
+        return not reasons, {
+            "healthy": not reasons,
+            "reasons": reasons,
+            noun: {each.name: _shown(each) for each in found},
+        }
 
     return ServiceHealth(
         service,

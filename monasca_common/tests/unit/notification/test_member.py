@@ -4,11 +4,15 @@
 from oslotest import base
 
 from monasca_common.kafka import RetryLater
+from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.notification.member import PausedHandler, service_health
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.errors import StorageUnavailable
+
+TP = TopicPartition("transitions", 0)
+MESSAGE = Message(*TP, 7, None, None, b"m", ())
 
 
 class Stopping:
@@ -31,6 +35,7 @@ class PausedHandlerTest(base.BaseTestCase):
         self.outcomes = []
         self.health = MemberHealth(MemberStatus("transitions"), self.clock)
         self.health.begin()
+        self.health.starts_at({TP: MESSAGE.offset})
         self.handler = PausedHandler(self.handle, self.clock, self.stopping, self.health)
 
     def handle(self, message):
@@ -43,9 +48,9 @@ class PausedHandlerTest(base.BaseTestCase):
         self.outcomes += outcomes
         for outcome in outcomes:
             if isinstance(outcome, Exception):
-                self.assertRaises(type(outcome), self.handler, "m")
+                self.assertRaises(type(outcome), self.handler, MESSAGE)
             else:
-                self.assertEqual(["m"], self.handler("m"))
+                self.assertEqual([MESSAGE], self.handler(MESSAGE))
 
     def test_while_the_database_is_unavailable_each_call_waits_and_the_waits_grow(self):
         self.call(*(RetryLater() for _ in range(12)))
@@ -57,6 +62,11 @@ class PausedHandlerTest(base.BaseTestCase):
     def test_after_a_success_nothing_waits(self):
         self.call(RetryLater(), "done", "done")
         self.assertEqual(1, len(self.stopping.waits))
+        self.assertIs(MemberState.RUNNING, self.health.report(None).state)
+
+    def test_a_handler_that_fails_after_a_revoke_does_not_report_a_wait(self):
+        self.health.after_revoke([TP])
+        self.call(RetryLater())
         self.assertIs(MemberState.RUNNING, self.health.report(None).state)
 
     def test_what_is_not_due_yet_pauses_no_other(self):

@@ -55,6 +55,7 @@ class HandlerTest(base.BaseTestCase):
         self.health = MemberHealth(MemberStatus("metrics-0"), SystemClock())
         self.failures, self.written = [], []
         self.health.begin()
+        self.health.starts_at({TP: 0})
         self.starts = StartOffsets(self.writers, self.health, self.failures.append)
         self.starts.topic_ids = {"metrics": "id-1"}
         self.handler = self.handler_of(Kind.METRICS, MetricDecoder().decode_all)

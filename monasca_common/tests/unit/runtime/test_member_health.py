@@ -104,6 +104,17 @@ class StatusTest(MemberHealthCase):
             goes([TP])
             self.assertEqual((MemberState.RUNNING,), self.reported("state"))
 
+    def test_a_message_of_a_revoked_partition_does_not_wait_for_the_database(self):
+        other = TopicPartition("metrics", 1)
+        for revoked, state in (([], DATABASE), ([TP], MemberState.RUNNING)):
+            with self.subTest(revoked=revoked):
+                self.health.begin()
+                self.polled(30)
+                self.health.starts_at({other: 7})
+                self.health.after_revoke(revoked)
+                self.health.waits(DATABASE, "unavailable", TP)
+                self.assertEqual((state,), self.reported("state"))
+
     def test_the_lag_counts_what_is_polled_and_not_committed(self):
         self.behind = {TP: 60}
         self.assertEqual({"metrics/0": 60}, self.status().lag)
@@ -161,6 +172,8 @@ class ProbesTest(MemberHealthCase):
     def reasons(self):
         is_ready, body = self.probes.ready()
         self.assertEqual(is_ready, not body["reasons"])
+        is_healthy, body_of_health = self.probes.health()
+        self.assertEqual((is_ready, body["reasons"]), (is_healthy, body_of_health["reasons"]))
         return body["reasons"]
 
     def test_health_has_the_state_of_each_member_and_the_reason_of_one_that_waits(self):
@@ -175,7 +188,9 @@ class ProbesTest(MemberHealthCase):
             "pid": 7,
             "restarts": 0,
         }
-        self.assertEqual((True, {"healthy": True, "workers": {"metrics-0": expected}}), self.probes.health())
+        self.assertEqual(
+            (True, {"healthy": True, "reasons": [], "workers": {"metrics-0": expected}}), self.probes.health()
+        )
         self.health.waits(DATABASE, "away")
         healthy, body = self.probes.health()
         self.assertEqual((False, "away"), (healthy, body["workers"]["metrics-0"]["reason"]))
