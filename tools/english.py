@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report wording from ``tools/english.toml`` in the documentation, release notes, docstrings and messages.
+
+``python tools/english.py [FILE ...]`` checks these files, by default all of them. ``--commits SINCE`` checks the
+subjects of the commits after SINCE instead. It prints a line for each finding and then exits with 1.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+_TEXTS = ("*.rst", "releasenotes/notes/*.yaml", "monasca_common/*.py", "tools/*.py", "examples/*.py", "benchmarks/*.py")
+_CODE = re.compile(r"``[^`]*``|`[^`<]*`|:[a-z:]+:`[^`]*`|<[^ >]+>")  # names and programs keep their words
+_WORDS = re.compile(r"[A-Za-z]{2,}\W+[a-z]{2,}\W+[a-z]{2,}")  # a message has three words in a row
+_SUBJECT_LENGTH = 72
+_NOT_IMPERATIVE = re.compile(
+    r"(?!(Embed|Feed|Need|Seed|Speed|Bring|Pass|Address|Process|Compress)\b)\w+(ed|ing|[^s]s) "
+)
+
+
+def _pages(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs with their first lines, without indented programs."""
+    number = 1
+    program: int | None = None  # the indentation of the text before a program
+    for block in re.split(r"(\n(?:[ \t]*\n)+)", text):
+        lines = block.splitlines()
+        indent = len(block) - len(block.lstrip())
+        if block.strip():
+            if program is not None and indent <= program:
+                program = None
+            if program is None:
+                yield number, block
+                last = lines[-1].strip()
+                if last.endswith("::") or last.startswith(".. code-block"):
+                    program = len(lines[-1]) - len(lines[-1].lstrip())
+                elif lines[0].lstrip().startswith((".. code-block", ".. literalinclude", ".. parsed-literal")):
+                    program = indent
+        number += block.count("\n")
+
+
+def _python(source: str) -> Iterator[tuple[int, str]]:
+    """Yield docstrings and messages: the strings that read like sentences, with the parts of f-strings joined."""
+    joined = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            joined |= {id(part) for part in node.values}
+            yield node.lineno, "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in joined:
+            yield node.lineno, node.value
+
+
+def findings(path: Path, phrases: list[dict[str, str]]) -> Iterator[str]:
+    text = path.read_text()
+    for number, part in _python(text) if path.suffix == ".py" else _pages(text):
+        if path.suffix == ".py" and not _WORDS.search(part):
+            continue
+        plain = re.sub(r"\s+", " ", _CODE.sub("``", part))
+        for phrase in phrases:
+            for match in re.finditer(phrase["pattern"], plain, re.IGNORECASE):
+                around = plain[max(0, match.start() - 30) : match.end() + 30]
+                if "unless" not in phrase or not re.search(phrase["unless"], around, re.IGNORECASE):
+                    yield f"{path.relative_to(ROOT)}:{number}: ...{around}...: use {phrase['use']} ({phrase['why']})"
+
+
+def subject_error(subject: str) -> str | None:
+    """Return what is wrong with the subject of a commit, or None."""
+    if len(subject) > _SUBJECT_LENGTH:
+        return f"{len(subject)} characters; at most {_SUBJECT_LENGTH}"
+    if not re.match(r"[A-Z]", subject) or _NOT_IMPERATIVE.match(subject):
+        return "not imperative: start with a verb such as 'Add' or 'Fix'"
+    return None
+
+
+def _git(*arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--commits"]:
+        subjects = _git("log", "--format=%s", f"{arguments[1]}..HEAD")
+        found = [f"commit {subject!r}: {error}" for subject in subjects if (error := subject_error(subject))]
+    else:
+        names = arguments or [name for name in _git("ls-files", *_TEXTS) if "/tests/" not in name]
+        phrases = tomllib.loads((ROOT / "tools" / "english.toml").read_text())["phrase"]
+        found = [line for name in names for line in findings(ROOT / name, phrases)]
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
