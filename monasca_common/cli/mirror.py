@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import math
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,15 +26,15 @@ from monasca_common.models import times
 from monasca_common.operations.mirror.comparison import MessageDifference, PartitionComparison
 from monasca_common.operations.mirror.copy_counts import CopyCount, copy_counts, uncounted
 from monasca_common.operations.mirror.settings import TARGET_GROUP, mirror_settings
-from monasca_common.operations.mirror.verification import MirrorVerification, SampleSize
+from monasca_common.operations.mirror.verification import MirrorVerification
 
 _OF_MESSAGES = ("topic", "partition", "kind", "source_offset", "target_offset", "message_id", "fields")
 _OF_PARTITIONS = (
     *("topic", "partition", "status", "source", "target", "equal"),
-    *("missing", "extra", "altered", "expired", "behind", "unseen"),
+    *("missing", "extra", "altered", "expired", "behind"),
 )
 _OF_COUNTS = ("topic", "bucket", "tier", "application", "status", "source", "target", "missing", "extra")
-_SAME, _SAME_SO_FAR, _DIFFERENT, _NOT_COMPARED, _OPEN = "SAME", "SAMPLE SAME", "DIFFERENT", "NOT COMPARED", "OPEN"
+_SAME, _DIFFERENT, _NOT_COMPARED, _OPEN = "SAME", "DIFFERENT", "NOT COMPARED", "OPEN"
 
 
 class MirrorRun(ServiceCommand):
@@ -58,13 +56,11 @@ class MirrorRun(ServiceCommand):
 
 
 class MirrorVerify(MonascaCommand, Lister):
-    """Compare what a mirror has copied with its source, and say what is not the same: every message, or those of a
-    sample, or the numbers that audits have counted.
+    """Compare the copies of a mirror with their source: every message, or the numbers that audits have counted.
 
-    It changes nothing, and may run beside the mirror. The exit status is 0 where what was compared is the same, 1 where
-    something differs, 2 where it could not be compared. For example:
+    It changes nothing and may run while the mirror copies. The exit status is 0 if everything compared is the same, 1
+    if something differs, 2 if it could not be compared. For example:
     monasca-common mirror verify --config-file mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
-    monasca-common mirror verify --config-file mirror.conf --sample 1%
     monasca-common mirror verify --config-file mirror.conf --counts
     """
 
@@ -86,21 +82,12 @@ class MirrorVerify(MonascaCommand, Lister):
             help="only messages whose timestamps are not older than this, as 2026-01-31T06:00:00Z (default: all, "
             "which reads both logs from their beginnings)",
         )
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument(
-            "--sample",
-            type=sample_size,
-            metavar="N|P%",
-            help="compare about so many messages of each partition, or this share of them, from random places, and "
-            "count what was not looked at; compacted topics are compared whole (default: compare every message)",
-        )
-        how.add_argument(
+        parser.add_argument(
             "--counts",
             action="store_true",
-            help="read no message: compare what `audit count` has counted in both clusters, for each span of event "
-            "time; the topic of the reports is that of [audit], in the cluster of [kafka]",
+            help="read no messages: compare the counts of `audit count` in both clusters, per time bucket; reports are "
+            "in the topic of [audit], in the cluster of [kafka] (default: compare every message)",
         )
-        parser.add_argument("--seed", type=int, metavar="N", help="draw the same sample again (default: draw anew)")
         parser.add_argument(
             "--messages",
             action="store_true",
@@ -120,9 +107,6 @@ class MirrorVerify(MonascaCommand, Lister):
         for each in compared:
             if each.not_compared:
                 self.complain(f"{_place(each)} was not compared: {each.not_compared}")
-        unseen = sum(each.unseen for each in compared)
-        if unseen:
-            self.complain(f"a sample: {unseen} offsets of the source were not looked at")
         if parsed_args.messages:
             return _OF_MESSAGES, (_message_row(each, one) for each in compared for one in each.differences)
         return _OF_PARTITIONS, map(_partition_row, compared)
@@ -157,32 +141,15 @@ class MirrorVerify(MonascaCommand, Lister):
         return _OF_COUNTS, map(_count_row, counts)
 
 
-def sample_size(text: str) -> SampleSize:
-    """The type of an argument that says how much of a partition is looked at."""
-    digits, is_share = text.removesuffix("%"), text.endswith("%")
-    try:
-        number = float(digits) if is_share else int(digits)
-    except ValueError:
-        number = 0
-    if not 0 < number < (100 if is_share else math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r}: write a number of messages, such as 1000, or a share, such as 5%")
-    return SampleSize(share=number / 100) if is_share else SampleSize(messages=int(number))
-
-
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
     """One partition after the other."""
     since_ms = parsed_args.since
     ranges = verification.ranges(parsed_args.topic, since_ms)
     compacted = verification.compacted(each.partition.topic for each in ranges)
-    draw = random.Random(parsed_args.seed)
     with progress.Shown("mirror verify", bounded=True, lines=parsed_args.progress, unit="partitions") as shown:
         shown.tell(0, len(ranges))
         for done, each in enumerate(ranges, start=1):
-            is_compacted = each.partition.topic in compacted
-            if parsed_args.sample is None or is_compacted:
-                yield verification.compare(each, since_ms, is_compacted=is_compacted)
-            else:
-                yield verification.sample(each, parsed_args.sample, draw, since_ms)
+            yield verification.compare(each, since_ms, is_compacted=each.partition.topic in compacted)
             shown.tell(done, len(ranges) - done)
 
 
@@ -191,10 +158,10 @@ def _exit_status(compared: PartitionComparison) -> int:
 
 
 def _partition_row(compared: PartitionComparison) -> tuple[Any, ...]:
-    status = (_SAME_SO_FAR if compared.unseen else _SAME, _DIFFERENT, _NOT_COMPARED)[_exit_status(compared)]
+    status = (_SAME, _DIFFERENT, _NOT_COMPARED)[_exit_status(compared)]
     kinds = (compared.count(kind) for kind in ("missing", "extra", "altered"))
     both = compared.source, compared.target, compared.equal
-    return (*compared.partition, status, *both, *kinds, compared.expired, compared.behind, compared.unseen)
+    return (*compared.partition, status, *both, *kinds, compared.expired, compared.behind)
 
 
 def _count_row(count: CopyCount) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ from monasca_common.operations.dead_letters.replay_log import Letter, SentMessag
 from monasca_common.operations.log_reading import LogReader
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
-_WITH_TRANSACTIONS = "kafka"
+_WITH_TRANSACTIONS, _TRANSACTIONAL_DRIVER = "kafka", "confluent"  # the native client has no transactions
 
 
 @dataclass(slots=True)
@@ -84,8 +84,10 @@ class DeadLetterTopic:
                 start="earliest",
             )
         # One id for each topic and group, so that a process that begins to send back fences those before it.
-        transactional_id = f"{group_id}/{name}" if consumer.connection.driver == _WITH_TRANSACTIONS else None
-        producer = replace(producer_settings(conf, group), transactional_id=transactional_id)
+        producer = replace(producer_settings(conf, group), transactional_id=None)
+        if producer.connection.driver == _WITH_TRANSACTIONS:
+            connection = replace(producer.connection, driver=_TRANSACTIONAL_DRIVER)
+            producer = replace(producer, connection=connection, transactional_id=f"{group_id}/{name}")
         load_admin = functools.partial(plugins.load_admin, conf, group)
         return cls(
             name, consumer, producer, load_admin, audit_settings(conf), sent[consumer.connection.bootstrap_servers]

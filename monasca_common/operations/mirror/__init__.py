@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies topics from one cluster to another, each message once, and compares the copies."""
+"""Copies topics to another cluster, each message once, and compares the copies."""

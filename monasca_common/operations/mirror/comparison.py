@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two logs of a partition, message by message: keys, values, headers and timestamps. Nothing here reads them.
+"""Compares two logs of a partition, message by message: keys, values, headers and timestamps.
 
-Both logs are read side by side, and only messages without a counterpart are kept, so that the size of a log does not
-matter. What the two clusters deleted since, and what is not copied yet, is told apart from what is wrong.
+Both logs are read in parallel, and only messages without a counterpart are kept, so a log may have any size. Messages
+that one cluster has deleted, and messages not copied yet, are counted apart from differences.
 
-Of compacted logs the last message of each key is compared, because each cluster removes older ones at times of its own:
-what a reader of all has in the end is the same. A key whose last message is a tombstone is no longer there, whether
-that was removed already or not.
+For compacted logs, the last message of each key is compared, because each cluster removes older ones at different
+times. A key whose last message is a tombstone counts as absent, even if the tombstone is already removed.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _FIELDS = ("key", "value", "headers", "timestamp_ms")
 
 @dataclass(frozen=True, slots=True)
 class MessageDifference:
-    """``missing``: in the source alone; ``extra``: in the target alone, or there once more; ``altered``: in both under
-    one id, and ``fields`` are not the same."""
+    """``missing``: only in the source; ``extra``: only in the target, or once more there; ``altered``: in both with the
+    same id, but ``fields`` differ."""
 
     kind: Literal["missing", "extra", "altered"]
     source_offset: int | None
@@ -41,7 +40,7 @@ class MessageDifference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRange:
-    """What is to be compared of one partition. Messages from ``copied`` on may be missing in the target."""
+    """The offsets of one partition to compare. Messages from ``copied`` on may be missing in the target."""
 
     partition: TopicPartition
     source_start: int
@@ -55,9 +54,8 @@ class ComparedRange:
 
 @dataclass(slots=True)
 class PartitionComparison:
-    """``not_compared``: why it was not, empty if it was; ``expired``: messages that one cluster has deleted by now;
-    ``behind``: messages that are not copied yet; ``unseen``: offsets of the source that a sample left out. Of a
-    compacted topic all of these count keys."""
+    """``not_compared``: the reason if it was not compared, else empty; ``expired``: messages that one cluster has
+    already deleted; ``behind``: messages not copied yet. For a compacted topic, these numbers count keys."""
 
     partition: TopicPartition
     source: int = 0
@@ -65,23 +63,15 @@ class PartitionComparison:
     equal: int = 0
     expired: int = 0
     behind: int = 0
-    unseen: int = 0
     not_compared: str = ""
     differences: list[MessageDifference] = field(default_factory=list)
 
     def count(self, kind: str) -> int:
         return sum(each.kind == kind for each in self.differences)
 
-    def add(self, other: PartitionComparison) -> None:
-        """Another part of the same partition."""
-        for counted in ("source", "target", "equal", "expired", "behind", "unseen"):
-            setattr(self, counted, getattr(self, counted) + getattr(other, counted))
-        self.not_compared = self.not_compared or other.not_compared
-        self.differences += other.differences
-
 
 def compare_logs(compared: ComparedRange, source: Iterable[Message], target: Iterable[Message]) -> PartitionComparison:
-    """The comparison of two logs of one partition."""
+    """Compare two logs of one partition."""
     found = PartitionComparison(compared.partition)
     sides = _Side(), _Side()
     for pair in zip_longest(source, target):
@@ -97,8 +87,8 @@ def compare_logs(compared: ComparedRange, source: Iterable[Message], target: Ite
                 own.keep(_Unmatched(message.offset, _own_id(message), digests))
         if len(sides[0]) + len(sides[1]) > _MOST_UNMATCHED:
             found.not_compared = (
-                f"more than {_MOST_UNMATCHED:,} messages have no counterpart: compare since a time from which on both "
-                "clusters have everything"
+                f"more than {_MOST_UNMATCHED:,} messages have no counterpart: with --since, compare from a time from "
+                "which both clusters have everything"
             )
             break
     found.source, found.target = sides[0].count, sides[1].count
@@ -114,12 +104,12 @@ def compare_latest(
     since_ms: int | None = None,
     rewritten: Callable[[ComparedRange], Collection[bytes | None]] = lambda _: (),
 ) -> PartitionComparison:
-    """The comparison of two compacted logs of one partition. ``since_ms``: of keys whose last message is not older.
-    ``rewritten``: asked once both are read; these keys count as not copied yet."""
+    """Compare two compacted logs of one partition. ``since_ms``: only keys whose last message is not older.
+    ``rewritten``: called after both logs are read; its keys count as not copied yet."""
     found = PartitionComparison(compared.partition)
     own, other = _last_of_keys(source, since_ms), _last_of_keys(target, since_ms)
     if own is None or other is None:
-        found.not_compared = f"it has more than {_MOST_KEYS:,} keys: compare since a time"
+        found.not_compared = f"it has more than {_MOST_KEYS:,} keys: limit the comparison with --since"
         return found
     pending = {key for key, last in own.items() if last.offset >= compared.copied}
     pending.update(_digest([key]) for key in rewritten(compared))
@@ -146,14 +136,14 @@ def compare_latest(
 def _has_expired(
     compared: ComparedRange, last: _Unmatched | None, copy: _Unmatched | None, firsts: list[int | None]
 ) -> bool:
-    """Whether the other cluster has deleted this. ``firsts``: the first offset in either that both have the key of."""
+    """Return whether the other cluster has deleted it. ``firsts``: in each log, the first offset of a key in both."""
     if last is not None:
         return compared.target_lost_its_beginning and _is_before(last, firsts[0])
     return copy is not None and compared.source_lost_its_beginning and _is_before(copy, firsts[1])
 
 
 def _last_of_keys(messages: Iterable[Message], since_ms: int | None) -> dict[bytes, _Unmatched] | None:
-    """By the digest of the key; ``None``: there are too many."""
+    """Return the last message of each key, by the key's digest; ``None`` if there are too many keys."""
     lasts: dict[bytes, tuple[_Unmatched, int]] = {}
     for message in messages:
         digests = _digests(message)
@@ -165,7 +155,7 @@ def _last_of_keys(messages: Iterable[Message], since_ms: int | None) -> dict[byt
 
 
 class _Unmatched(NamedTuple):
-    """What is kept of a message without a counterpart. ``digests``: one for each of `_FIELDS`."""
+    """A message without a counterpart. ``digests``: one for each of `_FIELDS`."""
 
     offset: int
     message_id: bytes | None
@@ -174,7 +164,7 @@ class _Unmatched(NamedTuple):
 
 
 class _Side:
-    """The messages of one log that have no counterpart yet."""
+    """The messages of one log without a counterpart so far."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -190,7 +180,7 @@ class _Side:
         self._size += 1
 
     def take(self, digests: tuple[bytes, ...]) -> bool:
-        """Whether the counterpart was here; it is not any more."""
+        """Remove a message with these digests, and return whether there was one."""
         alike = self._by_digests.get(digests)
         if not alike:
             return False
@@ -205,7 +195,7 @@ class _Side:
 
 
 def _explain(found: PartitionComparison, compared: ComparedRange, source: _Side, target: _Side) -> None:
-    """What the messages without a counterpart mean."""
+    """Classify the messages without a counterpart."""
     missing, extra = [], []
     for message in source.left():
         if message.offset >= compared.copied:
@@ -250,7 +240,7 @@ def _own_id(message: Message) -> bytes | None:
 
 
 def _digests(message: Message) -> tuple[bytes, ...]:
-    """Of everything that a copy must keep: one for each of `_FIELDS`."""
+    """Return one digest for each of `_FIELDS`, which a copy must keep."""
     headers = [part for name, value in message.headers for part in (name.encode(), value)]
     time = struct.pack(">q", message.timestamp_ms or 0)
     return _digest([message.key]), _digest([message.value]), _digest(headers), _digest([time])

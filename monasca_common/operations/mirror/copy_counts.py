@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what audits have counted in a source and in its copy, so that neither has to be read.
+"""Compares the audit counts of a source and its copy, so that neither has to be read.
 
-Counts tell how many messages are missing or doubled in each span of event time. They do not tell which, nor whether a
-message was altered; and a message without an id hides one that is doubled in the same span.
+Counts show how many messages are missing or duplicated in each time bucket, but not which ones, nor whether a message
+was altered. A duplicate without a message id hides a missing message of the same bucket.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from monasca_common.audit.reports import COPIES, LOG, MIRRORED
 
 @dataclass(frozen=True, slots=True)
 class CopyCount:
-    """One topic in one bucket. ``tier``: `COPIES`, what was counted in the target, by the counter ``application``; or
-    `MIRRORED`, what the mirror of that name says. ``is_open``: the grace period is not over."""
+    """One topic in one bucket. ``tier``: `COPIES` for counts of the target by the counter ``application``, or
+    `MIRRORED` for the reports of the mirror of that name. ``is_open``: the grace period is not over."""
 
     topic: str
     bucket_ms: int
@@ -32,13 +32,13 @@ class CopyCount:
 
     @property
     def differs(self) -> bool:
-        """Whether it is known that they are not the same: before the end of the grace period either may be late."""
+        """Whether they differ after the grace period; before its end, either count may be late."""
         return not self.is_open and bool(self.missing or self.extra)
 
 
 def copy_counts(found: Iterable[Reconciliation], mirror: str, now_ms: int, rules: AuditRules) -> list[CopyCount]:
-    """``found``: the balance of what all tiers report, in the order of topics and buckets. What arrived of a
-    topic that was recreated is not known."""
+    """``found``: the reconciliations of all tiers, ordered by topic and bucket. Recreated topics are left out, because
+    their counts are not comparable."""
     spans: dict[tuple[str, int], list[Reconciliation]] = defaultdict(list)
     for each in found:
         if each.verdict is not AuditVerdict.RECREATED:
@@ -51,7 +51,7 @@ def copy_counts(found: Iterable[Reconciliation], mirror: str, now_ms: int, rules
 
 
 def uncounted(counts: Iterable[CopyCount], topics: Collection[str]) -> list[str]:
-    """Those of these topics of which nothing was counted in both clusters."""
+    """Return the topics that were not counted in both clusters."""
     return sorted(set(topics) - {each.topic for each in counts if each.tier in COPIES})
 
 
@@ -63,7 +63,7 @@ def _counts(tiers: Iterable[Reconciliation], mirror: str, *, is_open: bool) -> I
         place = each.topic, each.bucket_ms, each.tier, each.application
         missing = each.lost + each.late
         if each.tier in COPIES:
-            # What is twice in the source is to be twice in the copy.
+            # Duplicates of the source must be in the copy too.
             doubled = each.duplicates - log.duplicates
             missing, extra = missing + max(0, -doubled), each.surplus + max(0, doubled)
             yield CopyCount(*place, log.messages, each.messages, missing, extra, is_open)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies topics from one cluster to another: keys, values, headers, timestamps and partitions stay, each message is
-there once.
+"""Copies topics from one cluster to another, each message once, with its key, value, headers, timestamp and partition.
 
-A round: open the producer, which fences an earlier process of the same name and ends its transaction; read from the
-target how far it got; copy from there. Whatever fails ends the round, and the next begins the same way, so that there
-is one way to recover, and it is the one that every start takes.
+Each attempt opens the producer, which fences an earlier process of the same name and ends its transaction, reads the
+positions from the target, and copies from there. After an error, the next attempt does the same, so recovery and start
+are one procedure.
 """
 
 from __future__ import annotations
@@ -50,25 +49,25 @@ from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-_NAME = "monasca-mirror"  # a consumer needs the name of a group; this one never gets an offset
-_BATCH_MESSAGES = 5000  # in one transaction, which readers of the target wait for
+_NAME = "monasca-mirror"  # a consumer needs a group name; nothing is committed to it
+_BATCH_MESSAGES = 5000  # of one transaction, for which readers of the target wait
 _TOPIC_REFRESH_SECONDS = 60.0
 _PACE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _BUFFER_BYTES = 64 * MIB
-_MOST_NAMES = 5  # of topics in a line of the log
+_MOST_NAMES = 5  # of topics in a log line
 
 
 class Mirror(Loop):
-    """One of a name copies; a second one with the name stops it. ``audit``: is told what was copied of the source; its
-    owner opens and closes it."""
+    """Copies topics to another cluster. A second mirror of the same name stops the first. ``audit``: receives the
+    counts of copied messages; its owner opens and closes it."""
 
-    fatal = (ConfigurationError, FencedError)  # only an operator can help, or another process copies under this name
+    fatal = (ConfigurationError, FencedError)  # an operator must act, or another process copies under this name
 
     def __init__(
         self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
     ) -> None:
-        """Connects to nothing. Raises `ConfigurationError` for a driver without clusters."""
+        """Open no connection. Raises `ConfigurationError` for a driver without clusters."""
         super().__init__("the mirror", clock)
         self._settings = settings
         self._status = status
@@ -83,15 +82,15 @@ class Mirror(Loop):
             super().run()
         except FencedError as error:
             raise FencedError(
-                f"another process copies as mirror {self._settings.name!r}, and this one ends: run one of them, or "
-                "give each a name and topics of its own"
+                f"another process copies as mirror {self._settings.name!r}, so this one stops: run only one of them, "
+                "or give each its own name and topics"
             ) from error
 
     def failed(self, error: Exception) -> None:
         self._status.loop.failed(error)
 
     def serve(self) -> None:
-        """From the opening of the clients to their close; ends when other topics are to be copied."""
+        """Open the clients, copy, and close them; return when the topics to copy have changed."""
         settings, status = self._settings, self._status
         status.loop.turned()
         check_clusters(self._source, self._target)
@@ -101,7 +100,7 @@ class Mirror(Loop):
         self._report(plan)
         positions.prepare(self._target, settings.replication_factor)
         if not plan.topics:
-            status.loop.turned("no topic of the source fits topics in group [mirror]")
+            status.loop.turned("no topic of the source matches topics in group [mirror]")
             self.stopping.wait(_IDLE_SECONDS)
             return
         with ExitStack() as stack:
@@ -122,7 +121,7 @@ class Mirror(Loop):
             self._copy(producer, consumer, dict(at), plan)
 
     def _report(self, plan: MirrorPlan) -> None:
-        """Raises `ConfigurationError` if this is the first round, and a topic cannot be copied."""
+        """Raises `ConfigurationError` if a topic cannot be copied at the first attempt."""
         refused = [f"topic {name}: {reason}" for name, reason in plan.refused.items()]
         if refused and not self._began:
             raise ConfigurationError("; ".join(refused))
@@ -132,8 +131,8 @@ class Mirror(Loop):
         self._status.refused = plan.refused
 
     def _claim(self, producer: KafkaProducer, plan: MirrorPlan) -> dict[TopicPartition, MirrorPosition]:
-        """Where each partition goes on. What is new is written down before anything is copied: so another mirror sees
-        it, and a crash does not change where the copy began.
+        """Return the position of each partition. Positions of new partitions are written before anything is copied:
+        other mirrors see them, and a crash does not change where the copy starts.
 
         Raises `ConfigurationError` for a topic that another mirror copies, or that was recreated in the source.
         """
@@ -145,7 +144,7 @@ class Mirror(Loop):
             with producer.transaction() as transaction:
                 for position in new.values():
                     transaction.send(POSITIONS_TOPIC, position.record())
-            try:  # both may have looked before either wrote
+            try:  # both may have read before either wrote
                 self._refuse_others(self._read_positions(), plan)
             except ConfigurationError:
                 with producer.transaction() as transaction:
@@ -158,7 +157,7 @@ class Mirror(Loop):
         return positions.read_positions(self._target, self._settings.target)
 
     def _own(self, known: Positions, plan: MirrorPlan) -> dict[TopicPartition, MirrorPosition]:
-        """The positions of this mirror, but for topics that were recreated in the target: there is no copy there."""
+        """Return the positions of this mirror, except in topics recreated in the target, which have no copies."""
         own = {}
         for topic in plan.topics:
             for partition in topic.all_partitions():
@@ -167,8 +166,8 @@ class Mirror(Loop):
                     continue
                 if position.source_id != topic.source_id:
                     raise ConfigurationError(
-                        f"topic {topic.name} was deleted and recreated in the source, so that its offsets mean other "
-                        "messages: delete it in the target, and it is copied from its beginning"
+                        f"topic {topic.name} was deleted and recreated in the source, so its offsets belong to other "
+                        "messages: delete the topic in the target to copy it from its beginning"
                     )
                 own[partition] = position
         return own
@@ -178,8 +177,8 @@ class Mirror(Loop):
         for (name, partition), position in known.items():
             if name != self._settings.name and ids.get(partition.topic) == position.target_id:
                 raise ConfigurationError(
-                    f"topic {partition.topic} is copied by the mirror {name!r}, and two would double it: leave it out "
-                    "of topics in group [mirror], or use that name"
+                    f"topic {partition.topic} is copied by mirror {name!r}, and a second mirror would duplicate it: "
+                    "remove it from topics in group [mirror], or use that name"
                 )
 
     def _new(
@@ -201,7 +200,7 @@ class Mirror(Loop):
         at: dict[TopicPartition, MirrorPosition],
         plan: MirrorPlan,
     ) -> None:
-        """``at`` is where each partition was copied to, and moves with it."""
+        """``at``: the position of each partition, updated after each transaction."""
         look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
         while not self.stopping.is_set():
             self._status.loop.turned()
@@ -209,7 +208,7 @@ class Mirror(Loop):
                 if plan_topics(self._settings, self._source, self._target, self.stopping) != plan:
                     return
                 look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
-                LOG.info("%d messages were copied, %d are left", self._status.copied, sum(self._status.lag().values()))
+                LOG.info("%d messages copied, %d left", self._status.copied, sum(self._status.lag().values()))
             began = self.clock.monotonic()
             batch = self._poll(consumer, at)
             self._hook.after_poll(batch)
@@ -222,7 +221,7 @@ class Mirror(Loop):
                 self._status.polled_nothing()
 
     def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
-        """What comes with an error is copied as well: the consumer does not hand it out again."""
+        """Return messages, also those that come with an error: the consumer does not return them again."""
         batch = consumer.poll(_BATCH_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
@@ -237,18 +236,18 @@ class Mirror(Loop):
         deleted = first - copied
         if not self._settings.skip_deleted or deleted <= 0:
             raise ConfigurationError(
-                f"{partition.topic}/{partition.partition} was copied to offset {copied}, and the source has it from "
-                f"{first} on: retention deleted what was not copied. To go on without it, set skip_deleted in group "
-                "[mirror]"
+                f"{partition.topic}/{partition.partition} was copied to offset {copied}, but the source starts at "
+                f"{first}: retention deleted messages before they were copied. To continue without them, set "
+                "skip_deleted in group [mirror]"
             ) from error
-        LOG.error("%d offsets of %s/%d were deleted before they were copied", deleted, *partition)
+        LOG.error("%d offsets of %s/%d were deleted by retention before they were copied", deleted, *partition)
         self._status.skipped(partition.topic, deleted)
         consumer.seek(partition, first)
 
     def _copy_batch(
         self, producer: KafkaProducer, batch: Batch, moved: Mapping[TopicPartition, MirrorPosition]
     ) -> None:
-        """The copies and the positions behind them, in one transaction."""
+        """Write the copies and the positions after them in one transaction."""
         try:
             with producer.transaction() as transaction:
                 for message in batch:
@@ -271,7 +270,7 @@ class Mirror(Loop):
         self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
 
     def _pace(self, size: int, began: float) -> None:
-        """Wait as long as these bytes should have taken; the loop turns meanwhile."""
+        """Wait for the time that these bytes should have taken; the loop counts as alive."""
         if not self._settings.max_bytes_per_second:
             return
         due = began + size / self._settings.max_bytes_per_second
@@ -286,7 +285,8 @@ def _open_reader(settings: MirrorSettings, starts: Mapping[TopicPartition, int])
 
 
 def copy_of(message: Message) -> Record:
-    """The message as it is sent. Kafka's producers write no time of 0 or less: such a message gets the present one."""
+    """Return the record to send. Kafka producers reject timestamps of 0 or less: such a message gets the current
+    time."""
     timestamp_ms = message.timestamp_ms if (message.timestamp_ms or 0) > 0 else None
     return Record(message.value, message.key, message.headers, timestamp_ms, message.partition)
 
@@ -294,7 +294,7 @@ def copy_of(message: Message) -> Record:
 def _moved(
     at: Mapping[TopicPartition, MirrorPosition], batch: Batch, consumer: KafkaConsumer
 ) -> dict[TopicPartition, MirrorPosition]:
-    """The positions behind a batch; at the end of a log also behind what is no message there, so that retention does
+    """Return the positions after a batch. At the end of a log they also pass control records, so that retention does
     not overtake them."""
     reached = {part.topic_partition: part.next_offset for part in batch.partitions}
     for partition, end in consumer.take_ends().items():

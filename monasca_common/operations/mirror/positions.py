@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far each partition was copied: a compacted topic in the target cluster.
+"""The positions of mirrors: a compacted topic in the target cluster.
 
-A copy and the position behind it are written in one transaction of the target, so that either both are there or
-neither is. Offsets of a consumer group could be in that transaction too, but brokers forget those of a group without
-members after a week (``offsets.retention.minutes``): an idle partition would be copied again from its beginning.
+A copy and the position after it are written in one transaction of the target. Offsets of a consumer group could be part
+of that transaction too, but brokers delete those of a group without members after a week
+(``offsets.retention.minutes``), and an idle partition would be copied again from its beginning.
 
-The key of a record names the topic, the partition and the mirror; its value has the position. Both are JSON objects.
+The key of a record has the topic, the partition and the mirror; its value has the position. Both are JSON objects.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.log_reading import LogReader
 
 POSITIONS_TOPIC = "monasca-mirror-positions"
-# Longer than brokers leave the transaction of a dead mirror open.
 TRANSACTION_SECONDS = 60.0
-_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0
+_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0  # brokers abort the transaction of a dead mirror earlier
 _LOG = TopicPartition(POSITIONS_TOPIC, 0)
-# One partition, so that two mirrors see each other's records in one order. Small segments: what is read at a start
-# is the last of them and a compacted rest.
+# One partition, so that all mirrors see the records in the same order. Small segments, so that compaction leaves little
+# to read at a start.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "max.message.bytes": "1048588"}
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorPosition:
-    """``start``: where the copy began. ``next_offset``: the next to copy; both are offsets of the source.
-    ``source_id``, ``target_id``: the ids of the topic in both clusters, which change when it is recreated."""
+    """The position of a mirror in a partition. ``start``: the first offset copied. ``next_offset``: the next to copy;
+    both are offsets of the source. ``source_id``, ``target_id``: the topic's ids, which change if it is recreated."""
 
     mirror: str
     partition: TopicPartition
@@ -48,7 +47,7 @@ class MirrorPosition:
         return Record(msgspec.json.encode(value), key=msgspec.json.encode(key), partition=_LOG.partition)
 
     def withdrawn(self) -> Record:
-        """What removes the record again."""
+        """Return the tombstone of the record."""
         return Record(None, key=self.record().key, partition=_LOG.partition)
 
 
@@ -69,7 +68,7 @@ Positions = Mapping[tuple[str, TopicPartition], MirrorPosition]
 
 
 def prepare(admin: Admin, replication_factor: int) -> None:
-    """Create the topic of positions where it is missing. Raises `ConfigurationError` for one that would lose them."""
+    """Create the topic if it is missing. Raises `ConfigurationError` if its settings would lose positions."""
     partitions = admin.partition_counts().get(POSITIONS_TOPIC)
     if partitions is None:
         admin.create_topic(POSITIONS_TOPIC, replication_factor=replication_factor, config=_CONFIG)
@@ -77,16 +76,16 @@ def prepare(admin: Admin, replication_factor: int) -> None:
     policy = admin.topic_configs((POSITIONS_TOPIC,))[POSITIONS_TOPIC]["cleanup.policy"]
     if partitions != 1 or policy != "compact":
         raise ConfigurationError(
-            f"topic {POSITIONS_TOPIC} of the target has {partitions} partitions and cleanup.policy={policy}: it needs "
-            "1 and compact, or positions are lost and messages copied twice"
+            f"topic {POSITIONS_TOPIC} of the target has {partitions} partitions and cleanup.policy={policy}: recreate "
+            "it with 1 partition and compact, or positions are lost and messages are copied twice"
         )
 
 
 def read_positions(admin: Admin, target: ConnectionSettings) -> Positions:
-    """What is committed there, of every mirror. Raises `TransportError`.
+    """Return the committed positions of every mirror. Raises `TransportError`.
 
-    It reads to the end of the log, and so waits for what other mirrors have in open transactions: behind one of these
-    the newest position of ours may lie.
+    It reads to the end of the log and waits for open transactions of other mirrors, because the newest position of this
+    mirror may follow them.
     """
     if POSITIONS_TOPIC not in admin.partition_counts():
         return {}
@@ -95,7 +94,7 @@ def read_positions(admin: Admin, target: ConnectionSettings) -> Positions:
 
 
 def positions_in(messages: Iterable[Message]) -> Positions:
-    """The last position of each partition and mirror; records of other programs are passed over."""
+    """Return the last position of each partition and mirror; ignore records of other programs."""
     found: dict[tuple[str, TopicPartition], MirrorPosition] = {}
     for message in messages:
         try:

@@ -24,9 +24,9 @@ LOG = logging.getLogger(__name__)
 
 
 def run(conf: cfg.ConfigOpts, until: Callable[[Callable[[], None]], object]) -> None:
-    """Copy as ``conf`` says. ``until``: is given what stops it: then the transaction that is open is finished.
+    """Run the mirror of ``conf``. ``until``: receives the function that stops it after the open transaction.
 
-    Raises `ConfigurationError` and `FencedError`, as `Mirror.run`.
+    Raises the errors of `Mirror.run`.
     """
     settings = mirror_settings(conf)
     status = MirrorStatus(SystemClock())

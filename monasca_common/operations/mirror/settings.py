@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a mirror: frozen, declared here as the options of ``[mirror]``.
 
-``[mirror_source]`` and ``[mirror_target]`` have the options of a connection; what is unset in them is that of
+``[mirror_source]`` and ``[mirror_target]`` have the options of a connection; unset options default to those of
 ``[kafka]``.
 """
 
@@ -36,46 +36,46 @@ _WILDCARDS = "*?"
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """``topics``: names of topics, and patterns in which ``*`` and ``?`` stand for other characters."""
+    """``topics``: names, or patterns with the wildcards ``*`` and ``?``."""
 
     source: ConnectionSettings
     target: ConnectionSettings
     topics: tuple[str, ...] = field(
         metadata=declared(
-            help="The topics to copy, separated by commas. In a name * and ? stand for other characters; topics of "
-            "Kafka's own, whose names begin with __, are never copied. There is no default.",
+            help="The topics to copy, separated by commas, with the wildcards * and ?. Kafka's internal topics, whose "
+            "names begin with __, are never copied. Required.",
         )
     )
     name: str = option(
         "mirror",
-        help="The name of this mirror. It reads on from what was copied under this name, and a process that starts "
-        "with it stops another one that has it. A topic is copied to a cluster under one name only.",
+        help="The name of this mirror. A mirror resumes where the last process with its name ended, and stops a "
+        "process that still has the name. Only one mirror may copy a topic to a cluster.",
     )
     start: Literal["earliest", "latest"] = option(
         "earliest",
-        choices={"earliest": "with the oldest message", "latest": "with the messages that come from then on"},
-        help="Where a topic begins that was not copied yet.",
+        choices={"earliest": "the oldest message", "latest": "the next new message"},
+        help="Where to start in a topic that was not copied before.",
     )
     max_bytes_per_second: int = option(
         0,
         minimum=0,
         maximum=10_000_000_000,
         unit="bytes",
-        help="How many bytes of messages are copied in a second, on average; 0: any number. Too small: the mirror "
-        "falls behind. Too large: other clients of both clusters wait while it catches up.",
+        help="The average number of message bytes to copy per second; 0: unlimited. Too small: the mirror falls "
+        "behind. Too large: other clients of both clusters wait while it catches up.",
     )
     replication_factor: int = option(
         -1,
         minimum=-1,
         maximum=100,
         unit="copies",
-        help="How many copies a topic has that the mirror creates in the target; -1: as the target's brokers are "
-        "configured. Too small: a broken disk takes the only copy. Too large: the target lacks the brokers for it.",
+        help="The replication factor of topics that the mirror creates in the target; -1: the default of its brokers. "
+        "Too small: a broken disk loses the only copy. Too large: the target has too few brokers.",
     )
     skip_deleted: bool = option(
         False,
-        help="Go on with the oldest message that is left where retention deleted messages before they were copied; "
-        "they are counted. Otherwise the mirror stops there.",
+        help="If retention deleted messages before they were copied, count them and continue with the oldest message "
+        "left. Otherwise the mirror stops.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
@@ -84,7 +84,7 @@ class MirrorSettings:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The topics that are named in full, and so have to be there."""
+        """The topics without wildcards, which must exist."""
         return tuple(each for each in self.topics if not any(sign in each for sign in _WILDCARDS))
 
 
@@ -93,10 +93,13 @@ def mirror_settings(conf: cfg.ConfigOpts) -> MirrorSettings:
     read = GroupReader(conf, _MIRROR)
     topics = tuple(dict.fromkeys(read["topics"] or ()))
     if not topics:
-        raise read.error("topics", "is not set: name the topics to copy, or * for all of them")
+        raise read.error("topics", "is not set: list the topics to copy, or * for all")
     for pattern in topics:
         if not is_topic_name(pattern.replace("*", "x").replace("?", "x")):
-            raise read.error("topics", f"has {pattern!r}: a topic has letters, digits, dots, dashes, underscores")
+            raise read.error(
+                "topics",
+                f"has {pattern!r}: use letters, digits, dots, dashes and underscores, and the wildcards * and ?",
+            )
     if not is_topic_name(read["name"]):
         raise read.error("name", f"is {read['name']!r}: use letters, digits, dots, dashes and underscores")
     source, target = connection_settings(conf, SOURCE_GROUP), connection_settings(conf, TARGET_GROUP)
@@ -110,7 +113,7 @@ def mirror_settings(conf: cfg.ConfigOpts) -> MirrorSettings:
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The groups of the mirror, for oslo.config's generator of sample files."""
+    """Return the option groups of the mirror for oslo.config's sample generator."""
     return [_MIRROR.listed(), group_of(SOURCE_GROUP).listed(), group_of(TARGET_GROUP).listed()]
 
 
@@ -119,7 +122,7 @@ _MIRROR = OptionGroup(
     options_of(MirrorSettings),
     removed={
         **REMOVED_STATUS,
-        "batch_size": "a transaction copies at most 5000 messages",
+        "batch_size": "a transaction has at most 5000 messages",
         "topic_refresh_seconds": "the mirror looks for new topics once a minute",
     },
 )

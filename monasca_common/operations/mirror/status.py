@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of a mirror, and whether it works."""
+"""The metrics and the health of a mirror."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIX = "monasca_mirror"
 
 
 class MirrorStatus(ServiceMetrics):
-    """Counts of this process; any thread may ask. ``loop``: whether it turns, and why it does not copy now.
+    """Counts of this process, readable by any thread. ``loop``: its liveness, and why it does not copy now.
     ``refused``: topics that it cannot copy, with the reason."""
 
     def __init__(self, clock: Clock) -> None:
@@ -23,26 +23,26 @@ class MirrorStatus(ServiceMetrics):
         self.loop = LoopHealth("mirror", clock, more=self._stall)
         self.probes = replace(self.loop.probes, health=self._health)
         self.refused: Mapping[str, str] = {}
-        #: How many messages each topic is behind; asked for by each look.
+        #: Messages left to copy by topic; called for each scrape.
         self.lag: Callable[[], Mapping[str, int]] = dict
         self._clock = clock
         self._moved_at = clock.monotonic()
-        self._messages = self.counter("messages", "Messages that were copied", "topic")
-        self._bytes = self.counter("bytes", "Bytes of keys, values and headers that were copied", "topic")
+        self._messages = self.counter("messages", "Copied messages", "topic")
+        self._bytes = self.counter("bytes", "Copied bytes of keys, values and headers", "topic")
         self._transactions = self.counter(
             "transactions", "Transactions in the target", "outcome", known=("committed", "failed")
         )
         self._skipped = self.counter("skipped", "Offsets that retention deleted before they were copied", "topic")
         self._delay = self.gauge(
-            "delay_seconds", "The age of the last message of a topic when its copy was committed", "topic"
+            "delay_seconds", "Age of the last copied message of a topic when its copy was committed", "topic"
         )
         self._copied = 0
-        self.computed_gauge("lag", "Messages that are to be copied", "topic", samples=self._lags)
-        text = "1 while it copies, 0 while something hinders it"
+        self.computed_gauge("lag", "Messages not copied yet", "topic", samples=self._lags)
+        text = "1 while the mirror copies, 0 while something prevents it"
         self.computed_gauge("copying", text, samples=lambda: [((), not self.loop.trouble)])
 
     def begins(self, topics: Iterable[str]) -> None:
-        """Copies of these topics. Their counters are served from 0: Prometheus sees no increase in a new series."""
+        """Serve the counters of these topics from 0, because Prometheus sees no increase in a new series."""
         self._moved_at = self._clock.monotonic()
         for topic in topics:
             for counter in (self._messages, self._bytes, self._skipped):
@@ -53,7 +53,7 @@ class MirrorStatus(ServiceMetrics):
         return self._copied
 
     def committed(self, topic: str, messages: int, size: int, newest_ms: int | None) -> None:
-        """Part of a transaction that was committed, of one topic."""
+        """Count the messages of one topic in a committed transaction."""
         self._copied += messages
         self._moved_at = self._clock.monotonic()
         self._messages.labels(topic).inc(messages)
@@ -62,12 +62,12 @@ class MirrorStatus(ServiceMetrics):
             self._delay.labels(topic).set(max(0.0, (self._clock.time_ms() - newest_ms) / 1000))
 
     def polled_nothing(self) -> None:
-        """Which is no stall where nothing waits."""
+        """An empty poll is not a stall if nothing is left to copy."""
         if not any(self.lag().values()):
             self._moved_at = self._clock.monotonic()
 
     def paced(self) -> None:
-        """It waits because it was faster than it may be."""
+        """The mirror waits because of ``max_bytes_per_second``."""
         self.loop.turned()
         self._moved_at = self._clock.monotonic()
 
@@ -83,9 +83,9 @@ class MirrorStatus(ServiceMetrics):
     def _stall(self) -> Iterator[str]:
         waiting, silent_seconds = sum(self.lag().values()), self._clock.monotonic() - self._moved_at
         if waiting and silent_seconds > STALL_SECONDS and not self.loop.trouble:
-            yield f"STALL: {waiting} messages wait, and none is copied for {silent_seconds:.0f} s"
+            yield f"STALL: {waiting} messages left to copy, none copied for {silent_seconds:.0f} s"
 
     def _health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether every topic is copied, and what hinders it."""
+        """Return whether every topic is copied, and what prevents it."""
         healthy = not self.loop.trouble and not self.refused
         return healthy, {"healthy": healthy, "reason": self.loop.trouble, "refused": dict(self.refused)}

@@ -12,7 +12,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC
 from monasca_common.operations.mirror.settings import MirrorSettings
 
-# What a topic that is created in the target takes over: how long it keeps messages, and which it accepts.
+# Settings copied to a topic that is created in the target: its retention, and the messages it accepts.
 _COPIED = (
     "cleanup.policy",
     "max.message.bytes",
@@ -22,7 +22,7 @@ _COPIED = (
     "retention.ms",
 )
 _OF_PRODUCERS = {"message.timestamp.type": "CreateTime"}
-# Of one request. A controller refuses one that makes more than 10,000 records: partitions, settings, and names.
+# Per request: a controller refuses more than 10,000 records (partitions, settings and names).
 _TOPICS_AT_ONCE = 250
 _PARTITIONS_AT_ONCE = 5_000
 
@@ -41,31 +41,31 @@ class MirroredTopic:
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """``refused``: why a topic is not copied, by its name."""
+    """The topics to copy. ``refused``: the reasons why others are not copied, by topic."""
 
     topics: tuple[MirroredTopic, ...]
     refused: Mapping[str, str]
 
 
 def check_clusters(source: Admin, target: Admin) -> None:
-    """Raises `ConfigurationError` where both are one cluster: each copy would be copied again."""
+    """Raises `ConfigurationError` if both are the same cluster, because each copy would be copied again."""
     if source.cluster_id() == target.cluster_id():
         raise ConfigurationError(
-            "[mirror_source] and [mirror_target] lead to the same cluster, so every copy would be copied again: "
-            "correct their bootstrap_servers"
+            "[mirror_source] and [mirror_target] reach the same cluster, so every copy would be copied again: correct "
+            "their bootstrap_servers"
         )
 
 
 def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping: threading.Event) -> MirrorPlan:
-    """Look at both clusters, and create in the target what is missing there. No topic is planned when it shall stop
-    meanwhile. Raises `TransportError`."""
+    """Describe both clusters, and create topics missing in the target. Return no topics if it is stopped in the
+    meantime. Raises `TransportError`."""
     there = source.partition_counts()
     refused = {name: "the source has no such topic" for name in settings.named if name not in there}
     wanted = {
         name: count for name, count in sorted(there.items()) if settings.matches(name) and name != POSITIONS_TOPIC
     }
     _create_missing(settings, source, target, wanted, stopping)
-    if stopping.is_set():  # topics may be missing still
+    if stopping.is_set():  # topics may still be missing
         return MirrorPlan((), refused)
     counts, configs = target.partition_counts(), target.topic_configs(wanted)
     limits = source.topic_configs(wanted)
@@ -98,7 +98,7 @@ def _create_missing(
 
 
 def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """``partitions``: how many, by the topic's name."""
+    """``partitions``: the number of partitions by topic."""
     bulk: dict[str, int] = {}
     for name, count in partitions.items():
         if bulk and (len(bulk) == _TOPICS_AT_ONCE or sum(bulk.values()) + count > _PARTITIONS_AT_ONCE):
@@ -110,15 +110,15 @@ def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 
 def _refusal(count: int, target_count: int, source: Mapping[str, str], target: Mapping[str, str]) -> str:
-    """Why the topic cannot be copied as it is; empty if it can."""
+    """Return why the topic cannot be copied; empty if it can."""
     if target_count < count:
-        return f"it has {count} partitions in the source and {target_count} in the target: add partitions there"
+        return f"it has {count} partitions in the source but {target_count} in the target: add partitions in the target"
     if target["message.timestamp.type"] != "CreateTime":
-        return "the target would replace the timestamps: set its message.timestamp.type to CreateTime"
+        return "the target would replace timestamps: set its message.timestamp.type to CreateTime"
     if _limit(target) < _limit(source):
         return (
-            f"the source takes messages up to {_limit(source)} bytes, and the target up to {_limit(target)}: raise "
-            "max.message.bytes there"
+            f"the source accepts messages up to {_limit(source)} bytes, the target only up to {_limit(target)}: raise "
+            "max.message.bytes in the target"
         )
     return ""
 

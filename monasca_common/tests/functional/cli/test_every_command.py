@@ -16,7 +16,7 @@ _MISSING_TOPICS = (
     ("notification", "dead-letter topic"),
     ("lag serve", "there is no topic monasca-lag"),
     ("audit serve", "'monasca-audit', which does not exist"),
-    ("mirror run", "lead to the same cluster"),
+    ("mirror run", "reach the same cluster"),
 )
 
 

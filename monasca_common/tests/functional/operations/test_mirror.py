@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import random
 import signal
 import threading
 import uuid
@@ -107,7 +106,7 @@ class TestRefusals(MirrorCase):
 
     def test_fewer_partitions_in_the_target(self):
         self.target.create_topic(self.topic, 1)
-        self.assert_refused("2 partitions in the source and 1 in the target")
+        self.assert_refused("2 partitions in the source but 1 in the target")
 
     @periodic("a variant of a refused topic")
     def test_a_topic_that_is_not_there(self):
@@ -125,7 +124,7 @@ class TestRefusals(MirrorCase):
         with self.mirror():
             self.wait_until_copied(4)
         name, self.name = self.name, f"{self.name}-other"
-        self.assert_refused(f"copied by the mirror '{name}'")
+        self.assert_refused(f"copied by mirror '{name}'")
         self.name = name
         self.put(8, first=4)
         self.source.admin.delete_records({TopicPartition(self.topic, 0): 4})
@@ -301,30 +300,18 @@ class TestVerify(VerifyCase):
     # Rule 65
     @periodic("the unit tests name them as well")
     def test_messages_that_are_missing_doubled_or_altered_are_named(self):
-        """Of a sample those that are in it; how much was not looked at is told."""
         self.put(400)
         lost, altered, doubled = (40, 41, 200, 333), (8, 9, 250), (100, 101, 102)
         broken = {"lost": lost, "altered": altered, "doubled": doubled}
         self.copied(399, **{how: [b"%d" % number for number in numbers] for how, numbers in broken.items()})
         status, rows = self.verify()
         self.assertEqual(1, status)
-        found = [tuple(row[kind] for kind in ("status", "missing", "extra", "altered", "unseen")) for row in rows]
-        self.assertEqual([("DIFFERENT", 2, 2, 2, 0), ("DIFFERENT", 2, 1, 1, 0)], found)
+        found = [tuple(row[kind] for kind in ("status", "missing", "extra", "altered")) for row in rows]
+        self.assertEqual([("DIFFERENT", 2, 2, 2), ("DIFFERENT", 2, 1, 1)], found)
         wanted = {("missing", f"id {number}", "") for number in lost}
         wanted |= {("altered", f"id {number}", "value") for number in altered}
         wanted |= {("extra", f"id {number}", "") for number in doubled}
         self.assertEqual(wanted, self.named("--messages"))
-        for seed in (1, 2):
-            draw = random.Random(seed)
-            # Five of ten spans of each partition, of twenty messages each; doubles lie at the ends of the logs.
-            chosen = [draw.sample(range(10), 5) for _ in range(2)]
-            seen = {f"id {number}" for number in range(400) if number // 2 // 20 in chosen[number % 2]}
-            sample = "--sample", "50%", "--seed", str(seed)
-            told = {each for each in wanted if each[1] in seen and each[0] != "extra"}
-            self.assertTrue(told)
-            self.assertEqual(told, self.named(*sample, "--messages"))
-        status, rows = self.verify(*sample)
-        self.assertEqual((1, [(100, 100)] * 2), (status, [(row["source"], row["unseen"]) for row in rows]))
 
     def named(self, *arguments):
         return {(row["kind"], row["message_id"], row["fields"]) for row in self.verify(*arguments)[1]}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a mirror is configured with, what it remembers, and how copies are compared; without a broker."""
 
-import bisect
 import random
 import threading
 from unittest import mock
@@ -27,7 +26,7 @@ from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, MirrorPo
 from monasca_common.operations.mirror.settings import MirrorSettings, mirror_settings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirroredTopic, MirrorPlan, plan_topics
-from monasca_common.operations.mirror.verification import MirrorVerification, SampleSize
+from monasca_common.operations.mirror.verification import MirrorVerification
 
 TP = TopicPartition("metrics", 0)
 _CONFIG = {"message.timestamp.type": "CreateTime", "max.message.bytes": "1000", "cleanup.policy": "delete"}
@@ -260,6 +259,7 @@ class ComparisonTest(base.BaseTestCase):
             pair = [_with(each, kind, change) for each, change in zip(pair, (one, other), strict=True)]
             self.assertEqual(["missing", "extra"], [d.kind for d in self.compare(pair[:1], pair[1:]).differences])
 
+    # Rule 65
     def test_random_losses_doubles_and_alterations_are_found_exactly(self):
         for seed in range(30):
             chance = random.Random(seed)
@@ -358,106 +358,32 @@ class LatestTest(base.BaseTestCase):
         self.assertIn("more than 2 keys", found.not_compared)
 
 
-class SampleTest(base.BaseTestCase):
+class VerificationTest(base.BaseTestCase):
     """Logs in memory: ``self.logs`` by the servers of each cluster, with gaps between the offsets of the target."""
 
     def verification(self, source, target):
         self.logs = {"a:1": source, "b:1": target}
         self.useFixture(fixtures.MonkeyPatch(f"{verification.__name__}.LogReader", self.reader))
-        return MirrorVerification(settings("metrics"), *(self.admin(log) for log in (source, target)))
+        admins = (mock.Mock(first_offsets=lambda _, log=log: {TP: log[0].offset}) for log in (source, target))
+        return MirrorVerification(settings("metrics"), *admins)
 
     def reader(self, connection, **_):
         log = self.logs[connection.bootstrap_servers]
+        return mock.Mock(messages=lambda starts, ends: (each for each in log if starts[TP] <= each.offset < ends[TP]))
 
-        def messages(starts, ends):
-            return (each for each in log if starts[TP] <= each.offset < ends[TP])
-
-        def at(offsets, ends):
-            there = [each.offset for each in log]
-            places = {bisect.bisect_left(there, wanted) for wanted in offsets[TP]}
-            return (log[place] for place in sorted(places) if place < len(log) and there[place] < ends[TP])
-
-        return mock.Mock(messages=messages, at=at)
-
-    def admin(self, log):
-        def offsets_for_times(times):
-            """In each gap is the marker of a transaction, which has the time of the copy."""
-            there = {each.offset: each.timestamp_ms for each in log}
-            span = range(log[0].offset, log[-1].offset + 1) if log else ()
-            return {TP: next((offset for offset in span if there.get(offset, 10**12) >= times[TP]), None)}
-
-        first = log[0].offset if log else 0
-        return mock.Mock(offsets_for_times=offsets_for_times, first_offsets=lambda _: {TP: first})
-
-    def sampled(self, source, target, size, seed, **since):
-        target = [_with(each, "offset", 2 * n) for n, each in enumerate(target)]
-        compared = ComparedRange(TP, 0, len(source), 0, 2 * len(target), len(source))
-        return self.verification(source, target).sample(compared, size, random.Random(seed), **since)
-
-    def test_what_retention_deletes_before_a_partition_is_looked_at_is_no_difference(self):
+    def test_what_retention_deletes_before_a_partition_is_compared_is_no_difference(self):
         source = [message(n) for n in range(1_000)]
         target = [_with(each, "offset", 2 * n) for n, each in enumerate(source)]
         compared = ComparedRange(TP, 0, 1_000, 0, 2_000, 1_000)
         for left, copies in ((source[300:], target), (source, target[300:])):
-            verifying = self.verification(left, copies)
-            found = verifying.compare(compared)
+            found = self.verification(left, copies).compare(compared)
             self.assertEqual((300, 700, []), (found.expired, found.equal, found.differences))
-            for seed in range(20):
-                found = verifying.sample(compared, SampleSize(share=0.5), random.Random(seed))
-                self.assertEqual(([], ""), (found.differences, found.not_compared))
-            self.assertEqual([], verifying.sample(compared, SampleSize(messages=1_000), random.Random(1)).differences)
 
-    def test_a_sample_since_a_time_that_is_all_there_is_has_nothing_older(self):
-        source = [message(0, timestamp_ms=5_000), *(message(n) for n in range(1, 3)), message(3, timestamp_ms=6_000)]
+    def test_messages_before_since_are_not_compared(self):
+        source = [message(0, timestamp_ms=1_000), *(message(n, timestamp_ms=5_000) for n in range(1, 3))]
         target = [_with(each, "offset", n) for n, each in enumerate(source[1:])]
-        compared = ComparedRange(TP, 1, 4, 2, 3, 4)  # the mirror began at the second message
-        found = self.verification(source, target).sample(compared, SampleSize(messages=9), random.Random(1), 2_000)
-        self.assertEqual((1, []), (found.equal, found.differences))
-
-    # Rule 65
-    def test_whatever_order_times_have_and_whatever_is_there_twice_a_whole_copy_is_the_same(self):
-        equal = 0
-        for seed in range(30):
-            chance = random.Random(seed)
-            times = [1_000 + n // 4 + chance.choice((0, 0, 0, -40, 40)) for n in range(2_000)]
-            source = [message(n % 1_500, offset=n, timestamp_ms=at) for n, at in enumerate(times)]
-            found = self.sampled(source, source, SampleSize(messages=200), seed)
-            self.assertEqual(([], "", 0), (found.differences, found.not_compared, found.behind))
-            self.assertGreater(found.unseen, 1_000)
-            equal += found.equal
-        self.assertGreater(equal, 30 * 50)
-
-    # Rule 65
-    def test_what_is_wrong_in_the_sample_is_named_and_nothing_else(self):
-        source = [message(n) for n in range(1_000)]
-        named = set()
-        for seed in range(20):
-            chance = random.Random(seed)
-            lost, doubled, altered = (set(part) for part in _three(chance.sample(range(1_000), 12)))
-            target = []
-            for each in source:
-                if each.offset not in lost:
-                    target.append(_with(each, "value", b"?") if each.offset in altered else each)
-                target += [each] if each.offset in doubled else []
-            found = self.sampled(source, target, SampleSize(share=0.5), seed)
-            self.assertEqual(1_000, found.source + found.unseen)
-            for difference in found.differences:
-                number = int(difference.message_id.split()[1])
-                self.assertIn(number, {"missing": lost, "extra": doubled, "altered": altered}[difference.kind])
-            named.update(difference.kind for difference in found.differences)
-            self.assertLessEqual(len(found.differences), 12)
-        self.assertEqual(set(_KINDS), named)
-
-    def test_a_sample_of_more_than_there_is_compares_all(self):
-        source = [message(n) for n in range(30)]
-        found = self.sampled(source, source[:-1], SampleSize(messages=30), 1)
-        self.assertEqual((0, ["missing"]), (found.unseen, [each.kind for each in found.differences]))
-
-    def test_where_times_lead_nowhere_nothing_was_compared(self):
-        source = [message(n, timestamp_ms=10**6 - n) for n in range(1_000)]
-        with mock.patch.object(verification, "_MOST_PER_MESSAGE", 0):
-            found = self.sampled(source, source, SampleSize(messages=100), 1)
-        self.assertIn("its timestamps are in no order", found.not_compared)
+        found = self.verification(source, target).compare(ComparedRange(TP, 0, 3, 0, 2, 3), 2_000)
+        self.assertEqual((2, 2, []), (found.source, found.equal, found.differences))
 
 
 class CopyCountsTest(base.BaseTestCase):
@@ -536,7 +462,7 @@ class StatusTest(base.BaseTestCase):
         status.begins(["metrics", "logs"])
         self.assertEqual((True, []), _found(ready))
         clock.advance(61.0)
-        self.assertEqual((False, ["STALL: 5 messages wait, and none is copied for 61 s"]), _found(ready))
+        self.assertEqual((False, ["STALL: 5 messages left to copy, none copied for 61 s"]), _found(ready))
         for moved in (lambda: status.committed("metrics", 1, 1, 1), status.paced):
             moved()
             self.assertEqual((True, []), _found(ready))
