@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How Sphinx makes the documentation. Its warnings are errors."""
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -16,14 +17,17 @@ copyright = "Monasca contributors"  # noqa: A001 - Sphinx's name for it
 root_doc = "index"
 exclude_patterns: list[str] = []
 
+version = release = importlib.metadata.version("monasca-common")
+
 html_theme = "openstackdocs"
 pygments_style = "native"
-openstackdocs_repo_name = "openstack/monasca-common"
 openstackdocs_auto_name = False
-openstackdocs_bug_project = "monasca-common"
-openstackdocs_bug_tag = ""
+openstackdocs_auto_version = False
+html_show_sourcelink = False
 
 default_role = "py:obj"
+# The extra ``docs`` does not install what the documented modules import from other extras.
+autodoc_mock_imports = ["alembic", "lark", "pandas", "prometheus_client", "pyarrow", "pyspark", "re2", "sqlalchemy"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

@@ -8,7 +8,5 @@ copyright = "Monasca contributors"  # noqa: A001 - Sphinx's name for it
 root_doc = "index"
 
 html_theme = "openstackdocs"
-openstackdocs_repo_name = "openstack/monasca-common"
 openstackdocs_auto_name = False
-openstackdocs_bug_project = "monasca-common"
-openstackdocs_bug_tag = "releasenotes"
+openstackdocs_auto_version = False

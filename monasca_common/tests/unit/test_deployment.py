@@ -370,8 +370,3 @@ class ProjectFilesTest(base.BaseTestCase):
         for name in project["check"]["jobs"]:
             environment = own.get(name, name.removeprefix("openstack-tox-").removeprefix("build-openstack-"))
             self.assertTrue(environment in environments or re.fullmatch(r"py3\d+", environment), name)
-
-    def test_reviews_go_to_the_project_of_the_metadata(self):
-        review = configparser.RawConfigParser()
-        review.read(ROOT / ".gitreview")
-        self.assertIn(review["gerrit"]["project"].removesuffix(".git"), (ROOT / "setup.cfg").read_text())
