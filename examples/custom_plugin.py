@@ -23,8 +23,9 @@ def written_with(serializer: Serializer, message: kafka.Message) -> bool:
 def run(conf: cfg.ConfigOpts) -> bool:
     serializer = kafka.load_serializer(conf.serializer)
     with kafka.load_producer(conf) as producer, kafka.load_consumer(conf, "kafka_readings") as consumer:
-        record = kafka.Record(serializer.dumps(ROW), headers=serializer.headers)
-        producer.publish(consumer.settings.topics[0], [record]).raise_for_undelivered()
+        topic = consumer.settings.topics[0]
+        record = serializer.record(topic, ROW)
+        producer.publish(topic, [record]).raise_for_undelivered()
         print(f"published {record.value!r} as {serializer.content_type}")
         for _ in range(10):
             batch = consumer.poll(timeout=2.0)

@@ -71,7 +71,7 @@ from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.producer_pool import PooledProducer, ProducerPool
-from monasca_common.kafka.serialization.base import Serializer
+from monasca_common.kafka.serialization.base import SerializationContext, Serializer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ __all__ = [
     "RetriableError",
     "RetryLater",
     "RetryPolicy",
+    "SerializationContext",
     "SerializationError",
     "Serializer",
     "StaleCommit",

@@ -6,9 +6,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import inspect
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from oslo_config import cfg
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from monasca_common.kafka.transport.admin import Admin
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PRODUCERS = "monasca_common.producers"
 CONSUMERS = "monasca_common.consumers"
@@ -93,9 +96,29 @@ def open_admin(connection: ConnectionSettings) -> Admin:
     return Admin(connection_options(connection))
 
 
-def load_serializer(name: str) -> Serializer:
-    """The serializer of this name (``json``, ``raw``, …). Raises `ConfigurationError` for an unknown one."""
-    return entry_point(SERIALIZERS, name, option="serializer")()  # type: ignore[no-any-return]
+@overload
+def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: type[T]) -> Serializer[T]: ...
+
+
+@overload
+def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any = None) -> Serializer: ...
+
+
+def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any = None) -> Serializer:  # noqa: A002
+    """Open the serializer of this name: ``json``, ``msgspec``, ``raw`` or a plugin.
+
+    ``conf``: the configuration, for plugins with options. ``type``: the type of the values, for a serializer such as
+    ``msgspec``. Raises `ConfigurationError` for an unknown name, and if a type is missing or not supported.
+    """
+    factory = entry_point(SERIALIZERS, name, option="serializer")
+    parameters = inspect.signature(factory).parameters
+    if type is not None and "type" not in parameters:
+        raise ConfigurationError(f"serializer={name} has no type of values: omit type=, or use msgspec")
+    given = {argument: value for argument, value in (("conf", conf), ("type", type)) if value is not None}
+    for argument in ("conf", "type"):
+        if argument in parameters and argument not in given and parameters[argument].default is inspect.Parameter.empty:
+            raise ConfigurationError(f"serializer={name} needs {argument}: pass {argument}= to load_serializer")
+    return factory(**{argument: value for argument, value in given.items() if argument in parameters})  # type: ignore[no-any-return]
 
 
 # The drivers' factories. Each imports what it needs when it is called, so that importing this package stays cheap. What

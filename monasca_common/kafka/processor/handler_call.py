@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from monasca_common.kafka.errors import MisuseError, SerializationError, WrongType
+from monasca_common.kafka.errors import MisuseError, RetryLater, SerializationError, WrongType
 from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, Record
-from monasca_common.kafka.serialization.base import Serializer
+from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 
 
 class Output(NamedTuple):
@@ -73,7 +73,7 @@ class Caller:
         """``interrupted``: asked between single messages, whether to leave the rest."""
         try:
             decoded = decode(part, self.serializer)
-        except Undecodable as error:
+        except (Undecodable, RetryLater) as error:
             return Call(0, failed=len(part), error=error)
         if self.per_message:
             return self._one_by_one(decoded, interrupted)
@@ -114,15 +114,23 @@ class Undecodable(Exception):
 
 
 def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatch[Any]:
-    """What the handler is given; no value (``None``) stays ``None``. Raises `Undecodable`; then nothing was handed to
-    anybody."""
+    """Return the batch with decoded values; no value (``None``) remains ``None``. Raises `Undecodable`, or the
+    serializer's `RetryLater`; then the handler receives nothing."""
     if serializer is None:
         return part
     values: list[Any] = []
     errors: dict[int, SerializationError] = {}
+    loads: Callable[..., Any] = serializer.loads
+    topic = part.topic_partition.topic
+    with_context = takes_context(type(serializer).loads)
     for index, value in enumerate(part.values):
         try:
-            values.append(None if value is None else serializer.loads(value))
+            if value is None:
+                values.append(None)
+            elif with_context:
+                values.append(loads(value, SerializationContext(topic, "value", part.headers[index])))
+            else:
+                values.append(loads(value))
         except SerializationError as error:
             errors[index] = error
     if errors:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serializers convert values to bytes and back: `json`, `raw`, and their interface."""
+"""Serializers convert values to bytes and back: their interface, and `json`, `msgspec` and `raw`."""

@@ -1,33 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a serializer, with which a service reads and writes the bytes of messages as values."""
+"""The interface of serializers, which convert values to the bytes of messages and back."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
-from monasca_common.kafka.message import Headers
+from monasca_common.kafka.errors import SerializationError
+from monasca_common.kafka.message import Headers, Record
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     S = TypeVar("S", default=Any)
 else:
-    from typing import TypeVar  # knows of no defaults before Python 3.13
+    from typing import TypeVar  # accepts no defaults before Python 3.13
 
     S = TypeVar("S")
 
 CONTENT_TYPE_HEADER = "content-type"
 
 
+@dataclass(frozen=True, slots=True)
+class SerializationContext:
+    """The place of a value: its topic, whether it is a key or a value, and the headers of its message."""
+
+    topic: str
+    field: Literal["key", "value"] = "value"
+    headers: Headers = ()
+
+
 class Serializer(ABC, Generic[S]):
-    """A plugin of ``monasca_common.serializers``: constructed without arguments, stateless, shared by threads.
+    """A plugin of ``monasca_common.serializers``, shared by threads.
 
     ``Serializer[Reading]`` writes and reads `Reading`, and a `Processor` with it gives its handler
     ``Message[Reading]``. Without a parameter, the type of its values is unknown.
+
+    ``__init__`` receives ``conf`` and ``type`` of `load_serializer` if it has parameters with these names. ``dumps``
+    and ``loads`` receive a `SerializationContext` if they have a second parameter ``context``, which must be optional.
+    Both may raise `RetryLater` while a service that they need is unavailable.
     """
 
-    content_type: ClassVar[str]  # the value of the header by which readers know how a value was written
+    content_type: ClassVar[str]  # the value of the header that names the format to readers
 
     @property
     def headers(self) -> Headers:
@@ -36,9 +54,36 @@ class Serializer(ABC, Generic[S]):
 
     @abstractmethod
     def dumps(self, value: S) -> bytes:
-        """The bytes of ``value``. Raises `SerializationError` for what it cannot write."""
+        """Return the bytes of ``value``. Raises `SerializationError` if it cannot be written."""
 
     @abstractmethod
     def loads(self, value: bytes) -> S:
-        """The value of the bytes. Raises `SerializationError`, which never quotes them, because many people read
+        """Return the value of the bytes. Raises `SerializationError`, which never quotes them, because many people read
         logs."""
+
+    def record(self, topic: str, value: S, *, key: bytes | None = None, headers: Headers = ()) -> Record:
+        """Return a record with ``value`` and `headers`, to publish to ``topic``. Raises the errors of `dumps`."""
+        headers = (*self.headers, *headers)
+        write: Callable[..., bytes] = self.dumps
+        context = (SerializationContext(topic, "value", headers),) if takes_context(type(self).dumps) else ()
+        return Record(write(value, *context), key=key, headers=headers)
+
+
+@functools.cache
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Return whether ``dumps`` or ``loads`` of a class has a parameter ``context``."""
+    return "context" in inspect.signature(function).parameters
+
+
+class RawSerializer(Serializer[bytes]):
+    """The serializer of bytes, which it does not change."""
+
+    content_type: ClassVar[str] = "application/octet-stream"
+
+    def dumps(self, value: bytes) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise SerializationError(f"raw writes bytes, not {type(value).__name__}: encode it, or use json")
+        return bytes(value)
+
+    def loads(self, value: bytes) -> bytes:
+        return value

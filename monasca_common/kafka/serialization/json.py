@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON (RFC 8259, and RFC 7493 in what it forbids): fast for the usual message, strict with a hostile one.
+"""JSON (RFC 8259 with the restrictions of RFC 7493): fast for the usual message, strict with a hostile one.
 
 orjson refuses NaN, Infinity, lone surrogates and bytes that are not UTF-8. It accepts duplicate keys (the last one
-wins) and turns integers beyond 64 bits into floats. A fast check of the text finds candidates for both, and only these
-go to a slower parser.
+wins) and reads integers beyond 64 bits as floats. A fast check of the text finds candidates for both; a slower parser
+checks only these.
 """
 
 from __future__ import annotations
@@ -11,62 +11,64 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import orjson
 
-from monasca_common.kafka.errors import ConfigurationError, SerializationError
+from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.serialization.base import Serializer
 
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * 19  # the shortest integer beyond 64 bits has as many digits
-_DEEPEST = 250  # what orjson can write
+MAX_BYTES = 16 * 1024 * 1024
+MAX_DEPTH = 64
+
+_LONG_NUMBER = b"0" * 19  # no integer beyond 64 bits has fewer digits
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
-# Only plain values are allowed, because what orjson converts on its own is not read back as it was.
+# Only plain values are allowed, because values that orjson converts are read back as other types.
 _PLAIN_VALUES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class JsonSerializer(Serializer):
-    """The JSON serializer. ``max_bytes``: of one value. ``max_depth``: of nested arrays and objects."""
+    """The serializer of plain JSON values."""
 
     content_type: ClassVar[str] = "application/json"
-
-    def __init__(self, *, max_bytes: int = 16 * 1024 * 1024, max_depth: int = 64) -> None:
-        if max_depth > _DEEPEST:
-            raise ConfigurationError(f"max_depth={max_depth} is over {_DEEPEST}, the deepest that can be written")
-        self.max_bytes = max_bytes
-        self.max_depth = max_depth
 
     def dumps(self, value: Any) -> bytes:
         text, reason = _written(value)
         if text is None:
             raise SerializationError(f"cannot be written as JSON: {reason}")
         # orjson writes NaN and Infinity as null, without an error.
-        if b"null" in text and not _all_finite(value):
-            raise SerializationError("cannot be written as JSON: NaN and Infinity are no numbers in it; use null")
+        if b"null" in text and not all_finite(value):
+            raise SerializationError("cannot be written as JSON, which has no NaN and Infinity: use None")
+        check_size(text)
+        _check_depth(text, value)
         return text
 
     def loads(self, value: bytes) -> Any:
-        if len(value) > self.max_bytes:
-            raise SerializationError(f"a JSON value of {len(value)} bytes is over the limit of {self.max_bytes} bytes")
+        check_size(value)
         parsed, reason = _parsed(value)
         if reason:
             raise SerializationError(f"not JSON: {reason}")
-        if value.count(b"{") + value.count(b"[") > self.max_depth:
-            self._check_depth(parsed)
+        _check_depth(value, parsed)
         if _may_repeat_a_key(value, parsed) or _LONG_NUMBER in value.translate(_DIGITS_TO_ZERO):
             json.loads(value, object_pairs_hook=_unique_keys, parse_int=_bounded_integer)
         return parsed
 
-    def _check_depth(self, parsed: Any) -> None:
-        level = [parsed]
-        for _ in range(self.max_depth):
-            level = [child for parent in level for child in _children(parent)]
-            if not level:
-                return
-        if any(isinstance(value, dict | list) for value in level):
-            raise SerializationError(f"JSON with more than {self.max_depth} arrays and objects inside each other")
+
+def check_size(text: bytes) -> None:
+    if len(text) > MAX_BYTES:
+        raise SerializationError(f"a JSON value of {len(text)} bytes is over the limit of {MAX_BYTES} bytes")
+
+
+def _check_depth(text: bytes, value: Any) -> None:
+    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
+        return
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for parent in level for child in _children(parent)]
+    if any(isinstance(child, dict | list | tuple) for child in level):
+        raise SerializationError(f"JSON with arrays and objects nested more than {MAX_DEPTH} deep")
 
 
 # orjson's errors contain the whole document: only the reason is kept, so that no traceback shows the document.
@@ -87,9 +89,9 @@ def _written(value: Any) -> tuple[bytes | None, str]:
 
 
 def _may_repeat_a_key(text: bytes, parsed: Any) -> bool:
-    """Whether keys may repeat. Each key adds a colon to the text and to what orjson writes; the latter lacks repeats.
+    """Return whether keys may repeat: each adds a colon to the text, but repeats add none to the output of orjson.
 
-    Colons within strings are the same in both, unless the text writes one as an escape.
+    Both have the same colons within strings, unless the text writes one as an escape.
     """
     if text.count(b":") != orjson.dumps(parsed).count(b":"):
         return True
@@ -104,20 +106,17 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded_integer(digits: str) -> int:
-    # The length is checked first, because Python refuses to convert a number of many thousand digits.
+    # The length is checked first, because Python refuses to convert thousands of digits.
     if len(digits) > len(str(_SMALLEST)) or not _SMALLEST <= int(digits) <= _LARGEST:
-        _refuse_integer()
+        raise SerializationError("JSON with an integer beyond 64 bits: write it as a string")
     return int(digits)
 
 
-def _refuse_integer() -> NoReturn:
-    raise SerializationError("JSON with an integer beyond 64 bits: write it as a string")
-
-
-def _all_finite(value: Any) -> bool:
+def all_finite(value: Any) -> bool:
+    """Return whether a plain JSON value has neither NaN nor Infinity."""
     if isinstance(value, float):
         return math.isfinite(value)
-    return all(map(_all_finite, _children(value)))
+    return all(map(all_finite, _children(value)))
 
 
 def _children(value: Any) -> Iterable[Any]:

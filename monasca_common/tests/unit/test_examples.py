@@ -47,7 +47,31 @@ class ExamplesInMemoryTest(ExampleCase):
 
         self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
 
-    def test_a_serializer_that_nobody_installed_is_told_with_the_remedy(self):
+    def test_a_serializer_of_another_package_receives_its_type(self):
+        program = """
+import pydantic
+from monasca_common import kafka
+
+class Reading(pydantic.BaseModel):
+    celsius: float
+
+serializer = kafka.load_serializer("pydantic", type=Reading)
+assert serializer.loads(serializer.dumps(Reading(celsius=21.5))) == Reading(celsius=21.5)
+for function, value in ((serializer.loads, b'{"celsius": "sesame"}'), (serializer.dumps, 5)):
+    try:
+        function(value)
+    except kafka.SerializationError as error:
+        print(error)
+"""
+        path = self.folder / "readings.py"
+        path.write_text(program)
+
+        printed = self.succeeds(path, path=self.installed("pydantic_serializer"))
+
+        self.assertEqual(2, printed.count("not a value of the model"))
+        self.assertNotIn("sesame", printed)
+
+    def test_an_unknown_serializer_is_refused_with_the_remedy(self):
         done = self.fails("custom_plugin.py", self.in_memory(), "--serializer", "yaml")
 
         self.assertIn("serializer=yaml is not known", done.stderr)

@@ -12,6 +12,7 @@ from monasca_common import kafka
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.serialization.base import RawSerializer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport import native
@@ -82,7 +83,7 @@ class PluginsTest(ConfigurationTestCase):
             self.assertNotIn("hush", said)
 
     def test_an_unknown_serializer_is_refused_with_the_known_ones(self):
-        self.assertIn("json, raw", self.refused(kafka.load_serializer, "pickle"))
+        self.assertIn("json, msgspec, raw", self.refused(kafka.load_serializer, "pickle"))
 
     def test_a_dotted_path_is_no_name(self):
         self.refused(kafka.load_serializer, "monasca_common.kafka.serialization.json:JsonSerializer")
@@ -90,6 +91,25 @@ class PluginsTest(ConfigurationTestCase):
     def test_serializers_are_loaded_by_name(self):
         self.assertEqual("application/json", kafka.load_serializer("json").content_type)
         self.assertEqual("application/octet-stream", kafka.load_serializer("raw").content_type)
+        self.assertEqual([1], kafka.load_serializer("msgspec", type=list[int]).loads(b"[1]"))
+
+    def test_a_missing_type_is_refused_and_so_is_one_that_a_serializer_does_not_take(self):
+        self.assertIn("pass type= to load_serializer", self.refused(kafka.load_serializer, "msgspec"))
+        self.assertIn("serializer=json has no type", self.refused(lambda: kafka.load_serializer("json", type=int)))
+
+    def test_a_serializer_with_options_receives_the_configuration(self):
+        class Configured(RawSerializer):
+            def __init__(self, conf):
+                self.conf = conf
+
+        self.useFixture(fixtures.MockPatch("monasca_common.kafka.plugins.entry_point", return_value=Configured))
+        conf = self.on_memory()
+
+        self.assertIs(conf, kafka.load_serializer("configured", conf=conf).conf)
+        self.assertIn("needs conf", self.refused(kafka.load_serializer, "configured"))
+
+    def test_a_serializer_without_options_does_not_receive_the_configuration(self):
+        self.assertEqual("application/json", kafka.load_serializer("json", conf=self.on_memory()).content_type)
 
     def test_memory_has_no_cluster_to_administer(self):
         self.assertIn("driver=memory", self.refused(kafka.load_admin, self.on_memory()))

@@ -91,6 +91,9 @@ class TypesTest(base.BaseTestCase):
         Processor(self.consumer, readings, serializer=serializer)
         Processor(self.consumer, reading_or_deletion, per_message=True, serializer=serializer)
         Processor(self.consumer, readings, serializer=load_serializer("json"))
+        typed = load_serializer("msgspec", type=Reading)
+        assert_type(typed.loads(b'{"celsius": 21}'), Reading)
+        Processor(self.consumer, readings, serializer=typed)
 
     def test_a_service_after_the_documentation_handles_its_values(self) -> None:
         with self.kafka.producer() as producer:

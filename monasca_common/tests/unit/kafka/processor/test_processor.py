@@ -22,6 +22,7 @@ from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.kafka.transport.memory import Delay, Fail
 from monasca_common.tests.unit.kafka.processor.processor_case import GROUP, IN, ONCE, ProcessorCase
+from monasca_common.tests.unit.kafka.serialization.test_base import ContextSerializer
 
 
 class Gate:
@@ -85,6 +86,27 @@ class HandlingTest(ProcessorCase):
         self.assertEqual([{"a": 1}, {"a": 2}], seen)
         self.assertEqual([b"{"], self.values("in.dlq"))
 
+    def test_a_serializer_with_a_context_receives_the_topic_and_the_headers(self):
+        serializer = ContextSerializer()
+        self.fill(b"1")
+        self.start(lambda part: None, serializer=serializer)
+        self.until(lambda: self.committed() == 1)
+        [context] = serializer.contexts
+        self.assertEqual(("in", "value"), (context.topic, context.field))
+        self.assertIn("message-id", dict(context.headers))
+
+    def test_values_are_decoded_later_while_their_serializer_is_unavailable(self):
+        serializer = ContextSerializer()
+        self.fill(b"1", b"later", b"3")
+        seen = []
+        self.start(lambda part: seen.extend(part.values), serializer=serializer, retry=ONCE)
+        self.until(lambda: len(serializer.contexts) > 2)
+        self.assertEqual(([], 0), (seen, self.committed()))
+        serializer.is_available = True
+        self.until(lambda: self.committed() == 3)
+        self.assertEqual([b"1", b"later", b"3"], seen)
+        self.assertEqual([], self.values("in.dlq"))
+
     def test_a_handler_exception_of_an_interrupt_ends_the_run_with_it(self):
         self.fill(b"1")
 
@@ -109,6 +131,17 @@ class HandlingTest(ProcessorCase):
         running = self.start(handler, hooks=[CtrlC()])
         self.assertIsInstance(self.failure(running), KeyboardInterrupt)
         self.assertEqual(1, self.committed())
+
+
+class KeyOrderTest(ProcessorCase):
+    def test_messages_of_one_key_that_arrive_in_time_are_handled_together(self):
+        calls = []
+        self.start(lambda part: calls.append(list(part.values)), order="key", max_wait_seconds=20)
+        self.fill(b"1", b"2", key=b"a")
+        self.fill(b"3", key=b"b")
+        self.fill(b"4", key=b"a")
+        self.until(lambda: self.committed() == 4)
+        self.assertEqual([[b"1", b"2", b"4"], [b"3"]], sorted(calls))
 
 
 class OutputTest(ProcessorCase):
