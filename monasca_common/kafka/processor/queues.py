@@ -71,7 +71,9 @@ class Task:
     @classmethod
     def joined(cls, tasks: Sequence[Task]) -> Task:
         """Neighbours that no handler has seen yet, as one."""
-        return tasks[0] if len(tasks) == 1 else cls(PartitionBatch.joined([task.part for task in tasks]))
+        if len(tasks) == 1:
+            return tasks[0]
+        return cls(PartitionBatch.joined([task.part for task in tasks]), contiguous=tasks[0].contiguous)
 
     def select(self, indices: Sequence[int]) -> Task:
         """A task of some of the messages, with the same past."""
@@ -131,6 +133,7 @@ class Lane:
     dead: bool = False
     resume_at: float | None = None
     unclaimed: int | None = None
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class Lanes:
     ) -> None:
         self._clock = clock
         self._by_key = by_key
-        self._batch_size = 0 if batch_size is None or by_key else batch_size
+        self._batch_size = batch_size or 0
         self._fill_seconds = fill_seconds
         self._lanes: dict[tuple[TopicPartition, Key], Lane] = {}
         self._ready: deque[Lane] = deque()
@@ -177,12 +180,12 @@ class Lanes:
         due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
             for key, task in tasks:
-                task.due = due if len(part) else None
+                task.due = due if len(part) and not isinstance(key, int) else None  # nothing joins an offset
                 lane = self._lanes.get((partition, key))
                 if lane is None or lane.epoch != part.epoch:
                     lane = self._lanes[partition, key] = Lane(partition, key, part.epoch)
                 lane.tasks.append(task)
-                self._charge(partition, len(task.part), task.size)
+                self._charge(lane, len(task.part), task.size)
                 self._offer(lane)
 
     def next(self) -> tuple[Lane, Task] | None:
@@ -202,10 +205,10 @@ class Lanes:
             remains = tuple(remains)
             lane.busy = False
             if not lane.dead:
-                self._charge(lane.partition, -len(task.part), -task.size)
+                self._charge(lane, -len(task.part), -task.size)
                 lane.tasks.popleft()
                 for other in reversed(remains):
-                    self._charge(lane.partition, len(other.part), other.size)
+                    self._charge(lane, len(other.part), other.size)
                     lane.tasks.appendleft(other)
             if rest_seconds > 0 and remains:
                 self._rest(lane, self._clock.monotonic() + rest_seconds)
@@ -311,7 +314,7 @@ class Lanes:
         due = lane.tasks[0].due if lane.tasks else None
         if due is None or self._fill_seconds <= 0:
             return
-        full = self._loads.get(lane.partition, Load()).messages >= self._batch_size
+        full = lane.messages >= self._batch_size
         self._rest(lane, None if full or due <= self._clock.monotonic() else due)
 
     def _rest(self, lane: Lane, until: float | None) -> None:
@@ -329,10 +332,11 @@ class Lanes:
     def _of(self, partitions: Collection[TopicPartition]) -> Iterator[Lane]:
         return (lane for lane in self._lanes.values() if lane.partition in partitions)
 
-    def _charge(self, partition: TopicPartition, messages: int, size: int) -> None:
-        load = self._loads.pop(partition, Load())
+    def _charge(self, lane: Lane, messages: int, size: int) -> None:
+        lane.messages += messages
+        load = self._loads.pop(lane.partition, Load())
         if load.messages + messages:
-            self._loads[partition] = Load(load.messages + messages, load.bytes + size)
+            self._loads[lane.partition] = Load(load.messages + messages, load.bytes + size)
 
     def _divide(self, part: PartitionBatch) -> Iterable[tuple[Key, PartitionBatch]]:
         if not self._by_key:

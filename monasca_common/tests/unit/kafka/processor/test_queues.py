@@ -174,8 +174,8 @@ class GatheringTest(base.BaseTestCase):
         super().setUp()
         self.clock = VirtualClock()
 
-    def lanes(self, fill_seconds=0.0):
-        return Lanes(self.clock, batch_size=4, fill_seconds=fill_seconds)
+    def lanes(self, fill_seconds=0.0, **choices):
+        return Lanes(self.clock, batch_size=4, fill_seconds=fill_seconds, **choices)
 
     def taken(self, lanes):
         """The offsets of the one task that can be taken now; nothing where there is none."""
@@ -226,6 +226,23 @@ class GatheringTest(base.BaseTestCase):
         self.assertEqual([0], self.taken(lanes))
         lanes.finished(self.lane, self.task, (), 0)
         self.assertEqual([1, 2, 3, 4], self.taken(lanes))
+
+    def test_messages_of_one_key_wait_for_a_full_batch(self):
+        lanes = self.lanes(fill_seconds=10, by_key=True)
+        lanes.add(batch(0, key=b"a"))
+        lanes.add(batch(1, 2, 3, key=b"b"))
+        lanes.add(batch(4, key=b"a"))
+        self.assertEqual([], self.taken(lanes))
+        lanes.add(batch(5, key=b"b"))
+        self.assertEqual([1, 2, 3, 5], self.taken(lanes))
+        self.assertFalse(self.task.contiguous)  # or offset 4 would count as done
+        self.clock.advance(10)
+        self.assertEqual([0, 4], self.taken(lanes))
+
+    def test_a_message_without_a_key_does_not_wait_for_others(self):
+        lanes = self.lanes(fill_seconds=10, by_key=True)
+        lanes.add(batch(0))
+        self.assertEqual([0], self.taken(lanes))
 
     def test_a_rest_after_a_failure_is_not_cut_short_by_what_comes_meanwhile(self):
         lanes = self.lanes(fill_seconds=1)
