@@ -4,14 +4,28 @@
 import contextlib
 import io
 import re
+import sys
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 from oslotest import base
 
-from monasca_common.tests.example_case import ExampleCase
+from monasca_common import kafka
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.tests.example_case import EXAMPLES, ExampleCase
 
-README = (Path(__file__).parents[3] / "README.rst").read_text()
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.rst").read_text()
+USER = ROOT / "doc" / "source" / "user"
+TUTORIAL = EXAMPLES / "first_service"
+_CAPTIONED = re.compile(r"code-block:: \w+\n   :caption: (.+)\n\n((?:   .*\n|\n)+)")
+
+
+def captioned(page):
+    """Return (caption, text) of each block of a page with a caption."""
+    blocks = _CAPTIONED.findall((USER / page).read_text())
+    return [(caption, textwrap.dedent(text).strip("\n")) for caption, text in blocks]
 
 
 class FirstProgramTest(base.BaseTestCase):
@@ -25,6 +39,69 @@ class FirstProgramTest(base.BaseTestCase):
             exec(textwrap.dedent(program).replace(server, f'{server}, driver="memory"'), {})
 
         self.assertEqual(f"{printed}\n", output.getvalue())
+
+
+class TutorialTest(ExampleCase):
+    def test_each_program_prints_what_the_page_states(self):
+        printed = {name: text for name, text in captioned("first_service.rst") if name.endswith(".py")}
+        self.assertEqual(["handle.py", "outage.py", "publish.py", "replay.py"], sorted(printed))
+        for name, text in printed.items():
+            self.assertEqual(f"{text}\n", self.succeeds(f"first_service/{name}"), name)
+
+    def test_the_tests_of_the_service_pass(self):
+        done = self.run_example("first_service/test_orders.py")
+
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("Ran 3 tests", done.stderr)
+
+    def test_the_page_shows_each_program(self):
+        page = (USER / "first_service.rst").read_text()
+        for path in TUTORIAL.glob("*.py"):
+            self.assertIn(f"literalinclude:: ../../../examples/first_service/{path.name}\n", page)
+
+
+class ProgramsOfPagesTest(base.BaseTestCase):
+    """The programs that pages show next to those of other libraries, over a Kafka in memory."""
+
+    def run_program(self, page, *orders):
+        """Run the page's program until it has handled the orders. Return the values of the invoices."""
+        [program] = [text for caption, text in captioned(page) if caption == "monasca-common"]
+        memory = self.useFixture(MemoryKafka(bootstrap_servers="localhost:9092"))
+        for topic in ("orders", "orders.dlq", "orders-dlq", "invoices"):
+            memory.broker.create_topic(topic)
+        memory.producer().publish("orders", orders).raise_for_undelivered()
+        run = kafka.Processor.run
+
+        def drain(processor):
+            with mock.patch.object(kafka.Processor, "run", run):
+                return memory.drain(processor)
+
+        server = '"localhost:9092"'
+        self.assertIn(server, program)
+        with (
+            mock.patch.object(kafka.Processor, "run", drain),
+            mock.patch.object(sys, "path", [*sys.path, str(TUTORIAL)]),
+            mock.patch("signal.signal"),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            exec(program.replace(server, f'{server}, driver="memory"'), {})
+        return memory.broker.records("invoices"), memory.broker.records("orders-dlq")
+
+    def test_the_tutorials_service_runs_with_the_settings_of_a_cluster(self):
+        [invoice], _ = self.run_program("first_service.rst", b'{"item": "lamp", "count": 2}')
+        self.assertEqual(b'{"item":"lamp","count":2}', invoice.value)
+
+    def test_the_key_of_kafka_python_is_that_of_the_record(self):
+        [invoice], _ = self.run_program("coming_from_kafka_python.rst", b"lamp")
+        self.assertEqual((b"customer-7", b"lamp"), (invoice.key, invoice.value))
+
+    def test_an_invalid_message_of_arroyo_is_a_dead_letter(self):
+        [invoice], [dead_letter] = self.run_program("coming_from_arroyo.rst", b"lamp", b"")
+        self.assertEqual((b"lamp", b""), (invoice.value, dead_letter.value))
+
+    def test_a_subscriber_of_faststream_is_a_handler(self):
+        [invoice], _ = self.run_program("coming_from_faststream.rst", b'{"count": 2}')
+        self.assertEqual(b'{"total":20}', invoice.value)
 
 
 class ExamplesInMemoryTest(ExampleCase):

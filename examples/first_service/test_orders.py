@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service's unit tests. Run them with ``python -m unittest``."""
+
+import unittest
+
+from orders import Orders
+
+from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
+
+
+class OrdersTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.kafka = MemoryKafka()
+        self.kafka.setUp()
+        self.addCleanup(self.kafka.cleanUp)
+        for topic in ("orders", "orders.dlq", "invoices"):
+            self.kafka.broker.create_topic(topic)
+        self.producer = self.kafka.producer()
+
+    def handle(self, *orders: bytes) -> None:
+        self.producer.publish("orders", orders).raise_for_undelivered()
+        service = Orders(lambda item, count: None)
+        self.kafka.drain(service.processor(self.kafka.consumer("orders", "shop"), self.producer))
+
+    def test_an_order_has_an_invoice(self) -> None:
+        self.handle(b'{"item": "lamp", "count": 2}')
+        self.assertEqual([b'{"item":"lamp","count":2}'], [each.value for each in self.kafka.broker.records("invoices")])
+
+    def test_a_lost_acknowledgement_creates_no_second_invoice(self) -> None:
+        self.kafka.broker.inject("produce", LoseAnswer(seconds=0.02), topic="invoices")
+        self.handle(b'{"item": "lamp", "count": 2}')
+        self.assertEqual(1, len(self.kafka.broker.records("invoices")))
+
+    def test_an_order_of_nothing_is_a_dead_letter(self) -> None:
+        self.handle(b'{"item": "lamp", "count": 0}')
+        self.assertEqual(1, len(self.kafka.broker.records("orders.dlq")))
+
+
+if __name__ == "__main__":
+    unittest.main()
