@@ -18,7 +18,6 @@ from monasca_common.api import paging
 from monasca_common.api.body import read_json_body
 from monasca_common.api.ingest import refusal
 from monasca_common.api.problems import Problem, bad_request, conflict, not_found, unprocessable
-from monasca_common.api.query import Query
 from monasca_common.api.settings import ApiSettings
 from monasca_common.models import json_text
 from monasca_common.models.errors import NotJson
@@ -44,9 +43,6 @@ class AlarmsContext:
         if self.database is None:
             raise NotSupported("this API is configured without a database of alarms")
         return self.database
-
-    def query(self, request: falcon.Request) -> Query:
-        return Query(request.query_string, tenant=request.context.tenant)
 
     def document(self, request: falcon.Request, kind: type[Document]) -> Document:
         """The body, as ``kind``. Raises `Problem`: 400 for what is not JSON, 422 for members of other types."""
@@ -85,6 +81,13 @@ class AlarmsContext:
             element=lambda numbered: element(numbered[1]),
             offset=lambda numbered: str(numbered[0]),
         )
+
+
+class AlarmsResource:
+    """A resource stored in the database of alarms."""
+
+    def __init__(self, context: AlarmsContext) -> None:
+        self._context = context
 
 
 def one_row_more(part: Slice) -> Slice:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl
 
+import falcon
+
 from monasca_common.alarms.alarm_queries import WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
 from monasca_common.alarms.definitions import SEVERITIES, STATES, DefinitionFilter
@@ -112,6 +114,10 @@ class Query:
             if "\0" in value:
                 raise unprocessable(f"{name} holds a NUL character: leave it out")
             self._values.setdefault(name, []).append(value)
+
+    @classmethod
+    def of(cls, request: falcon.Request) -> Query:
+        return cls(request.query_string, tenant=request.context.tenant)
 
     def series(self) -> tuple[SeriesFilter, PageOf]:
         after = self._first("offset")

@@ -14,7 +14,8 @@ from monasca_common.alarms import definitions
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.query import Query
 
 PATH = "/v2.0/alarm-definitions"
 
@@ -70,12 +71,9 @@ def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
     app.add_route(f"{PATH}/{{definition_id}}", Definition(context))
 
 
-class Definitions:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class Definitions(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = self._context.query(request)
+        query = Query.of(request)
         which, sorts, part = query.definitions(), query.sorts(definitions.SORTS), query.rows()
         stored = _stored(self._context)
         with contextlib.closing(stored.iter_found(which, sorts, one_row_more(part))) as found:
@@ -89,10 +87,7 @@ class Definitions:
         paging.answer(response, _element(request, made))
 
 
-class Definition:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class Definition(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response, definition_id: str) -> None:
         paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, definition_id)))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,18 +14,27 @@ from typing import Any
 import falcon
 import msgspec
 
+from monasca_common.alarms import outbox
 from monasca_common.alarms.alarm_queries import GROUPS, SORTS
 from monasca_common.alarms.alarm_tables import Alarms, StoredAlarm
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.outbox import Unpublished
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
-from monasca_common.api.alarm_publishing import publish_due
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
 from monasca_common.api.paging import one_more
-from monasca_common.api.publishing import Publishing
+from monasca_common.api.problems import Problem
+from monasca_common.api.publishing import Publishing, TopicMessages
 from monasca_common.api.query import Query, iso
 from monasca_common.api.resources.alarm_definitions import PATH as DEFINITIONS
+from monasca_common.kafka import Record
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.storage.errors import StorageError
 from monasca_common.storage.reader import Reader, StoredTransition
 
+LOG = logging.getLogger(__name__)
+
 PATH = "/v2.0/alarms"
+_MAX_PUBLISHED = 100  # messages of the outbox per request
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -60,12 +70,9 @@ def add_routes(app: falcon.App[Any, Any], reader: Reader, context: AlarmsContext
     app.add_route(f"{PATH}/{{alarm_id}}", Alarm(context, publishing))
 
 
-class AlarmsList:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class AlarmsList(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = self._context.query(request)
+        query = Query.of(request)
         which, sorts, part = query.alarms(), query.sorts(SORTS), query.rows()
         alarms = Alarms(self._context.needed_database())
         with contextlib.closing(alarms.iter_found(which, sorts, one_row_more(part))) as found:
@@ -101,16 +108,32 @@ class Alarm:
         database, now_ms = self._context.needed_database(), self._context.now_ms()
         alarm, due = Alarms(database).change(request.context.tenant, alarm_id, changed, now_ms)
         if due is not None:
-            publish_due(database, self._publishing, self._context.settings, due, now_ms)
+            self._publish_due(database, due, now_ms)
         paging.answer(response, _shown(request, alarm))
 
+    def _publish_due(self, database: AlarmsDatabase, due: Unpublished, now_ms: int) -> None:
+        """Publish ``due``, and up to 100 older messages of the outbox. The change is committed, so a failure is logged
+        and the messages stay in the outbox: the evaluator publishes them, or counts them as lost."""
+        topic = self._context.settings.alarm_transitions_topic
+        try:
+            pending = outbox.oldest(database, before_ms=now_ms - outbox.LEFT_AFTER_MS, limit=_MAX_PUBLISHED, due=due)
+            if not pending:
+                return  # another process has published it
+            records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in pending]
+            (report,) = self._publishing.attempt(TopicMessages(topic, records), keyed=True)
+            undelivered = (*report.failed, *report.unknown)
+            if undelivered:
+                LOG.warning("%d alarm transitions stay in the outbox: %s", len(undelivered), undelivered[0].error)
+            left = {delivery.index for delivery in undelivered}
+            outbox.remove(database, [each for index, each in enumerate(pending) if index not in left])
+        except (Problem, StorageError, MessagingError) as error:
+            reason = error.description if isinstance(error, Problem) else error
+            LOG.warning("an alarm transition stays in the outbox: %s", reason)
 
-class AlarmsCount:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
 
+class AlarmsCount(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query, alarms = self._context.query(request), Alarms(self._context.needed_database())
+        query, alarms = Query.of(request), Alarms(self._context.needed_database())
         which, group_by, part = query.alarms(), query.groups(GROUPS), query.rows()
         following = None
         if group_by:
@@ -129,7 +152,7 @@ class AlarmHistory:
         self._reader = reader
 
     def on_get(self, request: falcon.Request, response: falcon.Response, alarm_id: str | None = None) -> None:
-        query = Query(request.query_string, tenant=request.context.tenant)
+        query = Query.of(request)
         which, page = query.alarm_history(alarm_id)
         with contextlib.closing(self._reader.iter_alarm_history(which, one_more(page))) as found:
             paging.answer_page(

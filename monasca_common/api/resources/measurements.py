@@ -60,9 +60,6 @@ class _RowPage:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def _query(self, request: falcon.Request) -> Query:
-        return Query(request.query_string, tenant=request.context.tenant)
-
     def _elements(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
         """Those of the series that have rows then. Raises `Problem`: 409, or 422 for too many at once."""
         if EVERY_SERIES in query.group_by or not (query.merge or query.group_by):
@@ -146,7 +143,7 @@ class _RowPage:
 
 class Measurements(_RowPage):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = self._query(request).measurements().resumed()
+        query = Query.of(request).measurements().resumed()
         cursor = query.cursor
         if cursor is not None and cursor.element_id is None:
             query = query.since(max(query.span.start_ms, cursor.time_ms + 1))
@@ -162,7 +159,7 @@ class Measurements(_RowPage):
 
 class Statistics(_RowPage):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        asked = self._query(request).statistics()
+        asked = Query.of(request).statistics()
         query, cursor = asked.rows.resumed(), asked.rows.cursor
         if cursor is not None and cursor.element_id is None:
             query = query.since(_first_window_behind(cursor.time_ms, query.span.start_ms, asked.period_ms))

@@ -49,9 +49,6 @@ class _List:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def _query(self, request: falcon.Request) -> Query:
-        return Query(request.query_string, tenant=request.context.tenant)
-
     def _answer(
         self,
         request: falcon.Request,
@@ -100,7 +97,7 @@ class Metrics(_List):
         response.status = falcon.HTTP_204
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        which, page = self._query(request).series()
+        which, page = Query.of(request).series()
         with contextlib.closing(self._reader.iter_series(which, one_more(page))) as found:
             self._answer(request, response, found, page, element=_shown, offset=lambda series: series.id.hex())
 
@@ -134,20 +131,20 @@ class Metrics(_List):
 
 class MetricNames(_List):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        which, page = self._query(request).names()
+        which, page = Query.of(request).names()
         self._answer_names(request, response, "name", self._reader.names(which, one_more(page)), page)
 
 
 class DimensionNames(_List):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        which, page = self._query(request).names()
+        which, page = Query.of(request).names()
         names = self._reader.dimension_names(which, one_more(page))
         self._answer_names(request, response, "dimension_name", names, page)
 
 
 class DimensionValues(_List):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = self._query(request)
+        query = Query.of(request)
         key = query.dimension_name()
         which, page = query.names()
         values = self._reader.dimension_values(which, key, one_more(page))

@@ -12,7 +12,8 @@ import msgspec
 from monasca_common.alarms import notification_methods as methods
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.query import Query
 
 PATH = "/v2.0/notification-methods"
 
@@ -50,12 +51,9 @@ def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
     app.add_route(f"{PATH}/{{method_id}}", Method(context))
 
 
-class Methods:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class Methods(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = self._context.query(request)
+        query = Query.of(request)
         sorts, part = query.sorts(methods.SORTS), query.rows()
         found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part))
         self._context.answer_slice(request, response, found, part, lambda method: _element(request, method))
@@ -72,10 +70,7 @@ class MethodTypes:
         paging.answer_elements(request, response, [paging.encode({"type": name}) for name in methods.types()])
 
 
-class Method:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class Method(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
         paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, method_id)))
 

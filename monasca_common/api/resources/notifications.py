@@ -11,8 +11,8 @@ import falcon
 from monasca_common.alarms import sent_notifications
 from monasca_common.alarms.sent_notifications import SentNotification, SentNotifications
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
-from monasca_common.api.query import iso
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.query import Query, iso
 
 PATH = "/v2.0/notifications"
 
@@ -22,21 +22,15 @@ def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
     app.add_route(f"{PATH}/{{notification_id}}", NotificationResource(context))
 
 
-class NotificationsResource:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class NotificationsResource(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = self._context.query(request)
+        query = Query.of(request)
         sorts, part = query.sorts(sent_notifications.SORTS), query.rows()
         found = _stored(self._context).found(query.notifications(), sorts, one_row_more(part))
         self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
 
 
-class NotificationResource:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class NotificationResource(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response, notification_id: str) -> None:
         found = _stored(self._context).get(request.context.tenant, notification_id)
         paging.answer(response, _element(request, found))

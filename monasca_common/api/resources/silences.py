@@ -14,8 +14,8 @@ from monasca_common.alarms.errors import BrokenRules
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.alarms.silences import Silence
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, one_row_more, self_link
-from monasca_common.api.query import iso
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.query import Query, iso
 from monasca_common.models import times
 from monasca_common.models.errors import Violation
 
@@ -50,12 +50,9 @@ def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
     app.add_route(f"{PATH}/{{silence_id}}", SilenceResource(context))
 
 
-class SilencesResource:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class SilencesResource(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = self._context.query(request)
+        query = Query.of(request)
         sorts, part = query.sorts(silences.SORTS), query.rows()
         at_ms = self._context.now_ms() if query.flag("lasting") else None
         found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part), lasting_at_ms=at_ms)
@@ -68,10 +65,7 @@ class SilencesResource:
         paging.answer(response, _element(request, made))
 
 
-class SilenceResource:
-    def __init__(self, context: AlarmsContext) -> None:
-        self._context = context
-
+class SilenceResource(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response, silence_id: str) -> None:
         paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, silence_id)))
 
