@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of each request: an id in its answer and in what is logged meanwhile, a line of the access log, and
-counts for ``/metrics``.
+"""The outermost layer: each request has an id in its answer and its log lines, a line in the access log, and counts
+for ``/metrics``.
 
-A request leaves a tuple behind. Lines and counts are made of many of them at a time, because the logging module takes
-longer for a line than the API for a request.
+A request only appends a tuple. Lines and counts are derived from many tuples at a time, because the logging module
+takes longer for a line than the API for a request.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from monasca_common.api.limits import Environ, StartResponse, WsgiApp
 from monasca_common.api.log_fields import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
 from monasca_common.kafka.errors import ConfigurationError
 
-OTHER = "other"  # if there is no route, and for a method that none has
+OTHER = "other"  # unknown routes and methods
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 STDERR, OFF = "stderr", "off"
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _FLUSH_SECONDS = 0.5
-_MAX_WAITING_LINES = 100_000
+_MAX_PENDING_LINES = 100_000
 _GLOBAL_ID = re.compile(r"req-[0-9a-f-]{36}")
 
 
 class Served(NamedTuple):
-    """A request that was answered. ``at``: seconds since the epoch."""
+    """An answered request. ``at``: seconds since the epoch."""
 
     at: float
     request_id: str
@@ -58,7 +58,7 @@ class Served(NamedTuple):
 
 
 class AccessLine(msgspec.Struct, omit_defaults=True):
-    """A line of the access log. What is empty or 0 from ``delivered`` on is left out. No value of a query is in it."""
+    """A line of the access log, without values of the query. Fields from ``delivered`` on are omitted if empty or 0."""
 
     time: str
     request_id: str
@@ -78,21 +78,21 @@ class AccessLine(msgspec.Struct, omit_defaults=True):
 
 
 class Routes:
-    """The routes of the application, by which logs and metrics name a request without its values.
+    """The routes of the application, which name a request in logs and metrics without its values.
 
-    ``templates``: as they are given to Falcon; parts in braces stand for any text without a slash.
+    ``templates``: of Falcon; a part in braces matches any text without a slash.
     """
 
     def __init__(self, templates: Iterable[str]) -> None:
-        known = {_stripped(template) for template in templates}
-        self._plain = frozenset(template for template in known if "{" not in template)
+        stripped = {_stripped(template) for template in templates}
+        self._plain = frozenset(template for template in stripped if "{" not in template)
         self._patterns = [
             (re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template))), template)
-            for template in sorted(known - self._plain)
+            for template in sorted(stripped - self._plain)
         ]
 
     def find(self, path: str) -> str:
-        """The template of a path, or `OTHER`."""
+        """Return the template of a path, or `OTHER`."""
         path = _stripped(path)
         if path in self._plain:
             return path
@@ -106,8 +106,8 @@ def _stripped(path: str) -> str:
 class Access:
     """The outermost layer of the application, closed by its owner. Thread-safe.
 
-    ``count`` gets what was served, a batch at a time, and how many requests are in flight; it returns whether to call
-    it again although nothing is served. ``handler`` gets the lines, each batch as one record.
+    ``count``: called with a batch of answered requests and the number of requests in flight; returns whether to call it
+    again without new requests. ``handler``: receives the lines of a batch as one record.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Access:
                 global_id,
                 environ.get("REMOTE_ADDR", ""),
                 environ.get(TENANT, ""),
-                # Callers may send any, and a label that takes all of them would be without bounds.
+                # Clients may send any method, which would be an unbounded label.
                 environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _METHODS else OTHER,
                 self._routes.find(environ.get("PATH_INFO", "")),
                 status,
@@ -176,7 +176,7 @@ class Access:
         return _RefusedAnswer(body, environ) if status >= 400 else body
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> list[bytes]:
-        """The whole body, also where the application fails."""
+        """Return the whole body, also if the application fails."""
         try:
             body = self._app(environ, start_response)
             if isinstance(body, list):
@@ -193,13 +193,13 @@ class Access:
             return [answer]
 
     def flush(self) -> bool:
-        """Count and write what was served until now; without a wait where another thread is writing. Returns whether
-        more is to come."""
+        """Count and write the requests answered until now, without waiting for another thread that writes. Return
+        whether to flush again."""
         with self._lock:
             served = [self._served.popleft() for _ in range(len(self._served))]
-            goes_on = self._count(served, len(self._in_flight))
+            again = self._count(served, len(self._in_flight))
             if self._handler is not None:
-                room = max(0, _MAX_WAITING_LINES - len(self._lines))
+                room = max(0, _MAX_PENDING_LINES - len(self._lines))
                 self._lines += [access_line(each) for each in served[:room]]
                 self._lost += len(served[room:])
         if self._lines and self._writing.acquire(blocking=False):
@@ -207,7 +207,7 @@ class Access:
                 self._write()
             finally:
                 self._writing.release()
-        return goes_on
+        return again
 
     def _write(self) -> None:
         with self._lock:
@@ -236,8 +236,8 @@ class Access:
 
 
 class _RefusedAnswer(list[bytes]):
-    """An answer whose server calls `close` after it is sent. The rest of the request's body is read then: a connection
-    that is closed before is reset, and its client, or the proxy, may lose the answer."""
+    """An answer that reads the rest of the request's body when the server calls `close` after sending it. A connection
+    that is closed with unread data is reset, and the client, or the proxy, may lose the answer."""
 
     def __init__(self, body: list[bytes], environ: Environ) -> None:
         super().__init__(body)
@@ -248,7 +248,7 @@ class _RefusedAnswer(list[bytes]):
 
 
 def log_handler(where: str) -> logging.Handler | None:
-    """``where``: a file, which is opened again when it was moved away, `STDERR` or `OFF`.
+    """Return the handler for a file (reopened after a rotation), `STDERR` or `OFF`.
 
     Raises `ConfigurationError` for a file that cannot be written.
     """
@@ -285,7 +285,7 @@ def access_line(served: Served) -> bytes:
 
 
 def new_request_id() -> str:
-    """As OpenStack's services make them: they can be told apart, and are no secret."""
+    """Return an id in the format of OpenStack's services; unique, not secret."""
     text = f"{random.getrandbits(128):032x}"
     return f"req-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

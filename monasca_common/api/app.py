@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: what is where, and what a request passes on its way there."""
+"""The WSGI application: its routes, and the layers around them."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def make_app(
     alarms_database: AlarmsDatabase | None = None,
     keys: AddressKeys = PLAIN,
 ) -> Access:
-    """The application over producers, a reader and the database of alarms; it closes none of them. Without reader or
-    database their requests are answered 501.
+    """Return the application, which closes neither producers nor reader nor database. Requests that need a missing
+    reader or database are answered 501.
 
-    ``conf``: where [keystone_authtoken] and [oslo_policy] are, needed unless ``auth_strategy`` is noauth.
-    ``probe``: see `health.producer_check`. ``limits``: what storage would refuse is refused; by default as its options'
-    defaults say. ``now``: seconds since the epoch.
-    ``keys``: those of the addresses of notification methods. Raises `ConfigurationError` where it cannot authenticate.
+    ``conf``: has [keystone_authtoken] and [oslo_policy]; required unless ``auth_strategy`` is noauth.
+    ``probe``: see `health.producer_check`. ``limits``: of storage, which posts must keep. ``now``: seconds since the
+    epoch. ``keys``: encrypt addresses of notification methods. Raises `ConfigurationError` if authentication cannot
+    work.
     """
     middleware: Any
     if settings.auth_strategy == "noauth":
@@ -105,7 +105,7 @@ def make_app(
 
 
 class _RoutedApp(falcon.App[Any, Any]):
-    """``routes``: each resource by its template."""
+    """``routes``: resources by their templates."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -119,11 +119,11 @@ class _RoutedApp(falcon.App[Any, Any]):
 def _authentication(
     settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
 ) -> Callable[[WsgiApp], WsgiApp]:
-    """Requests that wait for Keystone have slots of their own, so that they take none from those whose token is
-    known."""
+    """Return the layer that validates tokens. Requests that wait for Keystone have separate slots, so that they take
+    none from requests with a cached token."""
     if settings.auth_strategy == "noauth":
         return lambda app: app
-    from monasca_common.api import tokens  # with keystonemiddleware, half a second that noauth does not need
+    from monasca_common.api import tokens  # imports keystonemiddleware: half a second that noauth does not need
 
     assert conf is not None, "authentication needs its configuration"
     own_metrics.will_validate(tokens.ValidationOutcome)
@@ -144,15 +144,15 @@ def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_cont
 
 
 class _Paths:
-    """Falcon middleware: no resource has a NUL character in its path, and databases cannot look for one."""
+    """Falcon middleware that refuses NUL characters in paths, because databases cannot search for them."""
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if "\0" in request.path:
-            raise not_found("nothing here has a NUL character (%00) in its path: correct it")
+            raise not_found("the path contains a NUL character (%00), which no resource has: correct it")
 
 
 class _NoReader:
-    """Stands in for a `Reader` where nothing can be read: parameters are checked, then it says so."""
+    """Replaces a missing `Reader`: parameters are checked, then each method raises `NotSupported`."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_arguments: Any, **_named: Any) -> Any:
@@ -171,7 +171,7 @@ def _closing(_request: Any, _response: Any, _error: Exception, _parameters: Any)
 
 def _failed(request: Any, _response: Any, error: Exception, _parameters: Any) -> None:
     LOG.error("%s %s failed", request.method, request.uri_template, exc_info=error)
-    raise Problem(500, "Internal Server Error", "the request failed; the log of the API says why")
+    raise Problem(500, "Internal Server Error", "the request failed; the log of the API contains the reason")
 
 
 def _refused(_request: Any, _response: Any, error: AlarmsError, _parameters: Any) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who calls, for which tenant, and whether they may.
+"""Authorization: the caller's tenant, and whether its roles permit the request.
 
-Tokens are keystonemiddleware's (`monasca_common.api.tokens`), rules are oslo.policy's. The tenant is the token's
-project; a body never names one. Everything is decided before routing, and so before a body is looked at.
+keystonemiddleware validates tokens (`monasca_common.api.tokens`); oslo.policy has the rules. The tenant is the token's
+project, never a field of the body. The decision precedes routing, and thus reading the body.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _RULES = [
     ),
     policy.RuleDefault(WRITE, "role:monasca-user or role:admin", description="Post, change or delete anything else."),
     policy.RuleDefault(
-        READ, "role:monasca-user or role:monasca-read-only-user or role:admin", description="Read whatever there is."
+        READ, "role:monasca-user or role:monasca-read-only-user or role:admin", description="Read all resources."
     ),
     policy.RuleDefault(
-        DELEGATE, "role:monitoring-delegate or role:admin", description="Act for the tenant that ?tenant_id= names."
+        DELEGATE, "role:monitoring-delegate or role:admin", description="Act for the tenant named by ?tenant_id=."
     ),
 ]
 
@@ -49,26 +49,26 @@ _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise `ConfigurationError` for rules and for a way to Keystone that cannot work; nobody is asked."""
-    from monasca_common.api import tokens  # with keystonemiddleware, half a second that noauth does not need
+    """Raise `ConfigurationError` for rules or Keystone settings that cannot work. Opens no connection."""
+    from monasca_common.api import tokens  # imports keystonemiddleware: half a second that noauth does not need
 
     Authorization(conf)
     tokens.authenticated(lambda *_: [], conf)
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """The rules, read by oslo.policy's generator of sample files."""
+    """Return the rules, for oslo.policy's generator of sample files."""
     return list(_RULES)
 
 
 class NoAuthentication:
-    """Falcon middleware: everybody may do everything, as whichever tenant they name."""
+    """Falcon middleware that permits every request, for any tenant that it names."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self._tenant = settings.noauth_tenant
         LOG.warning(
-            "[api] auth_strategy = noauth: nobody is authenticated, everybody may read and write every tenant's data; "
-            "use it for trying out only, on an address that nobody else reaches"
+            "[api] auth_strategy = noauth: requests are not authenticated, every client can read and write the data of "
+            "every tenant; use it only for trials, at an address that other clients cannot reach"
         )
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
@@ -79,10 +79,12 @@ class NoAuthentication:
 
 
 class Authorization:
-    """Falcon middleware behind `authenticated`: sets ``request.context.tenant``, or raises `Problem` (401, 403)."""
+    """Falcon middleware after `tokens.authenticated`: sets ``request.context.tenant``, or raises `Problem` (401, 403).
+
+    Raises `ConfigurationError` for rules that are unreadable or unknown.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Raises `ConfigurationError` for rules that cannot be read or mean nothing."""
         self._enforcer = open_enforcer(conf, _RULES)
         _refuse_unknown_rules(self._enforcer)
 
@@ -94,7 +96,7 @@ class Authorization:
             raise _unauthorized("the request has no valid token: send one in X-Auth-Token")
         tenant = environ.get("HTTP_X_PROJECT_ID")
         if not tenant:
-            raise _unauthorized("the token belongs to no project: ask for one that is scoped to a project")
+            raise _unauthorized("the token has no project: request a token scoped to a project")
         caller = {
             "roles": [role.strip() for role in environ.get("HTTP_X_ROLES", "").split(",")],
             "project_id": tenant,
@@ -102,12 +104,14 @@ class Authorization:
         }
         rule = _rule_of(request)
         if not self._allows(rule, caller):
-            raise _unauthorized(f"none of the token's roles may do this ({rule}): ask for a token with one that may")
+            raise _unauthorized(
+                f"no role of the token permits this request ({rule}): use a token with a role that permits it"
+            )
         named = _named_tenant(request)
         if named is not None and named != tenant:
             if not self._allows(DELEGATE, caller):
                 raise Problem(
-                    403, "Forbidden", "none of the token's roles may act for another tenant: leave tenant_id out"
+                    403, "Forbidden", "no role of the token permits acting for another tenant: omit tenant_id"
                 )
             tenant = named
         _set_tenant(request, tenant)
@@ -118,23 +122,23 @@ class Authorization:
 
 
 def _refuse_unknown_rules(enforcer: policy.Enforcer) -> None:
-    known = {rule.name for rule in _RULES}
-    unknown = sorted(name for name in enforcer.file_rules if name.startswith("monasca:") and name not in known)
+    names = {rule.name for rule in _RULES}
+    unknown = sorted(name for name in enforcer.file_rules if name.startswith("monasca:") and name not in names)
     if unknown:
         raise ConfigurationError(
-            f"policy_file in group [oslo_policy] has rules that nobody asks for, {', '.join(unknown)}: the rules are "
-            f"{', '.join(sorted(known))}"
+            f"policy_file in group [oslo_policy] has unknown rules, {', '.join(unknown)}: the rules are "
+            f"{', '.join(sorted(names))}"
         )
 
 
 def _named_tenant(request: falcon.Request) -> str | None:
-    """The tenant that the query names. Raises `Problem` (422) where its two names differ."""
+    """Return the tenant named by the query. Raises `Problem` (422) if ``tenant_id`` and ``project_id`` differ."""
     tenant = request.get_param("tenant_id")
     if request.path != LOGS:
         return tenant
-    project = request.get_param("project_id")  # as the old API for logs called it
+    project = request.get_param("project_id")  # its name in the old API for logs
     if None not in (tenant, project) and tenant != project:
-        raise unprocessable("tenant_id and project_id name two tenants, but they mean the same: leave one out")
+        raise unprocessable("tenant_id and project_id mean the same, but name two tenants: omit one of them")
     return tenant if tenant is not None else project
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request's body: read under limits that are counted while reading, never after."""
+"""Reading a request's body; limits are enforced while reading."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ _PIECE_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 _JSON = "application/json"
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
-# A small body may grow by any ratio: what counts is what it becomes.
-_ANY_RATIO_BYTES = 64 * 1024
-# Who writes members writes one for each 64 KiB (bgzip) or more; each of them costs 20 us, however little is in it.
+_ANY_RATIO_BYTES = 64 * 1024  # a body may expand to this size at any ratio
+# bgzip writes a member per 64 KiB; each member costs 20 us, even if it is empty.
 _MOST_GZIP_MEMBERS = 1000
-# How many times larger a body may become: measurements shrink 5 to 50 times.
-_MOST_GZIP_RATIO = 100
-_BODY_SECONDS = 10.0  # of a client, from the end of the header on
+_MOST_GZIP_RATIO = 100  # measurements have a ratio of 5 to 50
+_BODY_SECONDS = 10.0  # from the end of the header
 _SLICE_BYTES = 16 * 1024
 _ZEROS = re.compile(rb"\0*")
 
 
 def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_required: bool = False) -> bytes:
-    """The body as JSON text, decompressed. Raises `Problem`: 400, 408, 413 or 415.
+    """Return the body as JSON text, decompressed. Raises `Problem`: 400, 408, 413 or 415.
 
-    ``type_required``: a request without a content type is refused, not taken for JSON.
+    ``type_required``: refuse a request without a content type instead of assuming JSON.
     """
     _check_type(request, required=type_required)
     encoding = request.env.get("HTTP_CONTENT_ENCODING", "").strip().lower()
@@ -40,7 +38,7 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
         raise Problem(
             415,
             "Unsupported Media Type",
-            f"content encoding {encoding[:40]!r} is not known here: send gzip or none",
+            f"content encoding {encoding[:40]!r} is not supported: send gzip or none",
             headers={"Accept-Encoding": "gzip"},
         )
     body = _read(request.env, settings)
@@ -48,11 +46,11 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
 
 
 def discard(environ: dict[str, Any]) -> None:
-    """Read the rest of an unneeded body, to its end or for some seconds, if the server marks the end."""
+    """Read the rest of an unneeded body, to its end or for 10 s, if the server marks the end."""
     if not environ.get("wsgi.input_terminated"):
         return
     deadline = time.monotonic() + _BODY_SECONDS
-    with contextlib.suppress(Exception):  # servers have error types of their own; each of them ends the connection
+    with contextlib.suppress(Exception):  # error types differ between servers; each of them ends the connection
         while environ["wsgi.input"].read(_PIECE_BYTES) and time.monotonic() < deadline:
             pass
 
@@ -63,13 +61,13 @@ def _check_type(request: falcon.Request, *, required: bool) -> None:
         return
     if not given.strip():
         if required:
-            raise bad_request(f"the request has no content type: say Content-Type: {_JSON}")
+            raise bad_request(f"the request has no content type: send Content-Type: {_JSON}")
         return
     media_type, parameters = falcon.parse_header(given)
     charset = parameters.get("charset", "utf-8")
     if media_type.strip().lower() != _JSON or charset.lower() not in _UTF8:
         raise Problem(
-            415, "Unsupported Media Type", f"content type {given[:100]!r} is not taken here: send {_JSON} in UTF-8"
+            415, "Unsupported Media Type", f"content type {given[:100]!r} is not supported: send {_JSON} in UTF-8"
         )
 
 
@@ -78,15 +76,15 @@ def _read(environ: dict[str, Any], settings: ApiSettings) -> bytes:
     if length is not None and length > settings.max_body_bytes:
         raise _too_large(settings)
     if length is None and not environ.get("wsgi.input_terminated"):
-        return b""  # without a length and without chunks there is no body (RFC 9112, 6.3)
+        return b""  # a request without a length and without chunks has no body (RFC 9112, 6.3)
     try:
         return _read_pieces(environ["wsgi.input"], length, settings)
     except Problem:
         raise
     except BlockingIOError:
         raise _too_slow() from None
-    except Exception as error:  # servers have error types of their own for a cut or malformed body
-        raise bad_request(f"the body could not be read to its end: {type(error).__name__}") from error
+    except Exception as error:  # error types for a truncated or malformed body differ between servers
+        raise bad_request(f"the body could not be read to its end ({type(error).__name__}): repeat it") from error
 
 
 def _content_length(environ: dict[str, Any]) -> int | None:
@@ -99,13 +97,13 @@ def _content_length(environ: dict[str, Any]) -> int | None:
 
 
 def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> bytes:
-    """Raises `Problem` as soon as too much has come or too much time has passed."""
+    """Raise `Problem` as soon as the body is too large or too slow."""
     deadline = time.monotonic() + _BODY_SECONDS
     limit = settings.max_body_bytes if length is None else length
     pieces: list[bytes] = []
     size = 0
     while size <= limit:
-        # One byte more than allowed distinguishes a body that is too long from one of exactly the limit.
+        # One byte more than the limit distinguishes a body that is too large.
         wanted = min(_PIECE_BYTES, limit - size if length is not None else limit - size + 1)
         piece = stream.read(wanted) if wanted else b""
         if not piece:
@@ -117,12 +115,12 @@ def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> byte
     if length is None and size > limit:
         raise _too_large(settings)
     if length is not None and size < length:
-        raise bad_request(f"the body ended after {size} of {length} bytes: send it again")
+        raise bad_request(f"the body ended after {size} of {length} bytes: repeat it")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def decompressed(body: bytes, settings: ApiSettings) -> bytes:
-    """The gzip members of ``body``, decompressed no further than the limits. Raises `Problem`: 400 or 413."""
+    """Decompress the gzip members of ``body``, up to the limits. Raises `Problem`: 400 or 413."""
     limit = int(min(settings.max_body_bytes, max(_ANY_RATIO_BYTES, len(body) * _MOST_GZIP_RATIO)))
     whole = memoryview(body)
     pieces: list[bytes] = []
@@ -131,10 +129,10 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
         for _ in range(_MOST_GZIP_MEMBERS):
             member = zlib.decompressobj(_GZIP)
             while not member.eof:
-                # In slices, because zlib copies whatever follows the end of a member.
+                # In slices, because zlib copies the bytes after the end of a member.
                 compressed = whole[at : at + _SLICE_BYTES]
                 if not compressed:
-                    raise bad_request("the gzip body is cut off: send it again")
+                    raise bad_request("the gzip body is truncated: repeat it")
                 pieces.append(member.decompress(compressed, limit - size + 1))
                 size += len(pieces[-1])
                 if size > limit:
@@ -144,31 +142,27 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
             if at == len(body):
                 return b"".join(pieces)
     except zlib.error as error:
-        raise bad_request(f"the body is not gzip, as its Content-Encoding says ({error})") from None
-    raise too_large(
-        f"the gzip body has more than {_MOST_GZIP_MEMBERS} members: compress it as one; nothing of it was taken"
-    )
+        raise bad_request(f"the body is not gzip ({error}): correct it or its Content-Encoding") from None
+    raise too_large(f"the gzip body has more than {_MOST_GZIP_MEMBERS} members and was refused: compress it as one")
 
 
 def _padding_end(body: bytes, at: int) -> int:
-    """Zeros are allowed behind a member."""
+    """Return the end of the zeros that may follow a member."""
     found = _ZEROS.match(body, at)
     assert found is not None
     return found.end()
 
 
 def _too_large(settings: ApiSettings) -> Problem:
-    return too_large(
-        f"the body is larger than {settings.max_body_bytes} bytes: send it in parts; nothing of it was taken"
-    )
+    return too_large(f"the body is larger than {settings.max_body_bytes} bytes and was refused: send it in parts")
 
 
 def _inflated(settings: ApiSettings, limit: int) -> Problem:
     if limit >= settings.max_body_bytes:
         return _too_large(settings)
     return too_large(
-        f"the gzip body becomes more than {_MOST_GZIP_RATIO:g} times larger: send it less compressed, or in "
-        "parts; nothing of it was taken"
+        f"the gzip body expands to more than {_MOST_GZIP_RATIO} times its size and was refused: compress it less, or "
+        "send it in parts"
     )
 
 
@@ -176,5 +170,5 @@ def _too_slow() -> Problem:
     return Problem(
         408,
         "Request Timeout",
-        f"the body did not come within {_BODY_SECONDS:g} s: send it again; nothing of it was taken",
+        f"the body did not arrive within {_BODY_SECONDS:g} s and was refused: repeat it",
     )

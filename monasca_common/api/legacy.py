@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of the old API's files that are about serving, and what to write in their place."""
+"""The option groups of the old API's files, and their replacements."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 
 _ALL_SERVED = "metrics and logs are always served"
 _RULES = (
-    "roles are in rules of oslo.policy, write monasca:post_metrics, monasca:write, monasca:read and monasca:delegate "
-    "in the file that [oslo_policy] policy_file names"
+    "oslo.policy checks roles, write the rules monasca:post_metrics, monasca:write, monasca:read and monasca:delegate "
+    "in the file named by [oslo_policy] policy_file"
 )
 
 OLD_GROUPS = (
@@ -26,7 +26,7 @@ OLD_GROUPS = (
         "kafka",
         None,
         (
-            OldOption("group", Fate.IGNORED, "an API consumes nothing, so it is in no group of consumers"),
+            OldOption("group", Fate.IGNORED, "the API has no consumers"),
             OldOption("alarm_state_transitions_topic", Fate.RENAMED, "alarm_transitions_topic in [api]"),
         ),
     ),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much at once: requests in flight, and nothing queued behind them.
+"""Limits of concurrent requests; further requests are refused, not queued.
 
-The server has more threads than requests may be in flight (`threads_of`). One request too many finds a thread that
-refuses it, and health a thread that answers it, while all others wait for Kafka or a database.
+The server has more threads than slots (`threads_of`), so that a thread refuses further requests and answers health
+checks while all others wait for Kafka or a database.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-# Threads in addition to those that wait: they answer health, and 503, within some milliseconds.
+# Threads in addition to those that wait: they answer health checks, and 503, within some milliseconds.
 _SPARE_THREADS = 12
 
-#: Paths that are served without a token, whatever else is in flight.
+#: Paths that are served without a token and without a slot.
 PUBLIC_PATHS = frozenset(
     {"/healthcheck", "/healthz", "/readyz", "/metrics", "/openapi.json", "/v2.0", "/v2.0/", "/", ""}
 )
@@ -37,8 +37,8 @@ _BUSY = msgspec.json.encode(
     error_body(
         503,
         "Service Unavailable",
-        "as many requests are being served as this server takes at a time; nothing of this one was looked at: send it "
-        "again later, or slower",
+        "the server has reached its limit of concurrent requests and has not read this one: repeat it later, or send "
+        "fewer requests concurrently",
         delivered=0,
         unknown=0,
     )
@@ -47,11 +47,10 @@ _BUSY = msgspec.json.encode(
 
 @dataclass(frozen=True, slots=True)
 class RequestSlots:
-    """How many requests of each kind are in flight at most.
+    """The maximum number of concurrent requests of each kind.
 
-    ``posts`` go to Kafka, ``others`` to the database, which takes no slot of a post. Of the posts' slots,
-    ``own_of_topic`` are each topic's own and the rest is common, so that however many topics are stuck, another has
-    slots.
+    ``posts`` wait for Kafka, ``others`` for the database. ``own_of_topic`` slots of posts are reserved for each topic;
+    topics share the others. So a topic has slots however many others are stuck.
     """
 
     posts: int
@@ -71,17 +70,17 @@ def request_slots(settings: ApiSettings) -> RequestSlots:
 
 
 def threads_of(settings: ApiSettings) -> int:
-    """How many threads a worker needs: for the requests in flight, for those that wait for Keystone, and to spare."""
+    """Return the threads of a worker: for requests in flight, for those that wait for Keystone, and spare ones."""
     slots = request_slots(settings)
     waiting = settings.max_in_flight if settings.auth_strategy == "keystone" else 0
     return slots.posts + slots.others + waiting + _SPARE_THREADS
 
 
 class InFlightLimit:
-    """Serves as many posts and as many other requests as there are slots; one more is answered 503 immediately.
+    """Serves posts and other requests while there are free slots; further requests are answered 503 immediately.
 
-    ``authenticated``: wraps `app` in what validates tokens, which has slots of its own. It gets no request without a
-    slot: what is refused costs neither a token's validation nor its body.
+    ``authenticated``: wraps `app` in the validation of tokens, which has separate slots. It receives no request without
+    a slot, so a refused request costs neither the validation of its token nor reading its body.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class InFlightLimit:
     ) -> None:
         self._app = app
         self._validated = authenticated(self._admitted)
-        # Free slots. A semaphore takes 7 us for a request, of the 60 that one metric's post takes in all.
+        # Free slots. A semaphore takes 7 us per request, of the 60 us of a post of one metric.
         self._posts = deque([None] * slots.posts)
         self._others = deque([None] * slots.others)
 
@@ -105,7 +104,7 @@ class InFlightLimit:
         except IndexError:
             return _refuse(environ, start_response)
         try:
-            return self._app(environ, start_response)  # answers are made whole before this returns, none is streamed
+            return self._app(environ, start_response)  # no answer is streamed: each is complete when this returns
         finally:
             free.append(None)
 

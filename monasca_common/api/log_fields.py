@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layers of the application note of a request, in its environ, for the access log and for ``/metrics``."""
+"""Fields of the access log and labels of ``/metrics``, which layers of the application set in a request's environ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REASON = "monasca.reason"
 
 
 class MessageCounts(NamedTuple):
-    """What became of a post's messages. ``rejected``: invalid ones, sent to the dead letters."""
+    """The messages of a post by outcome. ``rejected``: invalid ones, published as dead letters."""
 
     delivered: int = 0
     failed: int = 0
@@ -69,14 +69,14 @@ _OF_STATUS = {
 
 
 def reason_of(environ: dict[str, Any], status: int) -> str:
-    """Empty for a request that is not refused."""
+    """Return the reason of a refused request, empty for any other."""
     if status < 400:
         return ""
     return environ.get(REASON) or _OF_STATUS.get(status, Reason.OTHER)
 
 
 def note_tenant(environ: dict[str, Any], tenant: str) -> None:
-    """Also for what is logged until the request is answered."""
+    """Set the tenant, also for log lines until the request is answered."""
     environ[TENANT] = tenant
     context = get_current()
     if context is not None:
@@ -88,11 +88,11 @@ def note_delivered(environ: dict[str, Any], delivered: int, rejected: int) -> No
 
 
 def note_undelivered(environ: dict[str, Any], details: Mapping[str, Any]) -> None:
-    """``details``: of an error's body, which has the counts of messages if there were any."""
+    """Set the counts in ``details`` of an error's body, if it has any."""
     counts = MessageCounts(*(details.get(name, 0) for name in MessageCounts._fields))
     environ[COUNTS] = counts if any(counts) else NO_MESSAGES
 
 
 def note_reason(environ: dict[str, Any], reason: Reason) -> None:
-    """Where the status does not say it."""
+    """Set the reason, if the status does not determine it."""
     environ[REASON] = reason

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /openapi.json``: ``openapi.json`` of this folder, with what depends on the settings and on plug-ins.
+"""``GET /openapi.json``: the file ``openapi.json``, adapted to the settings and plug-ins.
 
-Tests compare it with the routes, the rules and the queries.
+Tests compare it with the routes, rules and queries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _document(settings: ApiSettings) -> dict[str, Any]:
     info["description"] = info["description"].format(max_body_bytes=settings.max_body_bytes)
     components["schemas"]["NotificationMethodType"]["enum"] = list(notification_methods.types())
     if settings.status.port is not None:
-        del document["paths"]["/metrics"]  # which that port serves
+        del document["paths"]["/metrics"]  # the status port serves it
     if settings.auth_strategy == "noauth":
         del document["security"], components["securitySchemes"]
     return document

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API answers when it does not do what was asked: one body for every error.
+"""Error answers of the API: one body for every error.
 
-``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the shape whose message the command-line client
-prints; of any other it shows nothing.
+``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only shape whose message the command-line client
+prints.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _DATABASE_RETRY_AFTER_SECONDS = 5
 
 
 class Problem(falcon.HTTPError):
-    """Raise it anywhere in a request. ``message`` names the input, the rule and the remedy.
+    """An error that is answered. ``message`` names the input, the rule and the remedy.
 
-    ``details`` are further members of the body's ``error`` object; ``headers`` go into the answer. ``reason``: for
-    metrics, where the status does not say it.
+    ``details``: further members of the body's ``error`` object. ``headers``: of the answer. ``reason``: for metrics, if
+    the status does not determine it.
     """
 
     def __init__(
@@ -86,28 +86,27 @@ def unavailable(message: str, *, retry_after_seconds: int, reason: Reason, **mor
 
 
 def of_storage(error: StorageError) -> Problem:
-    """503 for what may pass, 422 for what was asked too widely."""
+    """Return 503 for temporary errors, 422 for queries that are too large."""
     match error:
         case StorageUnavailable() | SchemaMismatch():
-            LOG.warning("A read failed: %s", error)
-            return _database_away("the database cannot answer now")
+            LOG.warning("a read failed: %s", error)
+            return _database_unavailable("the database is unavailable: repeat the request later")
         case QueryTimeout():
-            return _database_away(str(error))
+            return _database_unavailable(str(error))
         case QueryTooLarge():
             return unprocessable(str(error))
         case NotSupported():
-            return Problem(501, "Not Implemented", "what is stored here cannot be read back through this API")
-    LOG.error("A read failed", exc_info=error)
-    return Problem(500, "Internal Server Error", "the read failed; the log of the API says why")
+            return Problem(501, "Not Implemented", "this API has no database that supports this request")
+    LOG.error("a read failed", exc_info=error)
+    return Problem(500, "Internal Server Error", "the read failed; the log of the API contains the reason")
 
 
-def _database_away(message: str) -> Problem:
+def _database_unavailable(message: str) -> Problem:
     return unavailable(message, retry_after_seconds=_DATABASE_RETRY_AFTER_SECONDS, reason=Reason.DATABASE)
 
 
 def serialize_error(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
-    """The function for `falcon.App.set_error_serializer`: it gives Falcon's own errors (no such path or method) the
-    same shape."""
+    """Serialize `Problem`, and Falcon's own errors (unknown path or method) in the same shape."""
     note_undelivered(request.env, getattr(error, "details", {}))
     if (reason := getattr(error, "reason", None)) is not None:
         note_reason(request.env, reason)
@@ -116,21 +115,21 @@ def serialize_error(request: falcon.Request, response: falcon.Response, error: f
 
 
 def error_body(code: int, title: str, message: str, **details: Any) -> dict[str, Any]:
-    """The body of every error. ``details``: further members of its ``error`` object."""
+    """Return the body of an error. ``details``: further members of its ``error`` object."""
     return {"error": {"code": code, "title": title, "message": message, **details}}
 
 
 def failed(environ: Mapping[str, Any], error: Exception) -> bytes:
-    """Log an unexpected exception; return the body of the 500 that answers it."""
+    """Log an unexpected exception, and return the body of its answer (500)."""
     LOG.error("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""), exc_info=error)
-    message = "the request failed; the log of the API says why"
+    message = "the request failed; the log of the API contains the reason"
     return msgspec.json.encode(error_body(500, HTTPStatus(500).phrase, message))
 
 
 def _body(error: falcon.HTTPError, obj_type: Any) -> Any:
     code = error.status_code
     title = error.title or ""
-    if title == falcon.code_to_http_status(code):  # Falcon's default, "404 Not Found": the code is there already
+    if title == falcon.code_to_http_status(code):  # Falcon's default, "404 Not Found", repeats the code
         title = HTTPStatus(code).phrase
     body = obj_type()
     body.update(error_body(code, title, error.description or title, **getattr(error, "details", {})))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API under gunicorn: each worker opens a service of its own after its fork, and closes it at its end."""
+"""The API under gunicorn: each worker opens a service after its fork, and closes it when it ends."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LOG = logging.getLogger(__name__)
 _REQUEST_SECONDS = 3.0  # of a request in flight, in addition to publish_timeout_seconds
 _CLOSE_SECONDS = 2.0  # in addition to stop_timeout_seconds
 _KEEP_ALIVE_SECONDS = 75
-# A request of 100 metrics makes a thousand objects that are part of no cycle: with Python's own thresholds the
-# collector comes by several times a request, which is a tenth of its time.
+# A request of 100 metrics creates a thousand objects, none in a reference cycle. With Python's own thresholds the
+# collector runs several times per request, which takes a tenth of its time.
 _GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> str:
-    """``listening``: where. Raises `ConfigurationError`."""
+    """Return the log line of the start. ``listening``: its addresses. Raises `ConfigurationError`."""
     return started(
         "api",
         at=listening,
@@ -48,7 +48,7 @@ def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> s
 
 
 def _database_read(conf: cfg.ConfigOpts) -> str:
-    """The URL without secrets; empty: reads are not served."""
+    """Return the URL without secrets; empty if reads are not served."""
     if not has_database(conf):
         return ""
     settings = storage_settings(conf)
@@ -56,7 +56,7 @@ def _database_read(conf: cfg.ConfigOpts) -> str:
 
 
 class Server(WebServer):
-    """The API until a signal."""
+    """Serves the API until a signal."""
 
     def __init__(self, conf: cfg.ConfigOpts, settings: ApiSettings) -> None:
         self._conf = conf

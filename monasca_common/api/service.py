@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API of one process: producers, reader and application, made together and closed together.
+"""The API of one process: producers, reader and application, opened and closed together.
 
-Made after a fork, in the process that serves: clients of Kafka and pools of databases do not survive one.
+Create it after a fork, because clients of Kafka and connections to databases do not survive one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from monasca_common.storage.settings import StorageSettings, has_database, row_l
 LOG = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 2.0
-# So many requests at a time are each sent at once; of more, those of a few milliseconds go together.
+# Up to this number of concurrent requests are sent immediately; with more, those of a few milliseconds are batched.
 _EAGER_CALLERS = 3
 
 
 class Service:
-    """``app`` serves until `close`."""
+    """Serves ``app`` until `close`."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.settings: ApiSettings = api_settings(conf)
@@ -49,7 +49,7 @@ class Service:
         self._audit = _audit(conf)
         own = audited(_own_producer(conf, self.settings), self._audit)
         self._producers = kafka.ProducerPool(lambda _topic: kafka.open_producer(own))
-        self._producers.of(self.settings.metrics_topic)  # what keeps producers from opening is told at the start
+        self._producers.of(self.settings.metrics_topic)  # fails at the start if producers cannot be opened
         self.app: Access = make_app(
             self.settings,
             self._producers,
@@ -62,11 +62,11 @@ class Service:
         )
 
     def close(self) -> None:
-        """Wait for what Kafka has not acknowledged yet, `stop_timeout_seconds` at most; log what is left."""
+        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, and log the number of missing ones."""
         reports = self._producers.close(self.settings.stop_timeout_seconds)
         left = sum(len(report.failed) + len(report.unknown) for report in reports)
         if left:
-            LOG.error("%d messages are left undelivered by this stop; their clients got 503", left)
+            LOG.error("stopped with undelivered messages, whose requests were answered 503: %d", left)
         if self._audit is not None:
             self._audit.close()
         if self._reader is not None:
@@ -82,16 +82,16 @@ def _audit(conf: cfg.ConfigOpts) -> AuditReporter | None:
 
 
 def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettings:
-    """Of a topic's producer. Together they hold no more than ``[kafka] budget_bytes``: each has its share."""
+    """Return the settings of a topic's producer: each has an equal share of ``[kafka] budget_bytes``."""
     read = producer_settings(conf)
     share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
     return replace(read, budget_bytes=share, eager_callers=_EAGER_CALLERS)
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:
-    """The settings, where everything else that `Service` reads is in order too; nothing is connected to.
+    """Return the settings, after checking all settings that `Service` reads. Opens no connection.
 
-    Raises `ConfigurationError`: once, in the parent, and not by each worker.
+    Raises `ConfigurationError`: once, in the parent, instead of in each worker.
     """
     settings = api_settings(conf)
     row_limits(conf)
@@ -107,23 +107,23 @@ def check(conf: cfg.ConfigOpts) -> ApiSettings:
 
 
 def storage_of(conf: cfg.ConfigOpts) -> Storage | None:
-    """The storage that reads are answered from; ``None``: posts are all that is served. Raises `ConfigurationError`."""
+    """Return the storage to read, or ``None`` if only posts are served. Raises `ConfigurationError`."""
     if not has_database(conf):
-        LOG.warning("[database] connection is not set: posts are served, and no reads")
+        LOG.warning("[database] connection is not set; only posts are served, reads are answered 501")
         return None
     settings = storage_settings(conf)
     if Capability.READS not in driver_of(settings).capabilities:
-        LOG.warning("[storage] driver cannot be read from: posts are served, and no reads")
+        LOG.warning("[storage] driver does not support reads; only posts are served, reads are answered 501")
         return None
     return open_storage(settings)
 
 
 def alarms_settings_of(conf: cfg.ConfigOpts) -> StorageSettings | None:
-    """Where alarms are; ``None``: requests about them are not served. Raises `ConfigurationError`."""
+    """Return the settings of the database of alarms, or ``None`` without one. Raises `ConfigurationError`."""
     try:
         return database_settings(conf)
     except NoAlarmsDatabase as error:
-        LOG.warning("%s; until then requests about them are answered 501", error)
+        LOG.warning("requests for alarms are answered 501: %s", error)
         return None
 
 

@@ -58,22 +58,22 @@ class ApiSettings:
     auth_strategy: Literal["keystone", "noauth"] = option(
         "keystone",
         choices={
-            "keystone": "tokens are validated as [keystone_authtoken] says; [oslo_policy] says who may do what",
-            "noauth": "everybody may do everything, as the tenant that X-Project-Id names: for trying out only",
+            "keystone": "tokens are validated according to [keystone_authtoken], and roles according to [oslo_policy]",
+            "noauth": "every request is permitted, for the tenant in X-Project-Id; use it only for trials",
         },
         help="How the API authenticates callers.",
     )
-    noauth_tenant: str = option("noauth", help="With noauth: the tenant of a request that names none.")
+    noauth_tenant: str = option("noauth", help="The tenant of a request without a tenant, with noauth.")
     access_log: str = option(
         "stderr",
-        help="Where the access log goes, a line of JSON for each request, within half a second: stderr, the path of a "
-        "file (which is opened again when it was moved away), or off.",
+        help="Destination of the access log, which has a line of JSON per request, written within half a second: "
+        "stderr, the path of a file (reopened after a rotation), or off.",
     )
     metrics_token: str | None = option(
         None,
         secret=True,
-        help="What GET /metrics must bring at the API's own port, as Authorization: Bearer. Unset: everybody who "
-        "reaches the API may read its metrics, which name no tenant. With status_port they are served there alone.",
+        help="Token that GET /metrics at the API's own port requires as Authorization: Bearer. Unset: every client of "
+        "the API can read its metrics, which contain no tenants. With status_port, only that port serves metrics.",
     )
     region: str = option(
         "RegionOne", old_names=("DEFAULT.region",), help="The region of the metrics and logs that this API receives."
@@ -81,11 +81,11 @@ class ApiSettings:
     invalid_metrics: Literal["refuse", "drop"] = option(
         "refuse",
         choices={
-            "refuse": "422, with every violation; nothing of the request is taken",
-            "drop": "204: valid ones are taken, the others dead-lettered and counted in Monasca-Rejected",
+            "refuse": "the request is answered 422 with all violations, and no metric is accepted",
+            "drop": "valid metrics are accepted, others become dead letters and are counted in Monasca-Rejected; 204",
         },
-        help="What the API does with a request that contains invalid metrics. The agent sends a refused batch again "
-        "indefinitely, so one bad metric blocks its batch unless it is dropped.",
+        help="How the API handles a request that contains invalid metrics. The agent repeats a refused batch "
+        "indefinitely, so one invalid metric blocks its batch unless it is dropped.",
     )
     max_body_bytes: int = option(
         5 * _MIB,
@@ -109,17 +109,17 @@ class ApiSettings:
         minimum=0.0,
         maximum=600.0,
         unit="seconds",
-        help="How long a stop waits for Kafka's acknowledgements after the last request was answered. Too large: a "
-        "stop takes long while Kafka does not answer.",
+        help="How long a stop waits for Kafka's acknowledgements after the last answer. Too small: more messages of "
+        "requests answered 503 are not delivered. Too large: a stop takes long while Kafka does not answer.",
     )
     max_series_per_tenant: int = option(
         0,
         minimum=0,
         maximum=10_000_000,
         unit="series",
-        help="How many series a tenant may have; a post that would add more is answered 429. A worker counts the "
-        "series in the database and those that it has seen, so several workers may let a few more pass. Each series "
-        "takes 100 bytes of memory in each worker. Too small: metrics of new series are refused. 0: no limit.",
+        help="Maximum number of series of a tenant; a post that would exceed it is answered 429. A worker counts the "
+        "series in the database and those of its own posts, so several workers may exceed the limit slightly. Each "
+        "series takes 100 bytes of memory in each worker. Too small: metrics of new series are refused. 0: no limit.",
     )
     metrics_topic: str = option(
         "metrics", old_names=("kafka.metrics_topic",), help="The topic to which metrics are sent."
@@ -136,7 +136,7 @@ class ApiSettings:
     alarm_transitions_topic: str = option(
         "alarm-state-transitions",
         old_names=("kafka.alarm_state_transitions_topic",),
-        help="The topic to which changes of alarms that are made by hand are sent.",
+        help="The topic to which alarm transitions set by clients are sent.",
     )
 
     @property
@@ -147,14 +147,14 @@ class ApiSettings:
 
 _REMOVED = {
     **REMOVED_STATUS,
-    "max_gzip_ratio": "a gzip body may become 100 times larger, within max_body_bytes",
+    "max_gzip_ratio": "a gzip body may expand to 100 times its size, within max_body_bytes",
     "header_timeout_seconds": "client_header_timeout of the reverse proxy bounds a header",
     "body_timeout_seconds": "client_body_timeout of the reverse proxy bounds the pauses of a body",
-    "answer_timeout_seconds": "send_timeout of the reverse proxy bounds the pauses in taking an answer",
+    "answer_timeout_seconds": "send_timeout of the reverse proxy bounds the pauses in reading an answer",
     "max_connections": "worker_connections and limit_conn of the reverse proxy bound the connections of clients",
     "max_waiting_bytes": "the reverse proxy holds incomplete requests, in files if they are large",
     "stalled_after_seconds": "a topic counts as stalled after 5 seconds without an acknowledgement",
-    "page_limit": "an answer has at most 10,000 elements; clients ask for fewer with limit",
+    "page_limit": "an answer has at most 10,000 elements; clients request fewer with limit",
     "max_answer_bytes": "the elements of an answer have at most 16 MiB",
 }
 _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
@@ -163,21 +163,21 @@ _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
 def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
     """Read these files, or those in the standard locations. Raises `ConfigurationError`.
 
-    ``conf``: where options that must be there before files are read are registered, as those of oslo.log.
+    ``conf``: already has options that must be registered before files are read, such as those of oslo.log.
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     config_file.read(conf, [], project="monasca", prog="monasca-api", default_config_files=files or None)
     if not conf.config_file:
         raise ConfigurationError(
-            f"no configuration file was found: name one with --config-file or in {CONFIG_FILES}, or write "
+            f"no configuration file was found: name one with --config-file or in {CONFIG_FILES}, or create "
             "/etc/monasca/monasca-api.conf"
         )
     return conf
 
 
 def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
-    """The settings that ``[api]`` (and what it inherits from ``[kafka]``) holds. Raises `ConfigurationError`."""
-    kafka = producer_settings(conf)  # also says what is wrong in [kafka], before any fork
+    """Return the settings of ``[api]``, with values inherited from ``[kafka]``. Raises `ConfigurationError`."""
+    kafka = producer_settings(conf)  # also reports errors in [kafka] before any fork
     read = GroupReader(conf, _API)
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)
@@ -197,5 +197,5 @@ def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The group with its options, for oslo.config's generator of sample files."""
+    """Return the group with its options, for oslo.config's generator of sample files."""
     return [_API.listed()]

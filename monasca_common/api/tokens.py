@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens, validated by Keystone through keystonemiddleware as ``[keystone_authtoken]`` says.
+"""Validation of tokens by keystonemiddleware, with the settings of ``[keystone_authtoken]``.
 
-This adds what keystonemiddleware lacks: one deadline for all requests of a validation, a bound on how many requests
-wait for Keystone, a bounded cache in the process, 503 as JSON with a distinction between an outage and wrong
-settings, and a check of the settings at the start.
+This module adds a deadline for all requests of a validation, a limit of requests that wait for Keystone, a bounded
+cache in the process, 503 as JSON that distinguishes an outage from wrong settings, and a check of the settings.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ GROUP = "keystone_authtoken"
 _TIMEOUT_SECONDS = 5
 _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
-_CACHE_ENTRY_BYTES = 512  # that Python needs in addition to the text
-_MAX_REASON = 500  # characters: a web page in place of Keystone would be in the log whole
+_CACHE_ENTRY_BYTES = 512  # of Python, in addition to the text
+_MAX_REASON = 500  # characters: the log must not contain a whole web page that is served instead of Keystone
 
-# Which options a user with a password needs: one of each line.
+# Options that a user with a password needs: one of each line.
 _SCOPE = "project_id system_scope domain_name domain_id trust_id"
 _PASSWORD_NEEDS = (
     "auth_url",
@@ -62,20 +61,20 @@ class ValidationOutcome(StrEnum):
     INVALID = "invalid"
     SILENT = "silent"
     MISCONFIGURED = "misconfigured"
-    REFUSED = "refused"  # because as many requests waited as may
+    REFUSED = "refused"  # because too many requests waited for Keystone
 
 
 Observe = Callable[[ValidationOutcome, float], None]
 
 
 def set_defaults() -> None:
-    """Bound what keystonemiddleware leaves unbounded; called by the generator of sample files as well."""
+    """Bound the time-out and tries of keystonemiddleware; the generator of sample files calls this, too."""
     options = [option for _, listed in auth_token.AUTH_TOKEN_OPTS for option in listed]
     cfg.set_defaults(options, http_connect_timeout=_TIMEOUT_SECONDS, http_request_max_retries=_RETRIES)
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The options of a user with a password, which keystonemiddleware's own list lacks, for the generator of sample
+    """Return the options of a user with a password, which keystonemiddleware does not list, for the generator of sample
     files."""
     return [(GROUP, loading.get_auth_plugin_conf_options("password"))]
 
@@ -83,17 +82,17 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 def authenticated(
     app: WsgiApp, conf: cfg.ConfigOpts, max_waiting: int = 1, observe: Observe = lambda _outcome, _seconds: None
 ) -> WsgiApp:
-    """``app`` behind keystonemiddleware, which answers 401 without a valid token, and strips the headers that pretend
-    to come from it.
+    """Return ``app`` wrapped in keystonemiddleware, which answers 401 without a valid token, and removes forged
+    identity headers.
 
-    ``max_waiting``: how many requests may wait for Keystone at a time; one more is answered 503. ``observe`` gets the
-    outcome of each validation, and its seconds. Raises `ConfigurationError` for settings that cannot work; Keystone is
-    not asked.
+    ``max_waiting``: limit of requests that wait for Keystone; further ones are answered 503. ``observe``: called with
+    the outcome and the seconds of each validation. Raises `ConfigurationError` for settings that cannot work, without
+    connecting to Keystone.
     """
     set_defaults()
     for name, listed in auth_token.list_opts():
         conf.register_opts(listed, group=name)
-    # The catalog is a token's largest part, and only rules of access need it, which need service_type.
+    # The catalog is the largest part of a token. Only access rules need it, and they require service_type.
     conf.set_default("include_service_catalog", bool(conf[GROUP].service_type), group=GROUP)
     _check(conf)
     try:
@@ -103,7 +102,7 @@ def authenticated(
 
 
 def _check(conf: cfg.ConfigOpts) -> None:
-    """Refuse what keystonemiddleware would fail with at each request."""
+    """Refuse settings with which keystonemiddleware would fail at each request."""
     group = conf[GROUP].auth_section or GROUP
     loading.register_auth_conf_options(conf, group)
     auth_type = conf[group].auth_type
@@ -113,8 +112,8 @@ def _check(conf: cfg.ConfigOpts) -> None:
         missing = [" or ".join(one_of[:2]) for one_of in needs if not any(conf[group][name] for name in one_of)]
         if missing:
             raise ConfigurationError(
-                f"auth_strategy in group [api] is keystone, but [{group}] does not say how to reach it: set "
-                f"{', '.join(missing)}. To try out without Keystone, set auth_strategy = noauth"
+                f"auth_strategy in group [api] is keystone, but options are missing in [{group}]: set "
+                f"{', '.join(missing)}. For a trial without Keystone, set auth_strategy = noauth"
             )
     values = conf[GROUP]
     for name in ("cafile", "certfile", "keyfile"):
@@ -124,15 +123,15 @@ def _check(conf: cfg.ConfigOpts) -> None:
     client = "bmemcached" if values.memcache_sasl_enabled or values.memcache_tls_enabled else "memcache"
     if values.memcached_servers and importlib.util.find_spec(client) is None:
         raise ConfigurationError(
-            f"memcached_servers in group [{GROUP}] is set, but there is no module {client}: install "
-            "monasca-common[memcached], or leave the option out, and each worker remembers tokens by itself"
+            f"memcached_servers in group [{GROUP}] is set, but the module {client} is not installed: install "
+            "monasca-common[memcached], or remove the option, so that each worker caches tokens"
         )
 
 
 class TokenCache:
-    """Keystone's answers until they expire. The least recently used are forgotten once all exceed 64 MiB. Thread-safe.
+    """LRU cache of Keystone's answers, bounded by age and by a total size of 64 MiB. Thread-safe.
 
-    It replaces keystonemiddleware's cache in the process, which is deprecated and has no bounds.
+    It replaces keystonemiddleware's cache in the process, which is deprecated and unbounded.
     """
 
     def __init__(self, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -157,16 +156,16 @@ class TokenCache:
     def set(self, token: str, data: Any) -> None:
         key, text, now = _cache_key(token), json.dumps(data), self._monotonic()
         with self._lock:
-            self._forget(key)
+            self._remove(key)
             self._entries[key] = now + self._seconds, text
             self._bytes += len(text) + _CACHE_ENTRY_BYTES
             while self._bytes > _MAX_CACHED_BYTES or self._first_expires_at() <= now:
-                self._forget(next(iter(self._entries)))
+                self._remove(next(iter(self._entries)))
 
     def _first_expires_at(self) -> float:
         return next(iter(self._entries.values()))[0] if self._entries else math.inf
 
-    def _forget(self, key: bytes) -> None:
+    def _remove(self, key: bytes) -> None:
         if key in self._entries:
             _, text = self._entries.pop(key)
             self._bytes -= len(text) + _CACHE_ENTRY_BYTES
@@ -177,7 +176,7 @@ def _cache_key(token: str) -> bytes:
 
 
 class Undecided(Exception):
-    """Keystone did not say whether a token is valid."""
+    """It is unknown whether a token is valid."""
 
     def __init__(self, outcome: ValidationOutcome) -> None:
         super().__init__(outcome)
@@ -189,9 +188,9 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
         options = conf[GROUP]
         tries = 1 + options.http_request_max_retries
         self._deadline = _KeystoneDeadline((options.http_connect_timeout or _TIMEOUT_SECONDS) * tries)
-        self._places = threading.BoundedSemaphore(max_waiting)
+        self._slots = threading.BoundedSemaphore(max_waiting)
         self._observe = observe
-        # With a delayed decision every token would count as invalid while Keystone is unavailable.
+        # With a delayed decision, every token would be invalid while Keystone is unavailable.
         super().__init__(app, {"oslo_config_config": conf, "delay_auth_decision": False})
         if not options.memcached_servers:
             self._token_cache = TokenCache(options.token_cache_time)
@@ -213,10 +212,10 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
             return answer
 
     def fetch_token(self, token: str, allow_expired: bool = False) -> Any:
-        """Raises `Undecided` without an answer, immediately if ``max_waiting`` requests wait for one already."""
-        if (known := self._token_cache.get(token)) is not None:
-            return known
-        if not self._places.acquire(blocking=False):
+        """Return Keystone's answer. Raises `Undecided` without one, immediately if ``max_waiting`` requests wait."""
+        if (cached := self._token_cache.get(token)) is not None:
+            return cached
+        if not self._slots.acquire(blocking=False):
             self._observe(ValidationOutcome.REFUSED, 0.0)
             raise Undecided(ValidationOutcome.REFUSED)
         began, outcome = time.monotonic(), ValidationOutcome.VALID
@@ -225,7 +224,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
             data = self._identity_server.verify_token(token, allow_expired=allow_expired)
             self._token_cache.set(token, data)
             return data
-        except Exception as error:  # clients of Keystone raise KeyError and others for answers that make no sense
+        except Exception as error:  # keystoneauth raises KeyError and others for malformed answers
             outcome = _outcome(error)
             if outcome is ValidationOutcome.INVALID:
                 raise
@@ -233,13 +232,13 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
                 self._identity_server.invalidate()
             raise Undecided(outcome) from error
         finally:
-            self._places.release()
+            self._slots.release()
             self._observe(outcome, time.monotonic() - began)
 
 
 class _KeystoneDeadline(TCPKeepAliveAdapter):
-    """Ends every request of a validation by the deadline of its thread. Those that wait for the lock of keystoneauth
-    while another gets the API's own token thus do not wait their full time one after the other."""
+    """Bounds all requests of a validation by the deadline of its thread. Otherwise threads that wait for the lock of
+    keystoneauth, while another requests the API's own token, would time out one after another."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -259,17 +258,18 @@ class _KeystoneDeadline(TCPKeepAliveAdapter):
 
 
 def _outcome(error: Exception) -> ValidationOutcome:
-    """Log the reason, which callers do not see, unless the token is invalid."""
+    """Return the outcome of a failed validation. Unless the token is invalid, log the reason, which clients do not
+    see."""
     causes = list(_chain(error))
-    # The API's own token is the only one that is posted for: if that is not found, there is no Keystone at auth_url.
+    # Only the API's own token is requested by POST: if that is answered 404, auth_url is not a Keystone.
     is_own = any(isinstance(cause, keystone_exceptions.NotFound) and cause.method == "POST" for cause in causes)
     if isinstance(error, auth_token.InvalidToken) and not is_own:
         return ValidationOutcome.INVALID
     reason = " <- ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}"[:_MAX_REASON] for cause in causes))
-    if any(map(_is_silence, causes)):
-        LOG.warning("A token cannot be validated, because Keystone does not answer: %s", reason)
+    if any(map(_is_temporary, causes)):
+        LOG.warning("a token cannot be validated because Keystone does not answer: %s", reason)
         return ValidationOutcome.SILENT
-    LOG.error("A token cannot be validated, because Keystone does not serve this API: correct [%s]: %s", GROUP, reason)
+    LOG.error("a token cannot be validated because Keystone rejects this API; correct [%s]: %s", GROUP, reason)
     return ValidationOutcome.MISCONFIGURED
 
 
@@ -279,8 +279,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_silence(cause: BaseException) -> bool:
-    """Whether it may pass by itself, with the same settings."""
+def _is_temporary(cause: BaseException) -> bool:
+    """Return whether a later validation may succeed with the same settings."""
     if isinstance(cause, keystone_exceptions.HttpError):
         return bool(cause.http_status >= 500 or cause.http_status == 429)
     return isinstance(cause, keystone_exceptions.RetriableConnectionFailure | TimeoutError)
@@ -291,10 +291,10 @@ def _body(message: str) -> bytes:
 
 
 _SILENT = _body(
-    "the identity service does not answer, so the token cannot be validated; nothing of the request was taken: send "
-    "it again later"
+    "the identity service does not answer, so the token cannot be validated and the request was refused: repeat it "
+    "later"
 )
 _MISCONFIGURED = _body(
-    "this API is not set up to use its identity service, so no token can be validated; nothing of the request was "
-    "taken: its operator finds the reason in its log"
+    "this API is not configured correctly for its identity service, so tokens cannot be validated and the request was "
+    "refused: the log of the API contains the reason"
 )

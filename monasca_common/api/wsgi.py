@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca_common.api.wsgi:application``, for any WSGI server.
 
-It is made at the first request, by the process that serves it, so that a server may import it and fork afterwards.
-Configuration files come from the environment variable ``MONASCA_API_CONFIG_FILES`` (separated by colons), or from
-where oslo.config looks for ``monasca-api.conf`` (/etc/monasca and others). The server's own threads bound how many
-requests are under way: give it three and a quarter times as many as ``[api] max_in_flight``, and 12 more.
+The first request opens the service, in the process that serves it, so a server may import this module and then fork.
+The environment variable ``MONASCA_API_CONFIG_FILES`` names configuration files, separated by colons; by default
+oslo.config finds ``monasca-api.conf`` (in /etc/monasca and others). The server needs 3.25 times ``[api] max_in_flight``
+threads, and 12 more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monasca_common.runtime import register_logging, start_logging
 
 
 class Application:
-    """Callable by a WSGI server. Thread-safe; a child of a fork makes its own service."""
+    """A WSGI application. Thread-safe; the child of a fork opens its own service."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class Application:
             return self._service
 
     def _forget(self) -> None:
-        # The parent's service stays the parent's; its lock may have been held by a thread that is not here.
+        # Only the parent closes its service. A thread that the child does not have may hold the lock.
         if self._service is not None:
             atexit.unregister(self._service.close)
         self._service = None

@@ -160,7 +160,7 @@ class PublishedApiTest(PublishedFilesTestCase):
         self.assertEqual("keystone", settings.auth_strategy)
         self.assertIsNone(storage)
         said = "\n".join(logged)
-        self.assertIn("[storage] driver cannot be read from: posts are served, and no reads", said)
+        self.assertIn("[storage] driver does not support reads; only posts are served", said)
         self.assertIn("[security] is ignored (", said)
         self.assertIn("policy_file", said)
 

@@ -110,7 +110,7 @@ class TestStart(ApiProcessCase):
 
     @periodic("test_a_misspelt_option_is_told_before_anything_starts is the smoke test")
     def test_without_authentication_it_says_so_at_its_start(self):
-        self.assertIn("nobody is authenticated", self.api().text())
+        self.assertIn("requests are not authenticated", self.api().text())
 
 
 @periodic("a variant of the same configuration")

@@ -226,8 +226,8 @@ class TestFlush(AccessCase):
         self.assertEqual(1, len(self.counted[-1][0]))
 
     def test_while_a_write_hangs_counting_goes_on_and_lines_that_are_too_many_are_counted_alone(self):
-        self.addCleanup(setattr, access, "_MAX_WAITING_LINES", access._MAX_WAITING_LINES)
-        access._MAX_WAITING_LINES = 2
+        self.addCleanup(setattr, access, "_MAX_PENDING_LINES", access._MAX_PENDING_LINES)
+        access._MAX_PENDING_LINES = 2
         entered, opened = threading.Event(), threading.Event()
         self.addCleanup(opened.set)
         emit = self.written.emit

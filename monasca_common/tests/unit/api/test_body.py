@@ -96,7 +96,7 @@ class TestGzip(ApiCase):
     def test_a_bomb_is_refused_by_its_ratio(self):
         answer = self.post(METRICS, gzip.compress(b"[" + b" " * 900_000 + b"]"), GZIP)
         self.assertEqual(413, answer.status_code)
-        self.assertIn("times larger", answer.json["error"]["message"])
+        self.assertIn("times its size", answer.json["error"]["message"])
 
     def test_a_bomb_is_refused_by_its_size_and_not_decompressed_beyond_it(self):
         self.patch(body, "_MOST_GZIP_RATIO", 1100)

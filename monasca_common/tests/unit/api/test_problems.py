@@ -47,7 +47,8 @@ class TestOfStorage(ApiCase, SqliteTestCase):
         with self.assertLogs("monasca_common.api.problems", "ERROR") as logs:
             (within,) = access(dict(environ), lambda *_: None)
         self.assertEqual(["GET /x failed"], [record.getMessage() for record in logs.records])
-        self.assertEqual("the request failed; the log of the API says why", json.loads(within)["error"]["message"])
+        message = json.loads(within)["error"]["message"]
+        self.assertEqual("the request failed; the log of the API contains the reason", message)
         self.assertNotIn(b"told to nobody", within)
 
     def test_a_database_that_does_not_exist_yet_is_503(self):

@@ -44,20 +44,20 @@ class TestSettings(ConfigurationTestCase):
 
     def test_without_any_all_that_it_takes_is_named(self):
         self.assertEqual(
-            "auth_strategy in group [api] is keystone, but [keystone_authtoken] does not say how to reach it: set "
+            "auth_strategy in group [api] is keystone, but options are missing in [keystone_authtoken]: set "
             "auth_type, auth_url, username or user_id, password, user_domain_name or user_domain_id, project_name or "
-            "project_id, project_domain_name or project_domain_id. To try out without Keystone, set auth_strategy = "
+            "project_id, project_domain_name or project_domain_id. For a trial without Keystone, set auth_strategy = "
             "noauth",
             self.faults(),
         )
 
     def test_what_is_there_is_not_asked_for(self):
-        self.assertIn("set auth_url. To", self.faults(SETTINGS))
-        self.assertIn("set auth_url, password. To", self.faults(SETTINGS.replace("password = a-secret", "")))
+        self.assertIn("set auth_url. For", self.faults(SETTINGS))
+        self.assertIn("set auth_url, password. For", self.faults(SETTINGS.replace("password = a-secret", "")))
 
     def test_ids_need_no_domains(self):
         lines = ("auth_type = password", "auth_url = http://k/v3", "user_id = u", "project_id = p")
-        self.assertIn("set password. To", self.faults(*lines))
+        self.assertIn("set password. For", self.faults(*lines))
         check(self.conf(*lines, "password = a-secret"))
 
     def test_a_section_of_its_own_is_looked_at(self):
@@ -358,7 +358,7 @@ class TestStrangers(ConfigurationTestCase):
         refused = json.dumps({"error": {"code": 401, "message": "no", "title": "Unauthorized"}}).encode()
         for status, body in ((200, b"<html></html>"), (200, b"{}"), (404, b"nothing here"), (401, refused)):
             for path in ("", "/v3"):
-                self.assertIn("is not set up", self.answer(status, body, path), (status, body, path))
+                self.assertIn("is not configured correctly", self.answer(status, body, path), (status, body, path))
 
     def test_an_error_of_keystone_may_pass(self):
         for path in ("", "/v3"):

@@ -18,7 +18,10 @@ class TestEncryptedNotificationMethods(NotificationMethodsContract, SqliteTestCa
         made = self.ask("POST", PATH, EMAIL, 201)
         self.keys = AddressKeys([Fernet.generate_key().decode()])
         self.client = self.application()
-        self.assertEqual("the database cannot answer now", self.message("GET", f"{PATH}/{made['id']}", None, 503))
+        self.assertEqual(
+            "the database is unavailable: repeat the request later",
+            self.message("GET", f"{PATH}/{made['id']}", None, 503),
+        )
 
 
 class TestWithoutADatabaseOfAlarms(ApiCase):

@@ -11,7 +11,7 @@ from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 ROOT = Path(__file__).parents[5]
-DECISION = "a gzip body may become 100 times larger, within max_body_bytes"
+DECISION = "a gzip body may expand to 100 times its size, within max_body_bytes"
 PACKAGES = (
     "api",
     "audit",
@@ -40,7 +40,7 @@ class RemovedOptionsTest(ConfigurationTestCase):
         conf = self.with_kafka(api="max_gzip_ratio = 50\npage_limit = 9\n")
         self.assertEqual(
             f"max_gzip_ratio in group [api] has no effect: {DECISION}; page_limit in group [api] has no effect: "
-            "an answer has at most 10,000 elements; clients ask for fewer with limit; remove them",
+            "an answer has at most 10,000 elements; clients request fewer with limit; remove them",
             self.refused(api_settings, conf),
         )
 
