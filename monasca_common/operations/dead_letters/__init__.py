@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters as an operator sees them: what waits, what was dealt with, and what goes back to its topic."""
+"""Dead letters for operators: list them, replay them to their topics, delete them."""
 
 from monasca_common.operations.dead_letters.replay import DeadLetterReplay
 from monasca_common.operations.dead_letters.replay_log import (

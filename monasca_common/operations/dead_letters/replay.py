@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends dead letters back to the topics that they came from, after the handler or the input was repaired.
+"""Sends dead letters back to their original topics after the handler or the input was repaired.
 
-What was dealt with is remembered in Kafka. The group's offset is where the first letter waits. Letters that were chosen
-behind it are named by a note, which is written behind them to their own partition: it lives longer than they do.
-With a transactional producer messages, notes and offsets become visible together, so a crash sends nothing twice.
-A letter that its topic refuses waits on like one that was not chosen, and those behind it go.
+Progress is stored in Kafka: the group's offset is the first dead letter that waits. Handled dead letters after it are
+listed in a note, a record written after them to their partition, so retention deletes it later than them. With a
+transactional producer, messages, notes and offsets are committed together, so a crash sends nothing twice. A dead
+letter that its topic refuses keeps waiting, and does not block others.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ LOG = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 30.0
 
-_REPEATED = "its message goes back by another letter"
+_REPEATED = "its message is sent back from another dead letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
-# What is refused because of its topic, and would be with any letter; because of itself. All else may be the brokers'
-# trouble, or the end of a transaction that another letter has spoiled.
+# Refusals that concern the topic, and so every dead letter of it, and those that concern the size of one. Any other
+# error may be a failure of the brokers, or an abort that another dead letter caused.
 _BECAUSE_OF_TOPIC = _NO_SUCH_TOPIC | {"TOPIC_AUTHORIZATION_FAILED"}
 _BECAUSE_OF_SIZE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An offset of a topic of letters. ``letter``: ``None`` for one that was dealt with before, and for a note."""
+    """An offset of a dead-letter topic. ``letter``: ``None`` for a note, and for a dead letter handled before."""
 
     offset: int
     letter: Letter | None
@@ -65,7 +65,7 @@ class _Row:
 
     @property
     def waits(self) -> bool:
-        """Whether it is a letter that is left to another run."""
+        """Whether it is a dead letter that is left to another run."""
         return self.letter is not None and (not self.chosen or bool(self.letter.refusal))
 
     @property
@@ -74,13 +74,13 @@ class _Row:
 
 
 class DeadLetterReplay:
-    """Reads what a topic of dead letters holds when it starts, and no more: a letter that comes back meanwhile is left
-    to the next run. ``consumer``: of that topic, in a group of its own, which remembers what was sent back.
+    """Replays the messages that a dead-letter topic has when it starts. New dead letters are left to the next run.
 
-    ``chosen``: which letters are handled; the others wait on. ``max_replays``: how often one message is sent back at
-    most. ``limit``: how many letters one run handles at most, without those that are refused. ``rate``: how many a
-    second at most. ``sent``: what goes back once alone; replays of several topics that share it, once in all of them.
-    ``patience_seconds``: how long it waits for partitions, and for messages that are known to be there.
+    ``consumer``: reads that topic, in a group used only for replays, whose offsets record the progress. ``chosen``:
+    returns whether to handle a dead letter; the others keep waiting. ``max_replays``: how often a message is sent back.
+    ``limit``: the maximum of dead letters per run, refused ones not counted. ``rate``: the maximum per second.
+    ``sent``: the messages already sent back; share it between topics to send each message back once.
+    ``patience_seconds``: the time-out for an assignment, and for messages that exist.
     """
 
     def __init__(
@@ -102,20 +102,20 @@ class DeadLetterReplay:
         self._patience_seconds = patience_seconds
         self._known_notes: ReplayLog | None = None
         self._known_ends: dict[TopicPartition, int] | None = None
-        self._with_gap: set[TopicPartition] = set()  # a letter before the ones handled now waits on
+        self._with_gap: set[TopicPartition] = set()  # an earlier dead letter keeps waiting
         self._sent = SentMessages() if sent is None else sent
-        self._refusals: dict[str, str] = {}  # why a topic takes no letter; empty if it does
+        self._refusals: dict[str, str] = {}  # why a topic accepts no messages, or empty
 
     def waiting(self) -> int:
-        """How many letters waited when it began. Reads all that the group has not read."""
+        """Return the number of dead letters that waited at the start; reads all that the group has not passed."""
         return self._notes().waiting()
 
     def offsets_left(self) -> int:
-        """How many are left to read, up to where each partition ended at first; not each need be a letter."""
+        """Return the number of offsets to read up to the initial ends; not all are dead letters."""
         return sum(max(0, end - (self._consumer.position(partition) or 0)) for partition, end in self._ends().items())
 
     def letters(self) -> Iterator[Letter]:
-        """What `send` would handle; nothing is sent or committed."""
+        """Return the dead letters that `send` would handle, without sending or committing."""
         for _, rows in self._portions():
             for row in rows:
                 if row.letter is not None and row.chosen:
@@ -123,26 +123,20 @@ class DeadLetterReplay:
                     self._remember([letter])
                     yield letter
 
-    def dealt_with(self) -> Callable[[TopicPartition, int], bool]:
-        """Tells whether a letter was dealt with before, by partition and offset."""
-        self._ends()
-        starts = {one: self._consumer.position(one) or 0 for one in self._consumer.assignment()}
-        notes = self._notes()
-        return lambda partition, offset: offset < starts.get(partition, 0) or notes.is_dealt_with(partition, offset)
-
     def send(self, producer: KafkaProducer) -> Iterator[Letter]:
-        """Send back what can be, and commit; each letter once it is dealt with, or refused: one that its topic does not
-        take, because it is too large or there is no such topic, waits for another run, and holds up no others.
+        """Send messages back and commit. Yields each dead letter once it is handled or refused. A refused one (too
+        large, or without a topic) waits for another run and does not block others.
 
-        With a ``transactional_id``, that no other topic and group uses, both happen together: neither a crash nor a
-        second process sends a letter twice; the second one ends the first, with `FencedError`. Without one, what was
-        sent back and is not committed, after a crash for instance, is sent again by the next run, under the same id.
-        Raises `UndeliveredError` or `TransactionError`, after a commit of the letters before, where the brokers take
-        nothing; `ConsumerError` if a commit without a transaction fails.
+        With a ``transactional_id``, which must be unique to the topic and group, both happen in one transaction:
+        neither a crash nor a second process sends a message twice, and the second process ends the first with
+        `FencedError`. Without one, the next run repeats messages that were sent but not committed, with the same ids.
+
+        Raises `UndeliveredError` or `TransactionError` if the brokers accept nothing; earlier dead letters are
+        committed. Raises `ConsumerError` if a commit without a transaction fails.
         """
         transactional = producer.settings.transactional_id is not None
         if transactional:
-            producer.init_transactions()  # before it looks what was dealt with: from now on nobody else does
+            producer.init_transactions()  # first: from now on no other process commits progress
             self._known_ends = self._known_notes = None
         handle = self._in_transactions if transactional else self._one_after_the_other
         started, count = self._consumer.clock.monotonic(), 0
@@ -179,7 +173,6 @@ class DeadLetterReplay:
         letters: Sequence[Letter],
         dealt_with: _DealtWith,
     ) -> None:
-        """One transaction."""
         with producer.transaction() as transaction:
             for letter in letters:
                 if letter.goes:
@@ -202,24 +195,24 @@ class DeadLetterReplay:
                 if topic:
                     report = producer.publish(topic, [letter.original() for letter in same])
                     undelivered = {each.index: each.error for each in (*report.failed, *report.unknown)}
-                told = []
+                handled = []
                 for index, letter in enumerate(same):
                     error = undelivered.get(index)
                     if index not in undelivered:
                         waiting.discard(letter.message.offset)
-                        told.append(letter)
+                        handled.append(letter)
                     elif error is not None and _is_refusal(error):
-                        told.append(replace(letter, refusal=_reason(error)))
-                yield told
-                if len(told) < len(same):
+                        handled.append(replace(letter, refusal=_reason(error)))
+                yield handled
+                if len(handled) < len(same):
                     report.raise_for_undelivered()
-        finally:  # also when the brokers take nothing, or at Ctrl-C: what was delivered is done
+        finally:  # also after errors and Ctrl-C: delivered messages count as sent back
             self._keep(
                 producer, partition, [replace(row, chosen=row.chosen and row.offset not in waiting) for row in rows]
             )
 
     def _refused(self, row: _Row, refused: Mapping[int, DeliveryError]) -> _Row:
-        """Without what waits since it was refused: the letter itself, or any of its topic."""
+        """Mark the row as refused if its dead letter, or its topic, was refused."""
         letter, error = row.letter, refused.get(row.offset)
         if letter is None or not letter.goes:
             return row
@@ -229,9 +222,9 @@ class DeadLetterReplay:
         return replace(row, letter=replace(letter, refusal=refusal)) if refusal else row
 
     def _refusal(self, topic: str) -> str:
-        """Why this topic takes no letter; empty if it seems to."""
+        """Return why this topic accepts no messages; empty if nothing is known against it."""
         if topic not in self._refusals:
-            self._refusals[topic] = "" if is_topic_name(topic) else f"{topic!r} is not a topic: {TOPIC_NAME_RULE}"
+            self._refusals[topic] = "" if is_topic_name(topic) else f"{topic!r} is not a topic name: {TOPIC_NAME_RULE}"
             try:
                 if not self._refusals[topic]:
                     self._consumer.partition_count(topic)
@@ -253,12 +246,12 @@ class DeadLetterReplay:
             error = self._consumer.commit({partition: dealt_with.next_offset})[partition].error
             if error is not None:
                 raise ConsumerError(
-                    f"the offset {dealt_with.next_offset} of {_named([partition])} was not committed, so the next run "
-                    f"sends the same messages again, under the same ids: {error}"
+                    f"offset {dealt_with.next_offset} of {_named([partition])} was not committed, so the next run "
+                    f"sends the same messages again, with the same ids: {error}"
                 ) from error
 
     def _account(self, partition: TopicPartition, rows: Sequence[_Row]) -> _DealtWith:
-        """What is to be remembered once these rows are dealt with."""
+        """Return the progress to store once these rows are handled."""
         gap, next_offset, noted = partition in self._with_gap, None, []
         for row in rows:
             gap |= row.waits
@@ -269,7 +262,7 @@ class DeadLetterReplay:
         return _DealtWith(next_offset, noted, gap)
 
     def _letters(self, rows: Sequence[_Row]) -> list[Letter]:
-        """The letters to handle; a message that is in several of them goes back once."""
+        """Return the dead letters to handle. A message in several of them is sent back once."""
         letters: list[Letter] = []
         here: set[tuple[str, bytes]] = set()
         for row in rows:
@@ -294,7 +287,7 @@ class DeadLetterReplay:
                 self._sent.add(letter)
 
     def _portions(self) -> Iterator[tuple[TopicPartition, list[_Row]]]:
-        """The letters that wait, and what is between them, in portions of one partition."""
+        """Return waiting dead letters, and the offsets between them, in portions of one partition."""
         notes = self._notes()
         size = AT_ONCE if self._rate is None else max(1, min(AT_ONCE, int(self._rate)))
         for part in self._parts():
@@ -321,7 +314,7 @@ class DeadLetterReplay:
         return _Row(message.offset, letter, chosen=chosen)
 
     def _notes(self) -> ReplayLog:
-        """Reads everything once: a note comes behind the letters that it is of."""
+        """Read everything once, because notes follow their dead letters."""
         if self._known_notes is None:
             self._ends()
             starts = {one: self._consumer.position(one) for one in self._consumer.assignment()}
@@ -336,7 +329,7 @@ class DeadLetterReplay:
         return self._known_notes
 
     def _parts(self) -> Iterator[PartitionBatch]:
-        """The messages, up to where each partition ended at first."""
+        """Return the messages up to the initial ends."""
         ends = self._ends()
         reached: dict[TopicPartition, int] = {}
         deadline = self._deadline()
@@ -345,7 +338,8 @@ class DeadLetterReplay:
             reached |= {partition: at.next_offset for partition, at in self._consumer.take_ends().items()}
             if not len(batch) and self._consumer.clock.monotonic() > deadline:
                 raise RetriableError(
-                    f"no letter for {self._patience_seconds:g} s, and {_named(unread)} has more: look at the brokers"
+                    f"no message for {self._patience_seconds:g} s, although {_named(unread)} has more: check the "
+                    "brokers"
                 )
             for part in batch.partitions:
                 count = sum(offset < ends.get(part.topic_partition, 0) for offset in part.offsets)
@@ -355,17 +349,17 @@ class DeadLetterReplay:
                 deadline = self._deadline()
 
     def _ends(self) -> dict[TopicPartition, int]:
-        """Where each partition ended at first; empty when another reader has them all."""
+        """Return the initial ends of the partitions; empty if other members own all of them."""
         if self._known_ends is None:
             consumer, deadline = self._consumer, self._deadline()
             while not consumer.assignment() and consumer.clock.monotonic() < deadline:
                 self._poll()
             self._known_ends = consumer.seek_to_end()
-            consumer.seek_to_committed()  # what a poll returned was not handled: it comes again
+            consumer.seek_to_committed()  # read messages of earlier polls again
         return self._known_ends
 
     def _pace(self, started: float, count: int) -> None:
-        """Wait until so many letters may have been sent."""
+        """Wait until the rate allows this count."""
         if self._rate is not None:
             clock = self._consumer.clock
             Signal().wait(clock, max(0.0, started + count / self._rate - clock.monotonic()))
@@ -373,7 +367,7 @@ class DeadLetterReplay:
     def _unread(
         self, ends: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int]
     ) -> list[TopicPartition]:
-        """The partitions that are still ours and not at their ends; an end may lie behind what is no message."""
+        """Return the owned partitions before their ends. Control records may precede an end."""
         consumer = self._consumer
         mine = consumer.assignment() & ends.keys()
         return [one for one in sorted(mine) if max(consumer.position(one) or 0, reached.get(one, 0)) < ends[one]]
@@ -382,7 +376,7 @@ class DeadLetterReplay:
         batch = self._consumer.poll(timeout=POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
-                LOG.warning("letters were deleted, by retention or a purge, before they were sent back: %s", error)
+                LOG.warning("dead letters were deleted by retention or a purge before they were sent back: %s", error)
                 self._consumer.seek_to_beginning([error.partition])
             elif not isinstance(error, RetriableError):
                 raise error
@@ -394,7 +388,7 @@ class DeadLetterReplay:
 
 @dataclass(frozen=True, slots=True)
 class _DealtWith:
-    """``next_offset``: where the group's offset moves; ``None``: it stays. ``noted``: what a note has to name."""
+    """Progress to store. ``next_offset``: the group's new offset, or ``None``. ``noted``: offsets for a note."""
 
     next_offset: int | None
     noted: list[int]
@@ -402,7 +396,7 @@ class _DealtWith:
 
 
 def _refused_of(letters: Iterable[Letter], aborted: TransactionError) -> dict[int, DeliveryError]:
-    """The offsets of the letters whose messages were refused themselves; the others are only aborted with them."""
+    """Return the errors of messages that were refused; the others were only aborted with them."""
     report = aborted.report
     undelivered = () if report is None else (*report.failed, *report.unknown)
     errors = {(each.topic, each.message_id): each.error for each in undelivered}
@@ -415,17 +409,17 @@ def _refused_of(letters: Iterable[Letter], aborted: TransactionError) -> dict[in
 
 
 def _is_refusal(error: DeliveryError) -> bool:
-    """Whether it is because of the message or its topic, so that others may be delivered."""
+    """Return whether the error concerns the message or its topic, so that others can be delivered."""
     if isinstance(error, DeliveryRefused):
         return error.permanent or error.cause.name in _BECAUSE_OF_TOPIC | _BECAUSE_OF_SIZE
     return isinstance(error, MessageTooLarge)
 
 
 def _reason(error: DeliveryError) -> str:
-    """The same for letters of different sizes, so that they can be counted together."""
+    """Return the same text for messages of different sizes, so that they are counted together."""
     if isinstance(error, MessageTooLarge):
-        return f"larger than the {error.limit} bytes that topic {error.topic} takes"
-    return f"not taken by its topic: {error}"
+        return f"larger than the {error.limit} bytes that topic {error.topic} accepts"
+    return f"refused by its topic: {error}"
 
 
 def _named(partitions: Iterable[TopicPartition]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters as they are read, and a group's notes: records that name the dead letters it has dealt with after its
+"""Dead letters as read from their topic, and a group's notes: records that list handled dead letters after its
 offset."""
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from monasca_common.kafka.message import MESSAGE_ID_HEADER
 
 LOG = logging.getLogger(__name__)
 
-AT_ONCE = 500  # letters that one note names, at most
+AT_ONCE = 500  # dead letters in a note, at most
 MAX_REPLAYS = 3
 
 _NOTE_KEY = b"dead-letter-note/"  # the group's name follows
 _REMEMBERED_IDS = 1_000_000
-_DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
+_DIGITS = 19  # of a 64-bit number; Python refuses to parse thousands of digits
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter as it was read. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty
-    where its writer did not say. ``replays``: how often the message was sent back before. ``first_origin``,
-    ``first_failure_ms``: of the message before it was ever sent back. ``stays``: why it cannot be sent back; empty if
-    it can. ``refusal``: why its topic did not take it, so that it waits for another run."""
+    """A dead letter. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty if unknown.
+    ``replays``: how often the message was sent back before. ``first_origin``, ``first_failure_ms``: of the message
+    before its first replay. ``stays``: why it cannot be sent back, or empty. ``refusal``: why its topic refused it, so
+    that it waits for another run, or empty."""
 
     message: Message
     origin_topic: str
@@ -57,9 +57,9 @@ class Letter:
         topic, replays = text(dead_letters.ORIGIN_TOPIC), number(dead_letters.REPLAYS)
         stays = ""
         if not topic:
-            stays = "it does not say which topic it came from"
+            stays = "its original topic is unknown"
         elif dead_letters.VALUE_CUT_FROM in headers:
-            stays = "its value was cut"
+            stays = "its value was truncated"
         elif replays >= max_replays:
             stays = f"it was sent back {replays} times already: repair its reader first"
         origin = "/".join(filter(None, map(text, place)))
@@ -78,12 +78,12 @@ class Letter:
 
     @property
     def place(self) -> str:
-        """Where the letter is, as ``topic/partition/offset``."""
+        """The ``topic/partition/offset`` of the dead letter."""
         return f"{self.message.topic}/{self.message.partition}/{self.message.offset}"
 
     def original(self) -> Record:
-        """The message as it was, under the id that it had: readers know it by that. Headers count its replays, and
-        say where it was first and when it failed first, which its next letter keeps."""
+        """Return the original message with its message id. Headers have the number of replays, the first origin and the
+        time of the first failure; its next dead letter keeps them."""
         headers: list[tuple[str, bytes | None]] = [
             each
             for each in self.message.headers
@@ -98,17 +98,17 @@ class Letter:
 
     @property
     def message_id(self) -> bytes:
-        """The id of the message that died, by which its readers know it."""
+        """The id of the original message, by which readers recognize it."""
         return dict(self.message.headers).get(dead_letters.ORIGIN_MESSAGE_ID) or self.message.message_id
 
     @property
     def goes(self) -> bool:
-        """Whether it is sent back."""
+        """Whether it can be sent back."""
         return not self.stays and not self.refusal
 
 
 class SentMessages:
-    """The messages that were sent back, by the topic that they came from and their ids: the last million of them."""
+    """The last million messages that were sent back, by original topic and message id."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, bytes], None] = {}
@@ -123,15 +123,15 @@ class SentMessages:
 
 
 def is_note(message: Message) -> bool:
-    """Whether this names letters that were dealt with, and is not a letter itself: that has the key of its message,
-    which may be anything, but its headers name its origin."""
+    """Return whether this record is a note. A dead letter has the key of its message, which may be anything, but its
+    headers name its origin."""
     if message.key is None or not message.key.startswith(_NOTE_KEY):
         return False
     return all(name != dead_letters.ORIGIN_TOPIC for name, _ in message.headers)
 
 
 class _Mark(IntEnum):
-    """What is at an offset: a letter, or no message or a note (`NOTHING`)."""
+    """The content of an offset: a dead letter, or a note or no message (`NOTHING`)."""
 
     NOTHING = 0
     WAITS = 1
@@ -139,8 +139,7 @@ class _Mark(IntEnum):
 
 
 class ReplayLog:
-    """The letters of each partition that were read, and whether a note of the group names them. Keeps a byte for each
-    offset that was read."""
+    """The dead letters read from each partition, and which of them the group's notes list; a byte for each offset."""
 
     def __init__(self, group: str) -> None:
         self._prefix = _NOTE_KEY + group.encode() + b"/"
@@ -148,7 +147,7 @@ class ReplayLog:
         self._marks: dict[TopicPartition, bytearray] = {}
 
     def read(self, message: Message) -> None:
-        """In the order of offsets: a note comes behind the letters that it is of."""
+        """Add a message; in the order of offsets."""
         partition = TopicPartition(message.topic, message.partition)
         first = self._firsts.setdefault(partition, message.offset)
         marks = self._marks.setdefault(partition, bytearray())
@@ -164,11 +163,11 @@ class ReplayLog:
                 marks[begin:end] = marks[begin:end].replace(bytes([_Mark.WAITS]), bytes([_Mark.DEALT_WITH]))
 
     def _is_of_group(self, key: bytes) -> bool:
-        """And not of another whose name begins with this one's and a slash."""
+        """Return whether the key has this group, not one whose name starts with this group's and a slash."""
         return key.startswith(self._prefix) and key.count(b"/", len(self._prefix)) == 1
 
     def forget_before(self, partition: TopicPartition, offset: int) -> None:
-        """The group's offset has moved there, or they were deleted."""
+        """Forget offsets that the group has passed, or that were deleted."""
         if self._firsts.get(partition, offset) < offset:
             del self._marks[partition][: offset - self._firsts[partition]]
             self._firsts[partition] = offset
@@ -185,16 +184,11 @@ class ReplayLog:
         return marks[index] if 0 <= index < len(marks) else _Mark.NOTHING
 
     def waiting(self) -> int:
-        """How many letters wait among those that were read."""
+        """Return the number of waiting dead letters among those read."""
         return sum(marks.count(_Mark.WAITS) for marks in self._marks.values())
 
-    def first_waiting(self, partition: TopicPartition) -> int | None:
-        """The offset of the first letter that waits."""
-        index = self._marks.get(partition, bytearray()).find(_Mark.WAITS)
-        return None if index < 0 else self._firsts[partition] + index
-
     def note(self, partition: TopicPartition, offsets: Sequence[int]) -> Record:
-        """The note that these offsets, which ascend, were dealt with."""
+        """Return the note that these offsets, in ascending order, are handled."""
         runs: list[list[int]] = []
         for offset in offsets:
             if runs and offset == runs[-1][1] + 1:
@@ -206,9 +200,9 @@ class ReplayLog:
 
 
 def _ranges(value: bytes | None) -> Iterator[tuple[int, int]]:
-    """None from what somebody else wrote under such a key."""
+    """Return no ranges if another program wrote the record."""
     try:
         for first, last in json.loads(value or b"[]"):
             yield int(first), min(int(last), int(first) + AT_ONCE)
     except (ValueError, TypeError, OverflowError, RecursionError):
-        LOG.warning("a note of letters that were sent back cannot be read, and is ignored")
+        LOG.warning("ignoring an unreadable note of replayed dead letters")

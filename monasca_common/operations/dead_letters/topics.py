@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic of dead letters as an operator's consumer group reads it, sends letters back from it, and deletes them."""
+"""A dead-letter topic: read, replayed and purged in an operator's consumer group."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _WITH_TRANSACTIONS, _TRANSACTIONAL_DRIVER = "kafka", "confluent"  # the native c
 
 @dataclass(slots=True)
 class Deletable:
-    """The selected letters at the beginning of a partition: Kafka deletes nothing from its middle.
+    """The selected dead letters at the beginning of a partition, because Kafka cannot delete from the middle.
 
-    ``before``: the first offset that stays. ``behind``: how many selected letters stay after one that is not selected.
+    ``before``: the first offset that stays. ``behind``: selected dead letters that stay, after one not selected.
     """
 
     before: int
@@ -46,7 +46,7 @@ class Deletable:
     _ended: bool = False
 
     def add(self, message: Message, *, is_letter: bool, is_selected: bool) -> None:
-        """Messages come in the order of their offsets."""
+        """Add a message; in the order of offsets."""
         if not is_selected:
             self._ended = True
         elif not self._ended:
@@ -58,8 +58,8 @@ class Deletable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadLetterTopic:
-    """``consumer``, ``producer``: of the operator's group. ``sent``: what goes back once, shared by the topics of a
-    cluster."""
+    """``consumer``, ``producer``: settings for the operator's group. ``sent``: messages sent back, shared by the topics
+    of a cluster."""
 
     name: str
     consumer: ConsumerSettings
@@ -70,8 +70,8 @@ class DeadLetterTopic:
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts, name: str, group: str, group_id: str, sent: Mapping[str, SentMessages]) -> Self:
-        """``group``: the option group whose servers have the topic. ``group_id``: the consumer group of the operator.
-        ``sent``: by servers. Raises `ConfigurationError`."""
+        """``group``: the option group of the topic's cluster. ``group_id``: the operator's consumer group. ``sent``: by
+        servers. Raises `ConfigurationError`."""
         if group == KAFKA_GROUP:
             consumer = ConsumerSettings(connection_settings(conf), (name,), group_id)
         else:
@@ -83,7 +83,7 @@ class DeadLetterTopic:
                 dead_letter_topic=None,
                 start="earliest",
             )
-        # One id for each topic and group, so that a process that begins to send back fences those before it.
+        # One id per topic and group, so that a replay fences an earlier one.
         producer = replace(producer_settings(conf, group), transactional_id=None)
         if producer.connection.driver == _WITH_TRANSACTIONS:
             connection = replace(producer.connection, driver=_TRANSACTIONAL_DRIVER)
@@ -98,7 +98,7 @@ class DeadLetterTopic:
         return self.consumer.connection.bootstrap_servers
 
     def partitions(self) -> list[TopicPartition]:
-        """Return none if there is no such topic. Raises `TransportError`."""
+        """Return an empty list if the topic does not exist. Raises `TransportError`."""
         with open_consumer(self.consumer, partitions=[]) as consumer:
             try:
                 count = consumer.partition_count(self.name)
@@ -109,11 +109,12 @@ class DeadLetterTopic:
         return [TopicPartition(self.name, number) for number in range(count)]
 
     def reader(self, partitions: Sequence[TopicPartition]) -> KafkaConsumer:
-        """Return a consumer that has the group's offsets and is not a member: it does not wait for one that crashed."""
+        """Return a consumer with the group's offsets that does not join the group, so crashed members do not delay
+        it."""
         return open_consumer(self.consumer, partitions=partitions)
 
     def letter(self, partition: TopicPartition, offset: int) -> Letter | None:
-        """Return the letter at this place, if there is one. Raises `TransportError`."""
+        """Return the dead letter at this offset, or ``None``. Raises `TransportError`."""
         if partition not in self.partitions():
             return None
         with self.reader([partition]) as consumer:
@@ -127,7 +128,7 @@ class DeadLetterTopic:
     def replay(
         self, partitions: Sequence[TopicPartition], *, execute: bool, **arguments: Any
     ) -> Iterator[tuple[DeadLetterReplay, Iterator[Letter]]]:
-        """``arguments``: of `DeadLetterReplay`."""
+        """``arguments``: those of `DeadLetterReplay`."""
         with contextlib.ExitStack() as stack:
             audited = audited_source(self.producer, self.audit if execute else None, self.consumer.group_id)
             producer = stack.enter_context(open_producer(stack.enter_context(audited))) if execute else None
@@ -142,25 +143,21 @@ class DeadLetterTopic:
         dealt_with: bool,
         progress: Callable[[int, int], object],
     ) -> dict[TopicPartition, Deletable]:
-        """Read the whole topic. ``selects``: letters to delete. ``dealt_with``: delete those that the group has dealt
-        with, too. ``progress``: gets the numbers of messages read and left."""
+        """Read the whole topic. ``selects``: dead letters to delete. ``dealt_with``: also delete those before the
+        group's offset. ``progress``: receives the numbers of messages read and left."""
         with self.reader(partitions) as consumer:
+            passed = {each: (consumer.position(each) or 0) if dealt_with else 0 for each in partitions}
             firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
         found = {partition: Deletable(first) for partition, first in firsts.items()}
-        total, count = sum(ends[each] - firsts[each] for each in partitions), 0
-        with self.replay(partitions, execute=False) as (replay, _):
-            is_dealt_with = replay.dealt_with() if dealt_with else None
-            for message in LogReader(self.consumer.connection).messages(firsts, ends):
-                place = TopicPartition(message.topic, message.partition)
-                letter = None if is_note(message) else Letter.of(message)
-                is_selected = (
-                    letter is None
-                    or (selects is not None and selects(letter))
-                    or (is_dealt_with is not None and is_dealt_with(place, message.offset))
-                )
-                found[place].add(message, is_letter=letter is not None, is_selected=is_selected)
-                count += 1
-                progress(count, total - count)
+        total = sum(ends[each] - firsts[each] for each in partitions)
+        for count, message in enumerate(LogReader(self.consumer.connection).messages(firsts, ends), 1):
+            partition = TopicPartition(message.topic, message.partition)
+            letter = None if is_note(message) else Letter.of(message)
+            is_selected = (
+                letter is None or message.offset < passed[partition] or (selects is not None and selects(letter))
+            )
+            found[partition].add(message, is_letter=letter is not None, is_selected=is_selected)
+            progress(count, total - count)
         return found
 
     def delete(self, before: Mapping[TopicPartition, int]) -> None:
@@ -168,7 +165,7 @@ class DeadLetterTopic:
         self.load_admin().delete_records(before)
 
     def pass_deleted(self, before: Mapping[TopicPartition, int]) -> None:
-        """Move the group's offsets to these, where they are lower."""
+        """Move lower offsets of the group to these."""
         with self.reader(list(before)) as consumer:
             behind = {each: offset for each, offset in before.items() if (consumer.position(each) or 0) < offset}
             consumer.commit(behind)

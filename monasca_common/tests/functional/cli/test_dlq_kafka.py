@@ -164,7 +164,7 @@ class TestReplay(DlqCase):
         self.bury(2, first=4)
         (sent, sent_back), (waits, waiting) = sorted(self.outcomes(4).items())
         self.assertEqual((("sent back", ""), 4, 2), (sent, sent_back, waiting))
-        self.assertIn("not taken by its topic", waits[1])
+        self.assertIn("refused by its topic", waits[1])
         with each_once():
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 4, 5)}), self.ids())
 

@@ -89,7 +89,7 @@ class ListTest(DlqCase):
         self.assertEqual(
             [
                 ["metrics.dlq/0/0", "metrics/0/17", "", "ValueError: no number", "0", "goes back"],
-                ["metrics.dlq/0/1", "metrics", "", "ValueError: no number", "0", "stays: its value was cut"],
+                ["metrics.dlq/0/1", "metrics", "", "ValueError: no number", "0", "stays: its value was truncated"],
             ],
             [[row[0], *row[2:]] for row in rows],
         )

@@ -257,7 +257,7 @@ class RefusalTest(ReplayCase):
             letters = list(DeadLetterReplay(consumer).send(self.producer))
 
         self.assertEqual([True, False, True], [letter.goes for letter in letters])
-        self.assertIn("not taken by its topic", letters[1].refusal)
+        self.assertIn("refused by its topic", letters[1].refusal)
 
     def test_the_limit_counts_none_of_them(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=1)
