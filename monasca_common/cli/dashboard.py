@@ -41,9 +41,7 @@ class Dashboard(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.audit.settings import audit_settings
         from monasca_common.operations.dashboard.app import login_of
-        from monasca_common.operations.dashboard.lag_panel import Trends
-        from monasca_common.operations.dashboard.panels import Panels, kafka_panels
-        from monasca_common.operations.dashboard.saved_state import SavedState
+        from monasca_common.operations.dashboard.panels import kafka_panels
         from monasca_common.operations.dashboard.server import DashboardServer
         from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
         from monasca_common.operations.settings import history_topic, lag_window
@@ -60,15 +58,9 @@ class Dashboard(ServiceCommand):
             window = lag_window(conf)
             positions = position_reader(conf)
 
-            def panels(trends: SavedState[Trends]) -> Panels:
-                admin = functools.partial(plugins.load_admin, conf)
-                kept = history_topic(conf)
-                return kafka_panels(
-                    *(settings, admin, connection, audit, letters, window, positions, _now_ms),
-                    history_topic=kept,
-                    trends=trends,
-                )
-
+            admin = functools.partial(plugins.load_admin, conf)
+            facts = (settings, admin, connection, audit, letters, window, positions, _now_ms)
+            panels = functools.partial(kafka_panels, *facts, history_topic=history_topic(conf))
             DashboardServer(settings, panels, login).run()
 
         return run

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page in the browser: what is wrong with the messages of this cluster, seen at a glance; and the metrics."""
+"""A web page that shows problems with the messages of a cluster, and charts of metrics."""

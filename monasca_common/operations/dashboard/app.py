@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: which page is where, who may see it, and the headers that keep browsers careful."""
+"""The WSGI application: routes, access control and security headers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ from monasca_common.operations.dashboard.metrics_api import ApiUnavailable, Metr
 from monasca_common.operations.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
 from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.passwords import PasswordFile
-from monasca_common.operations.dashboard.saved_state import SavedState
-from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Session, Sessions, kept_sessions
+from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Session, Sessions
 from monasca_common.operations.dashboard.settings import DashboardSettings, is_loopback
 from monasca_common.operations.dashboard.view import page_of
 
@@ -70,13 +69,13 @@ _HSTS_SECONDS = 31_536_000
 
 
 class DashboardLogin(Protocol):
-    """Who somebody is; ``None``: nobody who may look. Raises `MessagingError` where that cannot be found out."""
+    """Returns the account of a user, or ``None`` without access. Raises `MessagingError` if that is unknown."""
 
     def log_in(self, user: str, password: str, project: str) -> Account | None: ...
 
 
 class FileLogin:
-    """Users of a password file."""
+    """Logins with a password file."""
 
     def __init__(self, path: Path) -> None:
         self._file = PasswordFile(path)
@@ -86,7 +85,7 @@ class FileLogin:
 
 
 def login_of(settings: DashboardSettings, conf: cfg.ConfigOpts) -> DashboardLogin | None:
-    """``None``: nobody logs in. Raises `ConfigurationError`."""
+    """Return ``None`` if no login is needed. Raises `ConfigurationError`."""
     if settings.login == "none":
         return None
     if settings.login == "file":
@@ -103,12 +102,10 @@ def make_app(
     login: DashboardLogin | None,
     *,
     now: Callable[[], float] = time.monotonic,
-    sessions: SavedState[dict[str, Session]] | None = None,
 ) -> Any:
-    """``login``: ``None`` where everybody who reaches it may look. ``now``: seconds, monotonic. ``sessions``: those of
-    a worker that crashed."""
+    """Return the WSGI application. ``login``: ``None`` if no login is needed. ``now``: monotonic seconds."""
     pages = Pages()
-    gate = _Gate(settings, login, Sessions(settings.session_seconds, now, sessions or kept_sessions()), now)
+    gate = _Gate(settings, login, Sessions(settings.session_seconds, now), now)
     app: Any = falcon.App(media_type=falcon.MEDIA_HTML, middleware=[_Headers(settings), gate])
     app.req_options.strip_url_path_trailing_slash = True
     app.set_error_serializer(_error_page(pages))
@@ -126,7 +123,7 @@ def make_app(
 
 
 class _Headers:
-    """Falcon middleware: what every answer carries."""
+    """Falcon middleware: sets the headers of every response."""
 
     def __init__(self, settings: DashboardSettings) -> None:
         self._headers = dict(_HEADERS)
@@ -140,7 +137,7 @@ class _Headers:
 
 
 class _Gate:
-    """Falcon middleware: nobody passes who is not logged in, and no form that another site sent."""
+    """Falcon middleware: requires a login, and refuses forms from other sites."""
 
     def __init__(
         self,
@@ -160,13 +157,13 @@ class _Gate:
 
     def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
         request.context.visitor = Visitor(None, self._charts)
-        # A name that another site has pointed at this machine is not ours.
+        # Another site may have a host name that resolves to this machine.
         if self._is_local and not is_loopback(_host_of(request)):
             raise falcon.HTTPBadRequest(
-                title="This is another host's name", description="Use the address that the dashboard listens on."
+                title="Wrong host name", description="Use the address on which the dashboard listens."
             )
         if request.method == "POST" and request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
-            raise falcon.HTTPForbidden(title="Another site sent this form", description="Nothing was done.")
+            raise falcon.HTTPForbidden(title="Another site sent this form", description="Nothing was changed.")
         if not self._has_login:
             return
         session = self.sessions.find(self.cookie(request, self.session_cookie))
@@ -201,7 +198,7 @@ class _Overview:
 
 
 class _Panel:
-    """Every row of one panel, page by page; or the partitions of one consumer group."""
+    """The rows of one panel, page by page, or the partitions of one consumer group."""
 
     def __init__(self, panels: Panels, pages: Pages) -> None:
         self._panels = panels
@@ -216,7 +213,7 @@ class _Panel:
             view = lag_panel.group_panel(figures) if figures is not None else None
         if view is None:
             raise falcon.HTTPNotFound(
-                title="There is no such page", description="What it showed may be gone. The overview has what there is."
+                title="Page not found", description="Its content may no longer exist. See the overview."
             )
         number = request.get_param_as_int("page", min_value=1, max_value=1_000_000, default=1)
         find = (request.get_param("find") or "")[:_MAX_FIELD]
@@ -225,7 +222,7 @@ class _Panel:
 
 
 class _Charts:
-    """Metrics, read through the API when somebody asks for them."""
+    """Charts of metrics, read from the API on request."""
 
     def __init__(self, api: MetricsApi, panels: Panels, pages: Pages) -> None:
         self._api = api
@@ -251,12 +248,12 @@ class _Charts:
 
 
 def _names_beside(request: falcon.Request, question: ChartQuestion) -> bool:
-    """Whether somebody chose what stands beside this metric; the form holds what stood beside the one before."""
+    """Return whether the user chose the second metric; the form may still have that of the previous metric."""
     return request.has_param("beside") and request.get_param("of", default=question.name) == question.name
 
 
 def _question(request: falcon.Request) -> ChartQuestion:
-    """Raises falcon's errors for what nobody can choose."""
+    """Raises falcon's errors for an invalid choice."""
     dimensions = {
         name.removeprefix("d."): value[:_MAX_FIELD]
         for name, value in request.params.items()
@@ -266,7 +263,7 @@ def _question(request: falcon.Request) -> ChartQuestion:
     period = request.get_param_as_int("period", default=300)
     function = request.get_param("function", default=RAW)
     if minutes not in MINUTES or period not in PERIODS or function not in (RAW, *FUNCTIONS):
-        raise falcon.HTTPBadRequest(title="Nobody can choose that", description="Choose from the lists of the page.")
+        raise falcon.HTTPBadRequest(title="Invalid choice", description="Choose from the lists on the page.")
     name = (request.get_param("name") or "")[:_MAX_FIELD]
     return ChartQuestion(name, dimensions, minutes, function, period, (request.get_param("beside") or "")[:_MAX_FIELD])
 
@@ -281,7 +278,7 @@ class _Static:
 
 class _DashboardHealth:
     def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
-        response.content_type, response.text = falcon.MEDIA_TEXT, "the dashboard answers\n"
+        response.content_type, response.text = falcon.MEDIA_TEXT, "OK\n"
 
 
 class _LoginPage:
@@ -300,7 +297,7 @@ class _LoginPage:
         known = self._gate.cookie(request, self._gate.form_cookie)
         if not known or not hmac.compare_digest(known.encode(), form.get("form_token", "").encode()):
             response.status = falcon.HTTP_403
-            self._form(request, response, "This form is too old, or cookies are off. Try again.", then)
+            self._form(request, response, "This form has expired, or cookies are disabled. Try again.", then)
             return
         user = form.get("user", "")
         attempt = user.strip().casefold(), request.remote_addr
@@ -313,14 +310,14 @@ class _LoginPage:
         try:
             account = self._login.log_in(user, form.get("password", ""), form.get("project", ""))
         except MessagingError as error:
-            LOG.warning("nobody can log in: %s", error)
+            LOG.warning("logins fail: %s", error)
             response.status = falcon.HTTP_503
-            self._form(request, response, "Nobody can log in now: the log of the dashboard says why.", then)
+            self._form(request, response, "Login is not possible at present: see the log of the dashboard.", then)
             return
         if account is None:
-            LOG.warning("a login of %r from %s was refused", user[:64], request.remote_addr)
+            LOG.warning("login of %r from %s refused", user[:64], request.remote_addr)
             response.status = falcon.HTTP_401
-            self._form(request, response, "That is refused: the user, the password, or the role is not right.", then)
+            self._form(request, response, "Login refused: check the user, the password and the role.", then)
             return
         self._gate.attempts.succeeded(*attempt)
         LOG.info("%r logged in from %s", user, request.remote_addr)
@@ -344,9 +341,9 @@ class _Logout:
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         session: Session | None = request.context.visitor.session
-        assert session is not None, "the gate lets nobody else pass"
+        assert session is not None, "the gate requires a login"
         if not session.is_own(_form_of(request).get("form_token", "")):
-            raise falcon.HTTPForbidden(title="This form is too old", description="Nothing was done.")
+            raise falcon.HTTPForbidden(title="This form has expired", description="Nothing was changed.")
         self._gate.sessions.close(self._gate.cookie(request, self._gate.session_cookie))
         self._gate.set_cookie(response, self._gate.session_cookie, "", 0)
         response.status = falcon.HTTP_303
@@ -354,15 +351,15 @@ class _Logout:
 
 
 def _host_of(request: falcon.Request) -> str:
-    """The name by which it was asked for; empty where that is none."""
+    """Return the requested host name, or an empty string if it is invalid."""
     try:
         return request.host.strip("[]")
-    except ValueError:  # what should be the port is no number
+    except ValueError:  # the port is not a number
         return ""
 
 
 def _form_of(request: falcon.Request) -> dict[str, str]:
-    """The fields of a form. Raises falcon's errors for what is no form, or too long."""
+    """Return the fields of a form. Raises falcon's errors for another content type and for a form that is too long."""
     if (request.content_type or "").partition(";")[0] != _FORM:
         raise falcon.HTTPUnsupportedMediaType(title="This is not a form")
     if request.content_length is None or request.content_length > _MAX_FORM_BYTES:
@@ -370,13 +367,13 @@ def _form_of(request: falcon.Request) -> dict[str, str]:
     try:
         text = request.bounded_stream.read(_MAX_FORM_BYTES).decode(errors="replace")
     except OSError:
-        raise falcon.HTTPError(falcon.HTTP_408, title="This form did not come in time") from None
+        raise falcon.HTTPError(falcon.HTTP_408, title="This form was not received in time") from None
     fields = falcon.uri.parse_query_string(text, keep_blank=True)
     return {name: value[:_MAX_FIELD] for name, value in fields.items() if isinstance(value, str)}
 
 
 def _local_path(target: str) -> str:
-    """A page of ours: never one of another site."""
+    """Return the target if it is a page of the dashboard, else the overview."""
     is_ours = target.startswith("/") and not target.startswith(("//", "/\\", "/log"))
     return target if is_ours and target.isascii() and target.isprintable() else "/"
 
@@ -394,4 +391,4 @@ def _failed(request: falcon.Request, _response: falcon.Response, error: Exceptio
     if isinstance(error, (falcon.HTTPError, falcon.HTTPStatus)):
         raise error
     LOG.error("%s %s failed", request.method, request.uri_template, exc_info=error)
-    raise falcon.HTTPInternalServerError(title="This page failed", description="The log of the dashboard says why.")
+    raise falcon.HTTPInternalServerError(title="Internal error", description="See the log of the dashboard.")

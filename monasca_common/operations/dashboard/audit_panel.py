@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of the audit: what arrived of every topic at every tier, a heat map over time."""
+"""The panel of the audit: the completeness of every topic at every tier, as a heat map over time."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from monasca_common.operations.dashboard.view import (
 )
 
 _BUCKETS = 12
-_MANY_DOUBLED = 1e12  # as bad as one that is missing
-_FEW, _MANY = 0.99, 0.9  # below them a cell stands out more
+_MANY_DUPLICATES = 1e12  # as bad as one missing message
+_FEW, _MANY = 0.99, 0.9  # below them, a cell is highlighted more
 
 EMPTY = PanelView(
     "audit",
     "Completeness",
     "",
-    "How much of what was sent arrived at each tier, in percent, by the time at which it was made. "
-    "\N{MULTIPLICATION X}: some is missing for good, or for longer than the grace period; "
-    "\N{HORIZONTAL ELLIPSIS}: some is missing still; ?: nothing counts what arrived, or the topic was recreated; "
-    "+: records more than were acknowledged, or with an id that is there already. The same as monasca-common audit "
-    "show.",
+    "The percentage of messages that arrived at each tier, by the time when they were created. "
+    "\N{MULTIPLICATION X}: some are lost, or late by more than the grace period; "
+    "\N{HORIZONTAL ELLIPSIS}: some have not arrived yet; ?: arrivals are not counted, or the topic was recreated; "
+    "+: more records than were acknowledged, or records with a repeated id. monasca-common audit show has the same "
+    "data.",
 )
-_FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Doubled", "Delay")
+_FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Duplicate", "Delay")
 _TONES = {
     AuditVerdict.OK: Tone.GOOD,
-    AuditVerdict.OPEN: Tone.GOOD,  # it may be on its way
+    AuditVerdict.OPEN: Tone.GOOD,  # messages may still arrive
     AuditVerdict.RECREATED: Tone.WARNING,
     AuditVerdict.UNCOUNTED: Tone.WARNING,
     AuditVerdict.INCOMPLETE: Tone.ERROR,
@@ -54,8 +54,8 @@ _TONES = {
 
 @dataclass(frozen=True, slots=True)
 class TierFigures:
-    """One topic at one tier. ``recent``: the newest buckets, by their beginning. ``wrong``: those that are final,
-    of the whole window, as everything else is."""
+    """One topic at one tier, in the whole window. ``recent``: the newest buckets by their start. ``wrong``: the buckets
+    with a final problem."""
 
     topic: str
     place: str
@@ -70,14 +70,14 @@ class TierFigures:
 
 @dataclass(frozen=True, slots=True)
 class AuditFigures:
-    """``buckets``: the beginnings of the newest, the newest first, in milliseconds since 1970."""
+    """``buckets``: the starts of the newest buckets, the newest first, in milliseconds since 1970."""
 
     tiers: tuple[TierFigures, ...]
     buckets: tuple[int, ...]
 
 
 def audit_figures(balances: Iterable[Reconciliation], now_ms: int, bucket_seconds: int) -> AuditFigures:
-    """The balances of each topic at each tier, together."""
+    """Combine the reconciliations of each topic at each tier."""
     newest = bucket_of(now_ms, bucket_seconds)
     buckets = tuple(newest - back * bucket_seconds * 1000 for back in range(_BUCKETS))
     tiers: dict[tuple[str, str], list[Reconciliation]] = defaultdict(list)
@@ -103,7 +103,7 @@ def _tier(topic: str, place: str, balances: Sequence[Reconciliation], since_ms: 
 
 
 class AuditGatherer:
-    """Keeps the books of the window, and reads on in the topic of reports at each look."""
+    """Keeps the totals of the window, and reads new reports at each check."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, settings: AuditSettings, *, timeout_seconds: float
@@ -118,7 +118,7 @@ class AuditGatherer:
     def __call__(self, now_ms: int) -> AuditFigures:
         settings = self._settings
         if not settings.enabled and settings.topic not in self._admin.partition_counts():
-            return AuditFigures((), ())  # nobody wants one
+            return AuditFigures((), ())  # the audit is off
         since_ms = bucket_of(now_ms - settings.window_seconds * 1000, settings.bucket_seconds)
         for report in self._reports(since_ms):
             self._totals.add(report)
@@ -127,7 +127,7 @@ class AuditGatherer:
         return audit_figures(found, now_ms, settings.bucket_seconds)
 
     def _reports(self, since_ms: int) -> Iterable[AuditReport]:
-        """What came since the last look. After an error it begins again: what the books have is not counted twice."""
+        """Return new reports. After an error, read all again: the totals count no report twice."""
         try:
             if self._log is None:
                 self._log = open_report_log(self._admin, self._connection, self._settings.topic, since_ms)
@@ -147,10 +147,10 @@ class AuditGatherer:
 def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
     def shown(empty: PanelView) -> PanelView:
         figures = snapshot.figures
-        assert figures is not None, "it is called where there are figures"
+        assert figures is not None, "called only with figures"
         if not figures.tiers:
-            told = "No report of an audit has come: nothing counts messages."
-            return replace(empty, summary=told, idle="whether all arrives is not counted")
+            summary = "No audit reports: messages are not counted."
+            return replace(empty, summary=summary, idle="completeness is not checked")
         return replace(
             empty,
             summary=_summary(figures.tiers),
@@ -163,7 +163,7 @@ def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
 
 
 def _headings(buckets: Sequence[int]) -> list[str]:
-    """The beginnings of buckets; with seconds where buckets are shorter than a minute."""
+    """Return the starts of buckets; with seconds if buckets are shorter than a minute."""
     headings = [_clock(each) for each in buckets]
     if len(set(headings)) == len(buckets):
         return headings
@@ -177,7 +177,7 @@ def _summary(tiers: Sequence[TierFigures]) -> str:
 
 
 def _recreated(tiers: Iterable[TierFigures]) -> Iterator[Concern]:
-    """One for a topic: every tier of it has the verdict."""
+    """Return one concern per topic, because all its tiers have the verdict."""
     verdict = AuditVerdict.RECREATED
     for topic in sorted({tier.topic for tier in tiers if tier.verdict is verdict}):
         yield Concern(Tone.WARNING, f"{topic}: {verdict.value}", Harm.UNKNOWN)
@@ -190,7 +190,7 @@ def _concern(tier: TierFigures) -> Concern:
     first = _clock(min(each.bucket_ms for each in tier.wrong))
     when = f"{'from' if len(tier.wrong) == 1 else 'since'} {first} UTC"
     if tier.verdict is AuditVerdict.UNCOUNTED:
-        what = f"nothing counts its log, so what arrived is not known {when}"
+        what = f"its log is not counted, so its completeness is unknown {when}"
         return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}", Harm.UNKNOWN)
     harm = Harm.LOST if lost else Harm.LATE
     text = f"{tier.topic} at {tier.place}: {what} of {expected:,} messages {when}"
@@ -208,7 +208,7 @@ def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:
         Cell(span(tier.delay_seconds), is_number=True),
         *(_bucket(tier.recent.get(bucket)) for bucket in buckets),
     )
-    weight = tier.missing + tier.doubled / _MANY_DOUBLED
+    weight = tier.missing + tier.doubled / _MANY_DUPLICATES
     return TableRow(f"{tier.topic} {tier.place}", _TONES[tier.verdict], weight, cells)
 
 
@@ -235,7 +235,7 @@ def _bucket(balance: Reconciliation | None) -> Cell:
 
 
 def _percent(share: float) -> str:
-    """Below 100 where anything is missing, and above 0 where anything is there."""
+    """Return less than 100 if anything is missing, and more than 0 if anything arrived."""
     percent = min(max(share * 100, 0.1 if share else 0.0), 99.9)
     return f"{percent:.1f}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of dead letters: how many wait, where they came from, and why they are dead."""
+"""The panel of dead letters: their number, original topics and reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
 _SUFFIX = ".dlq"
-_READ_AT_ONCE = 100_000  # offsets of a topic in one look
+_READ_AT_ONCE = 100_000  # offsets of a topic in one check
 _REASONS_KEPT = 100_000  # dead letters of a topic whose reasons are counted
 _SHOWN_CHARACTERS = 300
 
@@ -25,19 +25,19 @@ EMPTY = PanelView(
     "dead-letters",
     "Dead letters",
     "",
-    "Messages that no service could handle, which nobody has sent back yet, by origin and reason of the first "
-    "100,000 of each topic. monasca-common dlq list --topic T --limit N shows them one by one; dlq replay --topic T "
-    "sends them back after a repair.",
+    "Messages that no service could handle and that were not sent back yet, by origin and reason (of the first 100,000 "
+    "of each topic). monasca-common dlq list --topic T --limit N shows them one by one; after a repair, dlq replay "
+    "--topic T sends them back.",
 )
 _Spans = Mapping[TopicPartition, tuple[int, int]]
 _Reason = tuple[str, str, str]  # origin, group, error
 
-_COLUMNS = ("Letters", "Dead letter topic", "Came from", "Group", "Reason", "Newest")
+_COLUMNS = ("Dead letters", "Dead-letter topic", "Origin", "Group", "Reason", "Newest")
 
 
 @dataclass(frozen=True, slots=True)
 class LetterReason:
-    """Letters of one origin that died of the same. ``newest_ms``: when the last of them did."""
+    """Dead letters with the same origin, group and error. ``newest_ms``: the time of the newest."""
 
     origin_topic: str
     group: str
@@ -48,8 +48,8 @@ class LetterReason:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
-    """A topic of dead letters. ``waiting``: how many nobody has dealt with. ``reasons``: of the first `_REASONS_KEPT`.
-    ``unread``: offsets that are left to the next looks, each of which may be a letter."""
+    """A dead-letter topic. ``waiting``: dead letters that wait for a replay. ``reasons``: those of the first
+    `_REASONS_KEPT`. ``unread``: offsets left to later checks, each of which may be a dead letter."""
 
     topic: str
     waiting: int
@@ -58,8 +58,8 @@ class DeadLetterFigures:
 
 
 class _CachedDeadLetters:
-    """What is known of one topic, up to ``read_to``. ``spans``: from where the group stands to the end, when it was
-    looked at last."""
+    """The dead letters of one topic, read up to ``read_to``. ``spans``: from the group's offset to the end, at the last
+    check."""
 
     def __init__(self, topic: str) -> None:
         self.notes = ReplayLog(DLQ_GROUP)
@@ -75,7 +75,7 @@ class _CachedDeadLetters:
             self._reasons[partition, message.offset] = _reason(Letter.of(message)), message.timestamp_ms or 0
 
     def reasons(self) -> tuple[LetterReason, ...]:
-        """Count the reasons of the letters that wait."""
+        """Count the reasons of waiting dead letters."""
         self._reasons = {place: reason for place, reason in self._reasons.items() if self.notes.waits(*place)}
         times: dict[_Reason, list[int]] = defaultdict(list)
         for reason, time_ms in self._reasons.values():
@@ -83,14 +83,14 @@ class _CachedDeadLetters:
         return tuple(LetterReason(*reason, len(found), max(found)) for reason, found in times.items())
 
     def goes_on_to(self, spans: _Spans) -> bool:
-        """Whether nothing is there anew: the group was not set back, and the topic not deleted and created again."""
+        """Return whether the group's offset was not set back, and the topic not recreated."""
         return all(
             partition in spans and start <= spans[partition][0] and end <= spans[partition][1]
             for partition, (start, end) in self.spans.items()
         )
 
     def next_portion(self, spans: _Spans) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where to read from, and up to."""
+        """Return the offsets to read from, and to read up to."""
         starts, ends, left = {}, {}, _READ_AT_ONCE
         for partition, (start, end) in spans.items():
             starts[partition] = max(start, self.read_to.get(partition, start))
@@ -134,7 +134,7 @@ class DeadLetterGatherer:
         return known.figures
 
     def _read_on(self, known: _CachedDeadLetters, spans: _Spans) -> None:
-        """Raises `RetriableError` where it does not come in time; what came is not read again."""
+        """Raises `RetriableError` after the time-out; messages read before it are kept."""
         starts, ends = known.next_portion(spans)
         for partition, (start, _) in spans.items():
             known.notes.forget_before(partition, start)
@@ -147,7 +147,7 @@ class DeadLetterGatherer:
 
 def _reason(letter: Letter) -> _Reason:
     """Return origin, group and error, each cut, because the writer of a dead letter chooses them."""
-    texts = letter.origin_topic or "nowhere", letter.group, " ".join(letter.error.split()) or "without a reason"
+    texts = letter.origin_topic or "unknown", letter.group, " ".join(letter.error.split()) or "without a reason"
     origin, group, error = (text[:_SHOWN_CHARACTERS] for text in texts)
     return origin, group, error
 
@@ -155,10 +155,10 @@ def _reason(letter: Letter) -> _Reason:
 def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms: int) -> PanelView:
     def shown(empty: PanelView) -> PanelView:
         topics = snapshot.figures or ()
-        where = count(len(topics), "topic of dead letters is", "topics of dead letters are")
+        where = count(len(topics), "dead-letter topic", "dead-letter topics")
         return replace(
             empty,
-            summary=f"{_waiting(topics)}; {where} there.",
+            summary=f"{_waiting(topics)} in {where}.",
             columns=_COLUMNS,
             rows=tuple(_row(topic, reason) for topic in topics for reason in topic.reasons),
             concerns=tuple(_concern(topic) for topic in topics if topic.waiting or topic.unread),
@@ -169,7 +169,7 @@ def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms:
 
 def _concern(topic: DeadLetterFigures) -> Concern:
     most = max(topic.reasons, key=lambda reason: reason.letters, default=None)
-    reason = f", most of them because of: {most.error}" if most is not None else ""
+    reason = f", most with the error: {most.error}" if most is not None else ""
     return Concern(Tone.WARNING, f"{_waiting([topic])} in {topic.topic}{reason}", messages=topic.waiting)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chart of metrics as lines, bands and labels of an SVG picture: numbers alone, made by pure functions."""
+"""Computes lines, bands and labels of an SVG chart with pure functions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WIDTH, HEIGHT = 1000, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 10, 28
 _TICKS = 5
 _MOST_POINTS = 1000
-_LEAST, _MOST = 1e-300, 1e300  # an axis cannot tell nearer values apart, nor reach farther
-_DOTS = 60  # lines of so few points have dots
+_LEAST, _MOST = 1e-300, 1e300  # the range of differences and values that an axis can show
+_DOTS = 60  # lines with up to this many points have dots
 _BAND_HEIGHT = 14
 _LISTED = 200
 _STEPS_SECONDS = (60, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
@@ -29,7 +29,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DrawnLine:
-    """``style``: 1 to 8, a colour and a pattern. ``points``: those of a polyline. ``dots``: where few points are."""
+    """``style``: 1 to 8, a color and a pattern. ``points``: of the polyline. ``dots``: for lines with few points."""
 
     label: str
     style: int
@@ -49,7 +49,7 @@ class DrawnBand:
 
 @dataclass(frozen=True, slots=True)
 class ListedPoint:
-    """A row of the table below a chart."""
+    """A row of the table after a chart."""
 
     time: str
     series: str
@@ -58,7 +58,7 @@ class ListedPoint:
 
 @dataclass(frozen=True, slots=True)
 class DrawnChart:
-    """``height`` and ``width``: of the picture. ``floor``: where the time axis is."""
+    """``height`` and ``width``: of the picture. ``floor``: the y position of the time axis."""
 
     lines: tuple[DrawnLine, ...]
     bands: tuple[DrawnBand, ...]
@@ -84,7 +84,7 @@ class _Scale:
 
 
 def drawn(chart: MetricChart) -> DrawnChart:
-    """``chart`` on its way to a template."""
+    """Return the chart as a template needs it."""
     everything = (*chart.series, *chart.beside)
     alarms = list(dict.fromkeys(band.alarm for band in chart.bands))
     values = [value for series in everything for _, value in series.points if _can_be_drawn(value)]
@@ -115,7 +115,7 @@ def _line(series: ChartSeries, number: int, across: _Scale, up: _Scale) -> Drawn
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The lowest and the highest of neighbours, so that no peak is lost where there are more points than pixels."""
+    """Keep the minimum and maximum of neighbors, so that no peak is lost if points outnumber pixels."""
     found = [point for point in points if _can_be_drawn(point[1])]
     if len(found) <= _MOST_POINTS:
         return found
@@ -128,7 +128,7 @@ def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _can_be_drawn(value: float) -> bool:
-    """Whether it is a number, and differences to others are too."""
+    """Return whether the value, and its difference to others, are finite numbers."""
     return abs(value) <= _MOST
 
 
@@ -139,9 +139,9 @@ def _band(band: StateBand, row: int, across: _Scale) -> DrawnBand:
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from below ``low`` to above ``high``."""
+    """Return round numbers from ``low`` or less to ``high`` or more."""
     if high - low <= _LEAST:
-        room = max(1.0, 1000 * math.ulp(low))  # so that the ends of the axis differ, also where 1 is nothing beside it
+        room = max(1.0, 1000 * math.ulp(low))  # so that the ends of the axis differ, also for large values
         low, high = (low - room, high + room) if abs(low) > _LEAST else (0.0, 1.0)
     rough = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
@@ -171,7 +171,7 @@ def number_text(value: float) -> str:
 
 
 def _listed(everything: Iterable[ChartSeries]) -> Iterable[ListedPoint]:
-    """The newest of all, the newest first."""
+    """Return the newest points of all series, the newest first."""
     points = [(moment, label_of(series), value) for series in everything for moment, value in series.points]
     for moment, label, value in sorted(points, reverse=True)[:_LISTED]:
         yield ListedPoint(_clock(moment), label, number_text(value))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of durability: what could lose acknowledged messages, the same finding of many topics told once."""
+"""The panel of durability: what could lose acknowledged messages; equal findings of several topics are one row."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ EMPTY = PanelView(
     "Durability",
     "",
     "Settings and replicas of topics that can lose acknowledged messages, or prevent writes. Messages that retention "
-    "deletes unread are under Consumers. monasca-common durability check also judges options of producers and Kafka's "
-    "own topics before they exist.",
+    "deletes unread are under Consumers. monasca-common durability check also checks Kafka's internal topics before "
+    "they exist.",
 )
 _COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
 _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}
@@ -33,14 +33,14 @@ _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}
 
 @dataclass(frozen=True, slots=True)
 class DurabilityFigures:
-    """``topics``: how many were looked at."""
+    """``topics``: the number of topics checked."""
 
     topics: int
     findings: tuple[Finding, ...]
 
 
 class DurabilityGatherer:
-    """Looks at every topic, those of Kafka itself included."""
+    """Checks every topic, including Kafka's internal topics."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -53,13 +53,13 @@ class DurabilityGatherer:
 def durability_panel(snapshot: Snapshot[DurabilityFigures], now_ms: int) -> PanelView:
     def shown(empty: PanelView) -> PanelView:
         figures = snapshot.figures
-        assert figures is not None, "it is called where there are figures"
+        assert figures is not None, "called only with figures"
         findings = sorted(figures.findings, key=lambda each: each.severity is not Severity.ERROR)
         same = _same(findings)
         named = {finding.topic for finding in findings}
         return replace(
             empty,
-            summary=f"{count(figures.topics - len(named), 'topic is', 'topics are')} safe, {len(named)} not.",
+            summary=f"{count(figures.topics - len(named), 'topic is', 'topics are')} safe, {len(named)} with findings.",
             columns=_COLUMNS,
             rows=tuple(_row(finding, [finding.topic]) for finding in findings),
             digest=tuple(_row(findings[0], [each.topic for each in findings]) for findings in same),
@@ -70,7 +70,7 @@ def durability_panel(snapshot: Snapshot[DurabilityFigures], now_ms: int) -> Pane
 
 
 def _same(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Those that say the same of several topics, together."""
+    """Group findings with the same severity and text."""
     found: dict[tuple[Severity, str], list[Finding]] = defaultdict(list)
     for finding in findings:
         found[finding.severity, finding.text].append(finding)
@@ -89,7 +89,7 @@ def _names(topics: list[str]) -> str:
 
 
 def _row(finding: Finding, topics: list[str]) -> TableRow:
-    """``topics``: those of which the same is to be said."""
+    """``topics``: all topics with this finding."""
     tone = _TONES[finding.severity]
     partitions = ", ".join(map(str, finding.partitions)) or "all"
     cells = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users of Keystone: a name, a password and a project become a token, and oslo.policy says whether its roles may."""
+"""Logins with Keystone: a token for name, password and project, whose roles oslo.policy checks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TIMEOUT_SECONDS = 10.0
 
 
 class KeystoneLogin:
-    """Asks Keystone at each login; nothing of a password is kept."""
+    """Authenticates with Keystone at each login; passwords are not stored."""
 
     def __init__(self, settings: DashboardSettings, conf: cfg.ConfigOpts) -> None:
-        """Raises `ConfigurationError` for rules that cannot be read."""
+        """Raises `ConfigurationError` for invalid rules."""
         assert settings.keystone_url is not None, "the settings were checked"
         self._url = settings.keystone_url
         self._domain = settings.keystone_domain
@@ -33,7 +33,7 @@ class KeystoneLogin:
         self._enforcer = open_enforcer(conf, list_rules())
 
     def log_in(self, user: str, password: str, project: str) -> Account | None:
-        """``None``: refused, by Keystone or by the rules. Raises `RetriableError` where Keystone does not answer."""
+        """Return ``None`` if Keystone or the rules refuse. Raises `RetriableError` if Keystone does not answer."""
         plugin = v3.Password(
             self._url,
             username=user,
@@ -47,7 +47,7 @@ class KeystoneLogin:
         except (exceptions.Unauthorized, exceptions.BadRequest):
             return None
         except exceptions.ClientException as error:
-            LOG.warning("Keystone at %s cannot be asked: %s", self._url, type(error).__name__)
+            LOG.warning("Keystone at %s does not answer: %s", self._url, type(error).__name__)
             raise RetriableError("Keystone does not answer: try again") from None
         caller = {"roles": list(access.role_names or ()), "project_id": access.project_id, "user_id": access.user_id}
         if not self._enforcer.authorize(LOOK, {"project_id": access.project_id}, caller, do_raise=False):

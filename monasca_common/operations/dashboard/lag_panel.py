@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of consumers: which are late, stopped, or about to lose messages to retention."""
+"""The panel of consumer groups: late, stopped, or about to lose messages to retention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.panel_source import Snapshot
-from monasca_common.operations.dashboard.saved_state import SavedState
 from monasca_common.operations.dashboard.view import (
     Cell,
     Concern,
@@ -29,27 +28,32 @@ from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, LagWindow, PartitionState, group_lag
 
 _POINTS = 60
-# Why which position counts, and the first partition; the page of the group has all.
-_TOLD_POSITIONS = 2
+_SHOWN_LINES = 2  # on which positions count: the reason and the first partition; the group's page has all
 
 EMPTY = PanelView(
     "lag",
     "Consumers",
     "",
-    "A group is as well as its worst partition. Unread counts offsets. Headroom is how long it takes at least until "
-    "retention deletes the oldest unread message; deleted is what it deleted unread. A group that reads so slowly that "
-    "little of the time is left until it loses one is an error. The line is the number of unread messages at each of "
-    "the last looks.",
+    "A group has the status of its worst partition. Unread counts offsets. Headroom is the minimum time until "
+    "retention deletes the oldest unread message; Deleted counts messages that it deleted unread. A group that reads "
+    "so slowly that it will soon lose messages is an error. The line shows the unread messages at each of the last "
+    "checks.",
 )
-_COLUMNS = ("Status", "Group", "Reads", "Unread", "Oldest unread", "Reads per s", "Headroom", "Deleted", "Trend")
+_COLUMNS = ("Status", "Group", "Reads", "Unread", "Oldest unread", "Reads/s", "Headroom", "Deleted", "Trend")
 _TONES = {LagStatus.OK: Tone.GOOD, LagStatus.WARNING: Tone.WARNING}
+_PROBLEMS = {
+    LagStatus.STALL: "stalled at one offset",
+    LagStatus.STOP: "stopped",
+    LagStatus.REWIND: "went back to an earlier offset",
+    LagStatus.OFFLINE: "cannot be read",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """A consumer group. ``unread``: at each of the last looks, the oldest first. ``per_second``: what it reads;
-    ``None`` before there are two looks. ``which_counts``: what is to be said where it is judged by a copy of its
-    positions that differs from them."""
+    """A consumer group. ``unread``: unread messages at each of the last checks, the oldest first. ``per_second``: its
+    read rate; ``None`` before the second check. ``which_counts``: remarks if its verdict uses differing copies of
+    positions."""
 
     name: str
     lag: LagVerdict
@@ -63,16 +67,9 @@ class GroupFigures:
         return sorted({partition.topic for partition in self.partitions})
 
 
-Trends = dict[str, list[int]]  # the unread messages of each group at the last looks, the oldest first
-
-
-def kept_trends() -> SavedState[Trends]:
-    return SavedState(Trends, {})
-
-
 class LagGatherer:
-    """Looks at every group, and remembers the last looks. ``read_history``: reads those before the first, once.
-    ``read_positions``: is asked while a group is not well. ``trends``: those of a worker that crashed."""
+    """Checks every group. ``read_history``: called once for the state before the first check. ``read_positions``:
+    called while a group has a problem."""
 
     def __init__(
         self,
@@ -80,15 +77,13 @@ class LagGatherer:
         window: LagWindow,
         read_history: Callable[[], LagHistory | None],
         read_positions: ReadPositions = no_database,
-        trends: SavedState[Trends] | None = None,
     ) -> None:
         self._read_positions = read_positions
         self._read_history = read_history
         self._history: LagHistory | None = None
         self._survey = survey
         self._window = window
-        self._trends = trends or kept_trends()
-        self._unread = {group: deque(unread, _POINTS) for group, unread in self._trends.load().items()}
+        self._unread: dict[str, deque[int]] = {}
         self._read: dict[str, tuple[int, int]] = {}
 
     def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
@@ -99,11 +94,12 @@ class LagGatherer:
         self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
         before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}
         judged = self._history.groups
-        found = tuple(
-            self._figures(group, states, judged[group], now_ms, before.get(group)) for group, states in looked.items()
+        return tuple(
+            self._with_positions(
+                self._figures(group, states, judged[group], now_ms, before.get(group))
+                for group, states in looked.items()
+            )
         )
-        self._trends.save({group: list(unread) for group, unread in self._unread.items()})
-        return tuple(self._with_positions(found))
 
     def _with_positions(self, found: Iterable[GroupFigures]) -> Iterator[GroupFigures]:
         stored: DatabasePositions | None = None
@@ -112,8 +108,8 @@ class LagGatherer:
                 yield group
                 continue
             stored = stored or self._read_positions()
-            told = which_counts({group.name: self._judged(group.name)}, stored)
-            yield replace(group, which_counts=tuple(line.strip() for line in told))
+            lines = which_counts({group.name: self._judged(group.name)}, stored)
+            yield replace(group, which_counts=tuple(line.strip() for line in lines))
 
     def _judged(self, group: str) -> Mapping[TopicPartition, PartitionHistory]:
         return self._history.groups[group] if self._history is not None else {}
@@ -136,7 +132,7 @@ class LagGatherer:
 
 
 def _read(states: Mapping[TopicPartition, PartitionState]) -> int:
-    """How far its commits are, as a sum of offsets."""
+    """Return the sum of the group's committed offsets."""
     return sum(state.commits[-1].offset for state in states.values() if state.commits)
 
 
@@ -147,7 +143,7 @@ def lag_panel(snapshot: Snapshot[tuple[GroupFigures, ...]], now_ms: int) -> Pane
         keep_up = len(groups) - len(concerns)
         return replace(
             empty,
-            summary=f"{count(keep_up, 'group keeps up', 'groups keep up')}, {len(concerns)} not.",
+            summary=f"{count(keep_up, 'group keeps up', 'groups keep up')}, {len(concerns)} with problems.",
             columns=_COLUMNS,
             rows=tuple(map(_row, groups)),
             concerns=concerns,
@@ -157,7 +153,7 @@ def lag_panel(snapshot: Snapshot[tuple[GroupFigures, ...]], now_ms: int) -> Pane
 
 
 def group_panel(group: GroupFigures) -> PanelView:
-    """The partitions of one group."""
+    """Return the panel of one group's partitions."""
     rows = tuple(_partition_row(partition, lag) for partition, lag in group.partitions.items())
     return PanelView(
         "lag",
@@ -176,18 +172,18 @@ def _tone(lag: LagVerdict) -> Tone:
 
 def _concern(group: GroupFigures) -> Concern:
     lag = group.lag
-    facts = [f"{group.name}: {lag.status.value}"] if lag.status is not LagStatus.OK else [group.name]
-    facts += [f"{lag.messages:,} unread, the oldest {span(lag.seconds)} old"] if lag.messages else []
-    facts += [f"{lag.deleted:,} were deleted unread"] if lag.deleted else []
-    facts += [f"its offsets are {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
-    facts += [f"a transaction that stays open hides {lag.hidden:,} offsets"] if lag.hidden else []
+    facts = [f"{lag.messages:,} unread, oldest {span(lag.seconds)}"] if lag.messages else []
+    facts += [f"{lag.deleted:,} deleted unread"] if lag.deleted else []
+    facts += [f"offsets {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
+    facts += [f"{lag.hidden:,} offsets hidden by an open transaction"] if lag.hidden else []
     offline = [
         f"{tp.topic}/{tp.partition}" for tp, each in group.partitions.items() if each.status is LagStatus.OFFLINE
     ]
     facts += [f"without a leader: {', '.join(offline)}"] if offline else []
     if lag.expires_soon:
-        facts.append(f"at its speed retention deletes some unread in {span(lag.lost_in_seconds or 0.0)}")
-    text = "; ".join([*facts, *group.which_counts[:_TOLD_POSITIONS]])
+        facts.append(f"at its speed, retention deletes unread messages in {span(lag.lost_in_seconds or 0.0)}")
+    subject = " ".join(filter(None, (group.name, _PROBLEMS.get(lag.status, ""))))
+    text = f"{subject}: {'; '.join([*facts, *group.which_counts[:_SHOWN_LINES]])}"
     if lost := lag.deleted + lag.truncated:
         return Concern(_tone(lag), text, Harm.LOST, lost)
     return Concern(_tone(lag), text, Harm.LOST_SOON if lag.expires_soon else Harm.LATE, lag.messages)
@@ -205,7 +201,7 @@ def _row(group: GroupFigures) -> TableRow:
         _age(group.lag),
         Cell(rate(group.per_second), is_number=True),
         *_retention(group.lag),
-        Cell("", trend=tuple(each / most for each in group.unread), note=f"at most {most:,} unread"),
+        Cell("", trend=tuple(each / most for each in group.unread), note=f"maximum: {most:,} unread"),
     )
     return TableRow(group.name, _tone(group.lag), max(most, group.lag.messages), cells)
 
@@ -217,11 +213,12 @@ def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:
 
 
 def _status(lag: LagVerdict) -> Cell:
-    """A group that reads well may still have lost messages, or lose some soon."""
+    """Return LOST or LOST SOON also for a group that keeps up now."""
     if lag.deleted or lag.truncated:
-        return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; {lag.status.value}")
+        return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; the group {lag.status.value}")
     if lag.expires_soon:
-        return Cell("LOST SOON", tone=_tone(lag), note=f"retention soon deletes unread messages; {lag.status.value}")
+        note = f"retention will soon delete unread messages; the group {lag.status.value}"
+        return Cell("LOST SOON", tone=_tone(lag), note=note)
     return Cell(lag.status.name, tone=_tone(lag), note=lag.status.value)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of topics: how much comes in, and how late it is read."""
+"""The panel of topics: their message rates, and the delay of their slowest consumers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ EMPTY = PanelView(
     "load",
     "Load and delay",
     "",
-    "Messages that came in per second between the last two looks, and how old the oldest is that a consumer of the "
-    "topic has not read. The line is the messages per second at each of the last looks.",
+    "Messages per second between the last two checks, and the age of the oldest message that a consumer of the topic "
+    "has not read. The line shows the messages per second at each of the last checks.",
     header=0,
 )
-_COLUMNS = ("Topic", "In per s", "Delay", "Slowest consumer", "Messages in all", "Trend")
+_COLUMNS = ("Topic", "Messages/s", "Delay", "Slowest consumer", "Total offsets", "Trend")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """``end``: the sum of where its partitions end. ``per_second``: at each of the last looks, the oldest first."""
+    """``end``: the sum of its end offsets. ``per_second``: at each of the last checks, the oldest first."""
 
     name: str
     end: int
@@ -36,7 +36,7 @@ class TopicLoad:
 
 
 class LoadGatherer:
-    """Looks at where logs end, and remembers the last looks. Topics of Kafka itself are left out."""
+    """Reads end offsets and derives rates. Kafka's internal topics are left out."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -48,7 +48,7 @@ class LoadGatherer:
         topics = {topic: number for topic, number in counts.items() if not topic.startswith("__")}
         ends = self._admin.end_offsets(TopicPartition(topic, each) for topic in topics for each in range(topics[topic]))
         if not ends and topics:
-            raise TransportError("no broker told where a log ends")
+            raise TransportError("no broker returned an end offset")
         sums: dict[str, int] = defaultdict(int)
         for partition, end in ends.items():
             sums[partition.topic] += end
@@ -62,7 +62,7 @@ class LoadGatherer:
 
 
 def load_panel(snapshot: Snapshot[tuple[TopicLoad, ...]], groups: Iterable[GroupFigures], now_ms: int) -> PanelView:
-    """``groups``: who reads the topics, as far as that is known."""
+    """``groups``: the known consumer groups."""
     slowest = _slowest(groups)
 
     def shown(empty: PanelView) -> PanelView:
@@ -79,7 +79,7 @@ def load_panel(snapshot: Snapshot[tuple[TopicLoad, ...]], groups: Iterable[Group
 
 
 def _slowest(groups: Iterable[GroupFigures]) -> dict[str, tuple[float, str]]:
-    """{topic: how late its slowest reader is, and its name}"""
+    """Return the delay and the name of the slowest group by topic."""
     found: dict[str, tuple[float, str]] = {}
     for group in groups:
         for partition, lag in group.partitions.items():
@@ -95,8 +95,8 @@ def _row(topic: TopicLoad, slowest: Mapping[str, tuple[float, str]]) -> TableRow
         Cell(topic.name),
         Cell(rate(now), is_number=True),
         Cell(span(delay) if delay else "\N{EN DASH}", is_number=True),
-        Cell(group or "nobody reads it"),
+        Cell(group or "no consumer"),
         Cell(f"{topic.end:,}", is_number=True),
-        Cell("", trend=tuple(each / (most or 1) for each in topic.per_second), note=f"at most {rate(most)} per second"),
+        Cell("", trend=tuple(each / (most or 1) for each in topic.per_second), note=f"maximum: {rate(most)}/s"),
     )
     return TableRow(topic.name, Tone.GOOD, (now or 0.0) + delay, cells)

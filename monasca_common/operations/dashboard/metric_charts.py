@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a chart of metrics shows: chosen by a query, read through the API, before it is drawn."""
+"""Reads the content of a metrics chart from the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from monasca_common.operations.dashboard.metrics_api import ApiReader
 
-#: What the pipeline of the quickstart and of monasca-transform adds to the name of a metric for its aggregates.
+#: The suffix of aggregates in the pipelines of the quickstart and of monasca-transform.
 AGGREGATES = "_agg"
 RAW = "raw"
 FUNCTIONS = ("avg", "min", "max", "sum", "count")
@@ -27,8 +27,7 @@ _ROW_PAGES = 10
 
 @dataclass(frozen=True, slots=True)
 class ChartQuestion:
-    """``dimensions``: only series that have them. ``beside``: a second metric, drawn as it was measured.
-
+    """The choices of a chart. ``dimensions``: only series with these. ``beside``: a second metric, drawn unaggregated.
     ``function``: `RAW` or one of `FUNCTIONS`, over ``period`` seconds."""
 
     name: str
@@ -41,7 +40,7 @@ class ChartQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """``points``: times in milliseconds since 1970, and values; in the order of time."""
+    """``points``: times in milliseconds since 1970 and values, ordered by time."""
 
     name: str
     dimensions: Mapping[str, str]
@@ -50,7 +49,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, slots=True)
 class StateBand:
-    """An alarm was in this state from ``start_ms`` to ``end_ms``. ``alarm``: as it is named, unlike any other."""
+    """A period in which an alarm had a state. ``alarm``: its unique label."""
 
     alarm: str
     state: str
@@ -60,8 +59,7 @@ class StateBand:
 
 @dataclass(frozen=True, slots=True)
 class MetricChart:
-    """``names``: of all metrics. ``values``: those of each dimension that series of this name have. ``notes``: what
-    is not shown."""
+    """``names``: of all metrics. ``values``: by dimension, of series of this name. ``notes``: what is not shown."""
 
     question: ChartQuestion
     start_ms: int
@@ -75,7 +73,7 @@ class MetricChart:
 
 
 def read_names(api: ApiReader) -> tuple[str, ...]:
-    """Raises `ApiUnavailable`, as the others here."""
+    """Return the names of all metrics. Raises `ApiUnavailable`, as all functions here."""
     found = api.find("/v2.0/metrics/names", {"limit": str(_MOST_NAMES)})
     return tuple(str(each["name"]) for each in found.elements)
 
@@ -85,7 +83,7 @@ def read_chart(api: ApiReader, question: ChartQuestion, names: tuple[str, ...], 
     metrics = api.find("/v2.0/metrics", {"name": question.name, "limit": str(_MOST_METRICS)})
     notes: list[str] = []
     if not metrics.is_whole:
-        notes.append(f"There are more than {_MOST_METRICS:,} series; dimensions of the first are offered.")
+        notes.append(f"There are more than {_MOST_METRICS:,} series; the lists have the dimensions of the first ones.")
     series = _measured(api, question, question.name, question.function, start_ms, notes)
     beside = _beside(api, question, start_ms, notes) if question.beside else ()
     return MetricChart(
@@ -102,7 +100,7 @@ def read_chart(api: ApiReader, question: ChartQuestion, names: tuple[str, ...], 
 
 
 def _beside(api: ApiReader, question: ChartQuestion, start_ms: int, notes: list[str]) -> tuple[ChartSeries, ...]:
-    """With the dimensions that were chosen; with any, where no series has those: aggregates may have others."""
+    """Filter by the chosen dimensions, or by none if no series matches: aggregates may have other dimensions."""
     found = _measured(api, question, question.beside, RAW, start_ms, notes)
     if found or not question.dimensions:
         return found
@@ -121,7 +119,7 @@ def _measured(
         asked |= {"statistics": function, "period": str(question.period)}
         found = api.find("/v2.0/metrics/statistics", asked, pages=_ROW_PAGES)
     series: dict[str, ChartSeries] = {}
-    for each in found.elements:  # one that did not end on its page goes on in the next
+    for each in found.elements:  # a series may continue on the next page
         if not _is_chosen(question, each["dimensions"]):
             continue
         before = series[each["id"]].points if each["id"] in series else ()
@@ -129,16 +127,16 @@ def _measured(
         points = tuple((_time_ms(row[0]), float(row[1])) for row in rows)
         series[each["id"]] = ChartSeries(name, each["dimensions"], before + points)
     if not found.is_whole:
-        notes.append(f"{name} has more measurements than are shown: choose a shorter time, or averages.")
+        notes.append(f"Not all measurements of {name} are shown: choose a shorter time, or averages.")
     if len(series) > MOST_SERIES:
-        notes.append(f"{name} has {len(series)} series here, of which {MOST_SERIES} are shown: choose dimensions.")
+        notes.append(f"{MOST_SERIES} of {len(series)} series of {name} are shown: choose dimensions.")
     return tuple(series.values())[:MOST_SERIES]
 
 
 def _bands(
     api: ApiReader, question: ChartQuestion, start_ms: int, now_ms: int, notes: list[str]
 ) -> tuple[StateBand, ...]:
-    """The states of alarms on this metric, those of an alarm oldest first."""
+    """Return the state bands of this metric's alarms; per alarm, the oldest first."""
     bands: list[StateBand] = []
     for alarm in _alarms(api, question, notes):
         history = api.find(f"/v2.0/alarms/{alarm['id']}/state-history", {"start_time": iso(start_ms)}, pages=2)
@@ -147,7 +145,7 @@ def _bands(
 
 
 def _alarms(api: ApiReader, question: ChartQuestion, notes: list[str]) -> Sequence[Mapping[str, Any]]:
-    """As many as are shown, the worst state first."""
+    """Return the alarms to show, the worst state first."""
     asked = {"metric_name": question.name, "sort_by": "state desc", "limit": str(_READ_ALARMS)}
     if question.dimensions:
         asked["metric_dimensions"] = _dimensions(question)
@@ -159,14 +157,14 @@ def _alarms(api: ApiReader, question: ChartQuestion, notes: list[str]) -> Sequen
     ]
     if len(chosen) > MOST_ALARMS or not found.is_whole:
         number = str(len(chosen)) if found.is_whole else f"more than {len(chosen)}"
-        notes.append(f"{question.name} has {number} alarms here, of which {MOST_ALARMS} are shown: choose dimensions.")
+        notes.append(f"{MOST_ALARMS} of {number} alarms on {question.name} are shown: choose dimensions.")
     return chosen[:MOST_ALARMS]
 
 
 def state_bands(
     alarm: Mapping[str, Any], history: Sequence[Mapping[str, Any]], start_ms: int, now_ms: int
 ) -> list[StateBand]:
-    """From the transitions since ``start_ms``; what was before the first is its old state."""
+    """Return bands from the transitions since ``start_ms``; the first band has the first old state."""
     name = _alarm_label(alarm)
     changes = sorted((_time_ms(each["timestamp"]), str(each["old_state"]), str(each["new_state"])) for each in history)
     if not changes:
@@ -181,7 +179,7 @@ def state_bands(
 
 
 def _alarm_label(alarm: Mapping[str, Any]) -> str:
-    """Its definition, and what its metrics have in common, because a definition has an alarm for each host, say."""
+    """Return the definition's name with the metrics' common dimensions, which tell its alarms apart."""
     name = str(alarm["alarm_definition"]["name"])
     dimensions = [set(metric["dimensions"].items()) for metric in alarm["metrics"]]
     common = sorted(set.intersection(*dimensions)) if dimensions else []
@@ -198,7 +196,7 @@ def _values(found: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _dimensions(question: ChartQuestion) -> str:
-    """As the API is asked for them: of a value that its query cannot hold, the key alone; see `_is_chosen`."""
+    """Return the API's filter; for values that the query cannot contain, only the key (see `_is_chosen`)."""
     return ",".join(
         key if _has_separator(value) else f"{key}:{value}" for key, value in sorted(question.dimensions.items())
     )

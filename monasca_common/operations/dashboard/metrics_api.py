@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public API as the charts read it: with the token of whoever looks, within one time-out for all of a page."""
+"""A client of the public API for charts: it uses the user's token, and one time-out for a whole page."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from monasca_common.operations.dashboard.settings import DashboardSettings
 
 _MAX_BYTES = 32 * 1024 * 1024
 _MAX_PAGES = 20
-_PAGE_SECONDS = 10.0  # all that one page needs of the API
+_PAGE_SECONDS = 10.0  # for all requests of a page
 _SHOWN_CHARACTERS = 300
 
 
 class ApiUnavailable(Exception):
-    """Why the API gave no answer; in words for whoever looks."""
+    """The API gave no answer. The text is shown on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiList:
-    """``is_whole``: there is no more."""
+    """``is_whole``: whether these are all elements."""
 
     elements: tuple[Mapping[str, Any], ...]
     is_whole: bool
@@ -39,9 +39,9 @@ class MetricsApi:
     """The API at one URL."""
 
     def __init__(self, settings: DashboardSettings) -> None:
-        assert settings.api_url is not None, "there are charts only where it is set"
+        assert settings.api_url is not None, "charts need it"
         self._url = settings.api_url.rstrip("/")
-        # No proxy of the environment: the token is meant for the API only.
+        # No proxy of the environment, because it would see the token.
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.ProxyHandler({})]
         if self._url.startswith("https:"):
             context = ssl.create_default_context(cafile=settings.api_ca_file)
@@ -53,7 +53,7 @@ class MetricsApi:
 
 
 class ApiReader:
-    """Reads what one page needs, until ``deadline``: monotonic seconds."""
+    """Reads the data of one page until ``deadline`` (monotonic seconds)."""
 
     def __init__(self, opener: urllib.request.OpenerDirector, url: str, token: str | None, deadline: float) -> None:
         self._opener = opener
@@ -62,7 +62,7 @@ class ApiReader:
         self._deadline = deadline
 
     def find(self, path: str, parameters: Mapping[str, str], *, pages: int = 1) -> ApiList:
-        """The elements of a list, of its first pages. Raises `ApiUnavailable`."""
+        """Return the elements on the first pages of a list. Raises `ApiUnavailable`."""
         found: list[Mapping[str, Any]] = []
         offset: dict[str, str] = {}
         for _ in range(min(pages, _MAX_PAGES)):
@@ -93,7 +93,7 @@ class ApiReader:
         try:
             return msgspec.json.decode(body, type=_ListAnswer)
         except msgspec.MsgspecError:
-            raise ApiUnavailable(f"What answers at {self._url} is not the Monasca API: correct api_url.") from None
+            raise ApiUnavailable(f"The server at {self._url} is not the Monasca API: correct api_url.") from None
 
 
 class _ListAnswer(msgspec.Struct):
@@ -102,7 +102,7 @@ class _ListAnswer(msgspec.Struct):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token never goes where it was not meant to go."""
+    """Refuses redirects, so that tokens are sent only to the API."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -110,13 +110,13 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _refusal(error: urllib.error.HTTPError) -> str:
     if error.code == 401:
-        return "The API refuses the token of this login (401): log in as a user who may read metrics."
+        return "The API refuses the token of this login (401): log in as a user with access to metrics."
     try:
-        told = msgspec.json.decode(error.read(_MAX_BYTES), type=dict[str, dict[str, Any]])
-        message = next(iter(told.values())).get("message", "")
+        answer = msgspec.json.decode(error.read(_MAX_BYTES), type=dict[str, dict[str, Any]])
+        message = next(iter(answer.values())).get("message", "")
     except (msgspec.MsgspecError, StopIteration, OSError):
         message = ""
-    return f"The API refuses this ({error.code}): {str(message)[:_SHOWN_CHARACTERS]}"
+    return f"The API refuses the request ({error.code}): {str(message)[:_SHOWN_CHARACTERS]}"
 
 
 def _offset_of(href: str) -> str:

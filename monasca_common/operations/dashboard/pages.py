@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns views into HTML: the templates, and what each of them is given."""
+"""Renders views as HTML: the templates and their variables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATIC_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """``session``: ``None`` where nobody logs in."""
+    """The user of a request. ``session``: ``None`` without a login."""
 
     session: Session | None
     has_charts: bool
@@ -46,7 +46,7 @@ class Visitor:
 
 
 class Pages:
-    """The HTML of each page."""
+    """Renders the HTML of each page."""
 
     def __init__(self) -> None:
         self._templates = Environment(
@@ -84,14 +84,14 @@ class Pages:
 
 
 def static_file(name: str) -> bytes | None:
-    """One of the files that pages load; ``None``: there is no such file."""
+    """Return a static file, or ``None`` if there is none of this name."""
     if name not in STATIC_TYPES:
         return None
     return (resources.files(__package__) / "static" / name).read_bytes()
 
 
 def trend_points(row_trend: Sequence[float]) -> str:
-    """The points of a small line, in a box of 100 by 20."""
+    """Return the points of a small line in a box of 100 by 20."""
     step = _TREND_WIDTH / max(1, len(row_trend) - 1)
     return " ".join(
         f"{number * step:.1f},{_TREND_HEIGHT - 1 - share * (_TREND_HEIGHT - 2):.1f}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a panel's figures come from: gathered in the background, so that no request waits for Kafka.
+"""Sources of figures: read in the background, so that no request waits for Kafka.
 
-Each source has a thread of its own: one that is stuck stops only its own panel, which says since when.
+Each source has its own thread. A source that hangs affects only its panel, which shows since when.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """What a source gave last, and what it fails with since then. Times are milliseconds since 1970.
+    """The last figures of a source, and its error since then. Times are milliseconds since 1970.
 
-    ``figures``: ``None`` where it never gave any. ``error``: empty where the last look succeeded.
+    ``figures``: ``None`` before the first success. ``error``: empty if the last attempt succeeded.
     """
 
     figures: T | None = None
@@ -33,10 +33,10 @@ class Snapshot(Generic[T]):
 
 
 class PanelSource(Generic[T]):
-    """Calls ``gather`` with the time in milliseconds, again and again, until `stop`.
+    """Calls ``gather`` with the time in milliseconds at each interval until `stop`.
 
-    ``timeout_seconds``: what takes longer counts as failed. It cannot be ended from here, so ``gather`` bounds its own
-    waits as well.
+    ``timeout_seconds``: a longer call counts as failed. It cannot be interrupted, so ``gather`` must have its own
+    time-outs.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class PanelSource(Generic[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Do not wait for a look that is under way."""
+        """Stop without waiting for a call in progress."""
         self._stopping.set()
 
     def snapshot(self) -> Snapshot[T]:
-        """The last one; with an error where a look takes longer than it may."""
+        """Return the last snapshot, with an error if the current call exceeds the time-out."""
         known, began_ms, now_ms = self._snapshot, self._began_ms, self._now_ms()
         if began_ms is None or now_ms - began_ms <= self._timeout_seconds * 1000:
             return known
@@ -76,7 +76,7 @@ class PanelSource(Generic[T]):
 
     @property
     def seconds_overdue(self) -> float:
-        """How long ago the look that is under way began, or the next should have."""
+        """Seconds since the current call started, or since the next one was due."""
         due_ms = self._due_ms if self._began_ms is None else self._began_ms
         return max(0, self._now_ms() - due_ms) / 1000
 
@@ -88,7 +88,7 @@ class PanelSource(Generic[T]):
             self._snapshot = Snapshot(self._gather(now_ms), now_ms)
         except Exception as error:
             if not before.error:
-                LOG.warning("the panel %s has no figures: %s", self.name, error, exc_info=_is_defect(error))
+                LOG.warning("panel %s has no current figures: %s", self.name, error, exc_info=_is_defect(error))
             text = str(error) if isinstance(error, MessagingError) else f"{type(error).__name__}: {error}"
             self._snapshot = Snapshot(before.figures, before.gathered_ms, text, before.failing_since_ms or now_ms)
         finally:

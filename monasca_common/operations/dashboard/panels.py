@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panels of the dashboard, and what gathers their figures."""
+"""The panels of the dashboard, and the sources of their figures."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from monasca_common.operations.dashboard import (
 from monasca_common.operations.dashboard.audit_panel import AuditGatherer
 from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.operations.dashboard.durability_panel import DurabilityGatherer
-from monasca_common.operations.dashboard.lag_panel import GroupFigures, LagGatherer, Trends
+from monasca_common.operations.dashboard.lag_panel import GroupFigures, LagGatherer
 from monasca_common.operations.dashboard.load_panel import LoadGatherer
 from monasca_common.operations.dashboard.panel_source import PanelSource, Snapshot
-from monasca_common.operations.dashboard.saved_state import SavedState
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.dashboard.view import PanelView
 from monasca_common.operations.lag.history import read_history
@@ -36,14 +35,13 @@ from monasca_common.runtime.health import ServiceHealth, liveness, readiness
 
 LOG = logging.getLogger(__name__)
 
-# What changes seldom, and costs work for each topic, is looked at so many times less often.
-_SELDOM = 6
-_SOURCE_SECONDS = 30.0  # a look of a panel; then its source does not answer
+_SELDOM = 6  # intervals between checks of facts that change rarely and cost work for each topic
+_SOURCE_SECONDS = 30.0  # the time-out of a panel's source
 _NO_SNAPSHOT: Snapshot[Any] = Snapshot()
 
 
 class Panels:
-    """Every panel, by the figures that there are now. ``sources``: by the name of their panel."""
+    """All panels with their current figures. ``sources``: by panel name."""
 
     def __init__(self, sources: dict[str, PanelSource[Any]], now_ms: Callable[[], int]) -> None:
         self._sources = sources
@@ -59,8 +57,8 @@ class Panels:
             source.stop()
 
     def health(self) -> ServiceHealth:
-        """It is ready as soon as there is something to show of every source, if only why it fails: who takes it out of
-        service when Kafka is down takes away the page that tells so."""
+        """The dashboard is ready once every source has figures or an error: it must stay in service while Kafka is
+        down, because it shows that."""
         return ServiceHealth(
             "dashboard",
             self._failures,
@@ -72,7 +70,7 @@ class Panels:
         for name, source in self._sources.items():
             snapshot = source.snapshot()
             if snapshot.gathered_ms is None and not snapshot.error:
-                yield f"{name}: not looked at yet"
+                yield f"{name}: no figures yet"
 
     def _failures(self) -> tuple[bool, dict[str, Any]]:
         failures = {name: error for name, each in self._sources.items() if (error := each.snapshot().error)}
@@ -83,7 +81,7 @@ class Panels:
         return self._now_ms()
 
     def views(self) -> list[PanelView]:
-        """Each is made once for a look, however many pages show it."""
+        """Return all panels; each is built once per change of its figures."""
         lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
         readers = lag.figures or ()
         return [
@@ -95,16 +93,16 @@ class Panels:
         ]
 
     def _view(self, empty: PanelView, made: Callable[..., PanelView], *facts: Any) -> PanelView:
-        """Figures that cannot be shown take their own panel away, and none of the others."""
+        """Return a view; figures that cannot be shown affect only their own panel."""
         known = self._made.get(empty.name)
         if known is not None and all(one is other for one, other in zip(known[0], facts, strict=True)):
             return known[1]
         try:
             view = made(*facts, self._now_ms())
         except Exception:
-            LOG.exception("the figures of the panel %s cannot be shown", empty.name)
-            stale = "its figures cannot be shown: the log of the dashboard says why"
-            view = replace(empty, stale=stale, summary="Nothing is known.")
+            LOG.exception("the figures of panel %s cannot be shown", empty.name)
+            stale = "its figures cannot be shown: see the log of the dashboard"
+            view = replace(empty, stale=stale, summary="No data.")
         self._made[empty.name] = (facts, view)
         return view
 
@@ -128,10 +126,9 @@ def kafka_panels(
     now_ms: Callable[[], int],
     *,
     history_topic: str,
-    trends: SavedState[Trends],
 ) -> Panels:
-    """Of one cluster. Each source has clients of its own, so that none waits for another. ``history_topic``: where
-    ``lag serve`` keeps what it found. ``trends``: those of a worker that crashed."""
+    """Return the panels of one cluster. Each source has its own clients, so that none waits for another.
+    ``history_topic``: the topic of ``lag serve``."""
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:
         return PanelSource(
@@ -146,7 +143,7 @@ def kafka_panels(
     survey = LagSurvey(admin, connection, window, timeout_seconds=_SOURCE_SECONDS)
     history = partial(read_history, admin, connection, history_topic, timeout_seconds=_SOURCE_SECONDS)
     sources = [
-        source("lag", LagGatherer(survey, window, history, read_positions, trends)),
+        source("lag", LagGatherer(survey, window, history, read_positions)),
         source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=_SOURCE_SECONDS), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of users: a line each, ``name:scrypt:N:r:p:salt:hash``, salt and hash in base64. Nothing else is kept."""
+"""The password file: lines ``name:scrypt:N:r:p:salt:hash``, with salt and hash in base64."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _N, _R, _P = 2**15, 8, 1  # 32 MiB and about 0.1 s for each attempt
 _MAX_N, _MAX_R, _MAX_P = 2**20, 16, 4
 _SALT_BYTES, _HASH_BYTES = 16, 32
 _USER = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_AT_ONCE = 2  # so many attempts are computed at the same time
+_AT_ONCE = 2  # hashes computed concurrently
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """What is known of one password."""
+    """The salted hash of a password."""
 
     n: int
     r: int
@@ -43,19 +43,19 @@ class PasswordHash:
 
 
 def password_line(user: str, password: str) -> str:
-    """The line of a user. Raises `ConfigurationError` for a name that cannot be in the file."""
+    """Return the file's line for a user. Raises `ConfigurationError` for an invalid name."""
     if not _USER.fullmatch(user):
-        raise ConfigurationError(f"{user!r} cannot be a user: take 1 to 64 letters, digits, dots, dashes, @")
-    made = PasswordHash.of(password)
-    salt, digest = (base64.b64encode(each).decode() for each in (made.salt, made.digest))
-    return f"{user}:{_SCHEME}:{made.n}:{made.r}:{made.p}:{salt}:{digest}"
+        raise ConfigurationError(f"{user!r} is not a valid user name: use 1 to 64 letters, digits, dots, dashes and @")
+    hashed = PasswordHash.of(password)
+    salt, digest = (base64.b64encode(each).decode() for each in (hashed.salt, hashed.digest))
+    return f"{user}:{_SCHEME}:{hashed.n}:{hashed.r}:{hashed.p}:{salt}:{digest}"
 
 
 class PasswordFile:
-    """Users and their passwords, as the file is now: it is read again at each attempt."""
+    """Users and their password hashes; the file is read again at each login."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `ConfigurationError` where the file cannot be read, or has a line that is no user's."""
+        """Raises `ConfigurationError` if the file cannot be read or has an invalid line."""
         self._path = path
         self._places = threading.BoundedSemaphore(_AT_ONCE)
         self._nobody = PasswordHash.of(secrets.token_hex())
@@ -66,7 +66,7 @@ class PasswordFile:
             lines = self._path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise ConfigurationError(f"the file of users {self._path} cannot be read ({reason})") from None
+            raise ConfigurationError(f"password_file {self._path} cannot be read ({reason})") from None
         found = {}
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.startswith("#"):
@@ -75,7 +75,7 @@ class PasswordFile:
         return found
 
     def fits(self, user: str, password: str) -> bool:
-        """It takes as long for a user that is not there. Raises `ConfigurationError`."""
+        """Check a password; unknown users take the same time. Raises `ConfigurationError`."""
         known = self.users().get(user)
         with self._places:
             return (known or self._nobody).fits(password) and known is not None
@@ -83,7 +83,7 @@ class PasswordFile:
 
 def _parsed(line: str, where: str) -> tuple[str, PasswordHash]:
     """Raises `ConfigurationError`, which does not quote the line."""
-    wrong = ConfigurationError(f"{where} is not a user: write what `monasca-common dashboard password` prints")
+    wrong = ConfigurationError(f"{where} is not a user: use the output of `monasca-common dashboard password`")
     parts = line.split(":")
     if len(parts) != 7 or parts[1] != _SCHEME or not _USER.fullmatch(parts[0]):
         raise wrong
@@ -99,5 +99,5 @@ def _parsed(line: str, where: str) -> tuple[str, PasswordHash]:
 
 
 def _digest(password: str, n: int, r: int, p: int, salt: bytes) -> bytes:
-    room = 256 * n * r  # twice what it needs
+    room = 256 * n * r  # twice the memory that scrypt needs
     return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=room, dklen=_HASH_BYTES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of oslo.policy that says whose role may look at the dashboard."""
+"""The oslo.policy rule for access to the dashboard."""
 
 from oslo_policy import policy
 
@@ -7,5 +7,5 @@ LOOK = "monasca_dashboard:look"
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """The rules, read by oslo.policy's generator of sample files."""
-    return [policy.RuleDefault(LOOK, "role:admin", description="Look at the dashboard, which shows all tenants.")]
+    """Return the rules for oslo.policy's sample generator."""
+    return [policy.RuleDefault(LOOK, "role:admin", description="View the dashboard, which shows all tenants.")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard under gunicorn: one process with threads, because sessions and figures are in its memory."""
+"""The dashboard under gunicorn: one worker with threads, because it has sessions and figures in memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from monasca_common.operations.dashboard.app import DashboardLogin, make_app
-from monasca_common.operations.dashboard.lag_panel import kept_trends
 from monasca_common.operations.dashboard.panels import Panels
-from monasca_common.operations.dashboard.sessions import kept_sessions
 from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, DashboardSettings
 from monasca_common.runtime import joined, started
 from monasca_common.runtime.status_server import status_served
@@ -26,15 +24,13 @@ _STOP_SECONDS = 4
 
 
 class DashboardServer(WebServer):
-    """The dashboard until a signal. ``make_panels`` is called after the fork, because clients of Kafka do not survive
-    one."""
+    """Serves the dashboard until a signal. ``make_panels``: called after the fork, which Kafka clients do not
+    survive."""
 
     def __init__(self, settings: DashboardSettings, make_panels: Any, login: DashboardLogin | None) -> None:
         self._settings = settings
         self._make_panels = make_panels
         self._login = login
-        self._sessions = kept_sessions()
-        self._trends = kept_trends()
         self._panels: Panels | None = None
         self._status = contextlib.ExitStack()
         super().__init__(
@@ -50,12 +46,12 @@ class DashboardServer(WebServer):
         )
 
     def load(self) -> Any:
-        self._panels = self._make_panels(self._trends)
+        self._panels = self._make_panels()
         self._panels.start()
         status = self._settings.status
         health = self._panels.health()
         self._status.enter_context(status_served(DASHBOARD_GROUP, status, health, CollectorRegistry()))
-        return make_app(self._settings, self._panels, self._login, sessions=self._sessions)
+        return make_app(self._settings, self._panels, self._login)
 
     def ready(self, arbiter: Any) -> None:
         LOG.info(

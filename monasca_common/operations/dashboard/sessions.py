@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is logged in, and how often somebody tried. Logins outlive a crash of the worker; a restart ends all of them."""
+"""Login sessions and failed logins, in memory: a restart ends all sessions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from monasca_common.operations.dashboard.saved_state import SavedState
-
 _MAX_SESSIONS = 1000
 _MAX_KEYS = 10_000
 _WITHIN_SECONDS = 300.0
@@ -20,8 +18,7 @@ _USERS_OF_AN_ADDRESS = 10
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who logged in. ``api_token``: what the API is read with; ``lasts_seconds``: how long that token is valid, at
-    most; ``None`` where there is none."""
+    """A user who logged in. ``api_token``: for requests to the API, or ``None``; ``lasts_seconds``: its validity."""
 
     user: str
     api_token: str | None = None
@@ -33,7 +30,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``form_token``: what every form that changes something must bring back."""
+    """``form_token``: required in every form that changes something."""
 
     account: Account
     form_token: str
@@ -43,29 +40,23 @@ class Session:
         return hmac.compare_digest(self.form_token.encode(), form_token.encode())
 
 
-def kept_sessions() -> SavedState[dict[str, Session]]:
-    return SavedState(dict[str, Session], {})
-
-
 class Sessions:
-    """Sessions by the value of their cookie; the oldest ends if there are too many. ``now``: seconds, monotonic."""
+    """Sessions by cookie value. If there are too many, the oldest ends. ``now``: monotonic seconds."""
 
-    def __init__(self, seconds: float, now: Callable[[], float], kept: SavedState[dict[str, Session]]) -> None:
+    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
         self._seconds = seconds
         self._now = now
-        self._kept = kept
         self._lock = threading.Lock()
-        self._sessions = OrderedDict(kept.load())
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
 
     def open(self, account: Account) -> str:
-        """The value of the cookie."""
+        """Return the value of the cookie."""
         cookie = secrets.token_urlsafe(32)
         lasts = self._seconds if account.lasts_seconds is None else min(self._seconds, account.lasts_seconds)
         with self._lock:
             self._sessions[cookie] = Session(account, secrets.token_urlsafe(32), self._now() + lasts)
             while len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
-            self._kept.save(self._sessions)
         return cookie
 
     def find(self, cookie: str) -> Session | None:
@@ -79,13 +70,12 @@ class Sessions:
     def close(self, cookie: str) -> None:
         with self._lock:
             self._sessions.pop(cookie, None)
-            self._kept.save(self._sessions)
 
 
 class LoginAttempts:
-    """Failed logins within five minutes: at most ``most`` of a user from one address, ten times as many of an address.
+    """Failed logins within five minutes: at most ``most`` per user and address, and ten times as many per address.
 
-    A user is not limited alone: wrong passwords from one address would lock the user out everywhere.
+    There is no limit per user, because wrong passwords from one address would lock the user out everywhere.
     """
 
     def __init__(self, most: int, now: Callable[[], float]) -> None:
@@ -95,9 +85,9 @@ class LoginAttempts:
         self._failed: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
 
     def reserve(self, user: str, address: str) -> float:
-        """Count an attempt as failed before the password is checked, so that concurrent attempts do not pass.
+        """Count an attempt as failed before the password is checked, so that concurrent attempts are limited.
 
-        Return 0, or the seconds to wait; then nothing is counted.
+        Return 0, or the seconds to wait; then the attempt is not counted.
         """
         now = self._now()
         with self._lock:

@@ -25,71 +25,70 @@ class DashboardSettings:
 
     host: str = option(
         "127.0.0.1",
-        help="The address to listen on. One that other machines reach needs a login, and TLS or tls_at_proxy.",
+        help="The address to listen on. An address that other machines reach needs a login, and TLS or tls_at_proxy.",
     )
     port: int = option(8076, type=cfg.PortOpt, help="The port to listen on.")
     tls_certificate: str | None = option(
-        None, help="The file with the certificate of the dashboard and those between it and its authority, as PEM."
+        None, help="The file with the dashboard's certificate and its intermediate certificates, as PEM."
     )
-    tls_key: str | None = option(None, help="The file with the key of tls_certificate, as PEM.")
+    tls_key: str | None = option(None, help="The file with the private key of tls_certificate, as PEM.")
     tls_at_proxy: bool = option(
         False,
-        help="Whether browsers reach it only through a proxy that does TLS. Then it may listen without TLS where other "
-        "machines reach it, answers to any name, and browsers are told to send cookies over TLS alone. Where there is "
-        "no such proxy, nobody can log in.",
+        help="Whether browsers reach the dashboard only through a proxy with TLS. Then it may listen without TLS on "
+        "any address, accepts any host name, and browsers send its cookies only over TLS. Without such a proxy, logins "
+        "fail.",
     )
     login: Literal["keystone", "file", "none"] = option(
         "keystone",
         choices={
-            "keystone": "users of Keystone whose role may, as [oslo_policy] says; metrics are read with their tokens",
-            "file": "users that password_file names",
-            "none": "everybody who reaches it: accepted on a loopback address alone",
+            "keystone": "Keystone users with a role that [oslo_policy] allows; charts are read with their tokens",
+            "file": "users in password_file",
+            "none": "no login; accepted only on a loopback address",
         },
-        help="Who may look at the dashboard.",
+        help="How users log in.",
     )
     password_file: str | None = option(
         None,
-        help="With login = file: the file of users, a line each, as `monasca-common dashboard password` prints them.",
+        help="With login = file: the file of users, with the lines that `monasca-common dashboard password` prints.",
     )
     keystone_url: str | None = option(
         None, help="With login = keystone: the URL of Keystone's API v3, such as https://keystone.example.org/v3."
     )
     keystone_ca_file: str | None = option(
-        None, help="The certificates that Keystone's is checked by, as PEM.", unset="those of the system"
+        None, help="The CA certificates for Keystone, as PEM.", unset="those of the system"
     )
-    keystone_domain: str = option("Default", help="The domain of users and projects that log in.")
+    keystone_domain: str = option("Default", help="The Keystone domain of users and projects.")
     session_seconds: float = option(
         8 * 3600.0,
         minimum=60.0,
         maximum=7 * 86_400.0,
         unit="seconds",
-        help="How long a login lasts at most. Too small: users log in again and again. Too large: a browser that was "
-        "left open shows the dashboard to whoever passes by.",
+        help="The maximum duration of a login. Too small: users log in often. Too large: anyone with access to a "
+        "browser left open can view the dashboard.",
     )
     login_attempts: int = option(
         10,
         minimum=1,
         maximum=1000,
         unit="attempts",
-        help="Wrong passwords of a user from one address within five minutes, and a tenth of those of all users from "
-        "it; one more is answered 429. Too small: typing errors lock users out. Too large: passwords can be guessed.",
+        help="The number of wrong passwords of a user from one address within five minutes, and a tenth of the number "
+        "for all users from it; further ones are answered 429. Too small: typing errors lock users out. Too large: "
+        "passwords can be guessed.",
     )
     interval_seconds: float = option(
         10.0,
         minimum=1.0,
         maximum=3600.0,
         unit="seconds",
-        help="How long each panel rests between two looks at Kafka. Too small: a load on the brokers. Too large: what "
-        "goes wrong is seen late.",
+        help="The time between two checks of a panel. Too small: load on the brokers. Too large: problems are shown "
+        "late.",
     )
     api_url: str | None = option(
         None,
-        help="The URL of the Monasca API that metrics are read from, such as http://127.0.0.1:8070.",
-        unset="there are no charts of metrics",
+        help="The URL of the Monasca API from which charts are read, such as http://127.0.0.1:8070.",
+        unset="no charts",
     )
-    api_ca_file: str | None = option(
-        None, help="The certificates that the API's is checked by, as PEM.", unset="those of the system"
-    )
+    api_ca_file: str | None = option(None, help="The CA certificates for the API, as PEM.", unset="those of the system")
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
     @property
@@ -102,7 +101,7 @@ class DashboardSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return is_loopback(self.host) and not self.tls_at_proxy
 
 
@@ -112,7 +111,7 @@ _DASHBOARD = OptionGroup(
     removed={
         **REMOVED_STATUS,
         "source_timeout_seconds": "a panel waits 30 seconds for its source",
-        "lag_window_seconds": "window_seconds in group [lag] counts for the dashboard too",
+        "lag_window_seconds": "window_seconds in group [lag] is used",
         "api_timeout_seconds": "a page waits 10 seconds for the API",
     },
 )
@@ -128,7 +127,7 @@ def is_loopback(host: str) -> bool:
 
 
 def dashboard_settings(conf: cfg.ConfigOpts) -> DashboardSettings:
-    """What ``[dashboard]`` says. Raises `ConfigurationError` for a combination that cannot work, or is not safe."""
+    """Return the settings. Raises `ConfigurationError` for an invalid or unsafe combination."""
     read = GroupReader(conf, _DASHBOARD)
     settings = read.settings(DashboardSettings, status=read.settings(StatusSettings))
     for name in ("tls_certificate", "tls_key", "password_file", "keystone_ca_file", "api_ca_file"):
@@ -140,15 +139,15 @@ def dashboard_settings(conf: cfg.ConfigOpts) -> DashboardSettings:
         if url is not None and not _is_http_url(url):
             raise read.error(name, "is not a URL that begins with http:// or https://: correct it")
         if url is not None and "@" in urlsplit(url).netloc:
-            raise read.error(name, "has a user or a password, which logs and pages would show: leave them out")
+            raise read.error(name, "has a user or a password, which logs and pages would show: remove them")
     if (settings.tls_certificate is None) != (settings.tls_key is None):
-        raise read.error("tls_certificate", "and tls_key belong together: set both, or none of them")
+        raise read.error("tls_certificate", "and tls_key belong together: set both or neither")
     if settings.login == "file" and settings.password_file is None:
-        raise read.error("password_file", "is not set, and login is file: name the file of users")
+        raise read.error("password_file", "is not set, but login is file: name the file of users")
     if settings.login == "keystone" and settings.keystone_url is None:
         raise read.error(
             "keystone_url",
-            "is not set, and login is keystone: name Keystone's URL, or set login to file or none",
+            "is not set, but login is keystone: set Keystone's URL, or set login to file or none",
         )
     _check_reach(read, settings)
     return settings
@@ -158,7 +157,7 @@ def _is_http_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets without an address of IPv6, or a port that is none
+    except ValueError:  # an invalid IPv6 address or port
         return False
 
 
@@ -167,14 +166,14 @@ def _check_reach(read: GroupReader, settings: DashboardSettings) -> None:
         return
     if settings.login == "none":
         where = "the proxy" if settings.tls_at_proxy else settings.host
-        raise read.error("login", f"is none, and other machines reach {where}: set it to keystone or file")
+        raise read.error("login", f"is none, but other machines reach {where}: set it to keystone or file")
     if not settings.browsers_have_tls:
         raise ConfigurationError(
             f"host in group [{DASHBOARD_GROUP}] is {settings.host}, which other machines reach without TLS: set "
-            "tls_certificate and tls_key; or, where a proxy does TLS, tls_at_proxy"
+            "tls_certificate and tls_key, or tls_at_proxy for a proxy with TLS"
         )
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The group with its options, for oslo.config's generator of sample files."""
+    """Return the options for oslo.config's sample generator."""
     return [_DASHBOARD.listed()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages show, before it is HTML: tones, cells, tables, panels. All of it is made by pure functions."""
+"""The content of pages before it is HTML: tones, cells, tables and panels, built by pure functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 class Tone(enum.Enum):
-    """From the best to the worst. The value is the word beside the sign, so that colour is never alone."""
+    """From best to worst. The value is the word next to the sign, so that color is not the only mark."""
 
     GOOD = "fine"
-    UNKNOWN = "not known"
+    UNKNOWN = "unknown"
     WARNING = "warning"
     ERROR = "error"
 
@@ -40,8 +40,8 @@ _SIGNS = {Tone.GOOD: "\N{CHECK MARK}", Tone.UNKNOWN: "?", Tone.WARNING: "!", Ton
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``shade``: of a cell of a heat map. ``trend``: the points
-    of a small line, each 0 to 1, the oldest first. ``note``: said by the pointer and by screen readers."""
+    """A table cell. ``shade``: its style in a heat map. ``trend``: the points of a small line, each from 0 to 1, the
+    oldest first. ``note``: for the pointer and screen readers."""
 
     text: str
     tone: Tone | None = None
@@ -54,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """``name``: what a filter looks at. The worst come first: by tone, then by ``weight``."""
+    """A table row. ``name``: what the filter matches. Rows are sorted by tone, then by ``weight``, the worst first."""
 
     name: str
     tone: Tone
@@ -63,7 +63,7 @@ class TableRow:
 
 
 class Harm(enum.IntEnum):
-    """What a concern is about, the worst first."""
+    """The kinds of concerns, the worst first."""
 
     LOST = 0
     LOST_SOON = 1
@@ -73,7 +73,7 @@ class Harm(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """One thing that is wrong, in one sentence. ``messages``: how many are affected, if that is known."""
+    """A problem in one sentence. ``messages``: the number of affected messages, if known."""
 
     tone: Tone
     text: str
@@ -83,9 +83,10 @@ class Concern:
 
 @dataclass(frozen=True, slots=True)
 class PanelView:
-    """``summary``: one sentence. ``explanation``: what the columns mean. ``digest``: rows for the overview, where they
-    differ. ``stale``: why its figures are old, or missing. ``header``: which cell names its row.
-    ``idle``: what nobody asked to be told. ``group``: the consumer group that it is of alone.
+    """A panel. ``summary``: one sentence. ``explanation``: the meaning of the columns. ``digest``: rows for the
+    overview, if they differ. ``stale``: why its figures are old or missing. ``header``: the index of the cell that
+    names its row. ``idle``: what it does not check because it is off. ``group``: the consumer group, if it shows only
+    one.
     """
 
     name: str
@@ -114,7 +115,7 @@ class PanelView:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of the rows of a panel. ``number`` begins at 1. ``found``: how many the filter left."""
+    """A page of a panel's rows. ``number`` starts at 1. ``found``: the number of rows that match the filter."""
 
     rows: tuple[TableRow, ...]
     number: int
@@ -125,7 +126,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The line at the very top."""
+    """The verdict on the cluster at the top of a page."""
 
     tone: Tone
     headline: str
@@ -137,7 +138,7 @@ def worst(tones: Iterable[Tone]) -> Tone:
 
 
 def page_of(rows: Sequence[TableRow], number: int, find: str, size: int) -> Page:
-    """A number beyond the last page is the last page."""
+    """Return a page; the last one if ``number`` is too large."""
     wanted = find.casefold()
     found = [row for row in rows if wanted in row.name.casefold()]
     found.sort(key=lambda row: (-row.tone.rank, -row.weight, row.name))
@@ -149,19 +150,18 @@ def page_of(rows: Sequence[TableRow], number: int, find: str, size: int) -> Page
 def panel_of(
     snapshot: Snapshot[Any], empty: PanelView, shown: Callable[[PanelView], PanelView], now_ms: int
 ) -> PanelView:
-    """``shown`` fills the panel, once there are figures. What is old, or missing, is said."""
+    """Return the panel, filled by ``shown`` if there are figures, with a remark if they are old or missing."""
     view = empty if snapshot.figures is None else shown(empty)
     if snapshot.error:
         since = f"not reachable since {clock(snapshot.failing_since_ms or now_ms)}: {snapshot.error}"
-        return replace(view, stale=since, summary=view.summary if snapshot.figures is not None else "Nothing is known.")
+        return replace(view, stale=since, summary=view.summary if snapshot.figures is not None else "No data.")
     if snapshot.figures is None:
-        return replace(view, stale="the first look is under way", summary="Nothing is known yet.")
+        return replace(view, stale="the first check is running", summary="No data yet.")
     return view
 
 
 def verdict(panels: Sequence[PanelView]) -> Verdict:
-    """Say what is wrong: first what is lost, then what will be lost, then what is late. Nothing is wrong only if
-    everything is known."""
+    """List all concerns: first losses, then imminent losses, then delays. Nothing is wrong only if all is known."""
     found = [(concern, panel.href) for panel in panels for concern in panel.concerns]
     found += [
         (Concern(Tone.UNKNOWN, f"{panel.title}: {panel.stale}", Harm.UNKNOWN), panel.href)
@@ -171,13 +171,15 @@ def verdict(panels: Sequence[PanelView]) -> Verdict:
     found.sort(key=lambda each: (each[0].harm, -each[0].tone.rank, -each[0].messages))
     counts = {tone: sum(concern.tone is tone for concern, _ in found) for tone in Tone}
     parts = [
-        f"{count(counts[Tone.ERROR], 'thing is', 'things are')} wrong" if counts[Tone.ERROR] else "",
-        f"{count(counts[Tone.WARNING], 'thing needs', 'things need')} attention" if counts[Tone.WARNING] else "",
-        f"{count(counts[Tone.UNKNOWN], 'panel has', 'panels have')} no news" if counts[Tone.UNKNOWN] else "",
+        count(counts[Tone.ERROR], "error", "errors") if counts[Tone.ERROR] else "",
+        count(counts[Tone.WARNING], "warning", "warnings") if counts[Tone.WARNING] else "",
+        count(counts[Tone.UNKNOWN], "panel without current data", "panels without current data")
+        if counts[Tone.UNKNOWN]
+        else "",
     ]
-    told = [part for part in parts if part]
+    problems = [part for part in parts if part]
     idle = "".join(f"; {panel.idle}" for panel in panels if panel.idle)
-    headline = f"{'; '.join(told)}." if told else f"Nothing is wrong{idle}."
+    headline = f"{', '.join(problems)}." if problems else f"Nothing is wrong{idle}."
     return Verdict(worst(concern.tone for concern, _ in found), headline, tuple(found))
 
 
@@ -186,7 +188,7 @@ def count(number: int, one: str, many: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two largest units."""
+    """Return a duration in its two largest units."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     for unit, name, lower, lower_name in (
@@ -201,7 +203,7 @@ def span(seconds: float) -> str:
 
 
 def clock(time_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """In milliseconds where no calendar has it: a client may give its messages any time."""
+    """Return the time in UTC, or in milliseconds if no calendar has it: clients may set any timestamp."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):

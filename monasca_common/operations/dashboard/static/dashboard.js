@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces what changed every few seconds. Without it the pages work as well; then they are reloaded by hand.
+// Refreshes changed parts every few seconds. Without JavaScript, users reload the pages.
 "use strict";
 
 (function () {
@@ -16,10 +16,10 @@
   pause.addEventListener("click", function () {
     paused = !paused;
     pause.setAttribute("aria-pressed", String(paused));
-    pause.textContent = paused ? "Go on with updates" : "Pause updates";
+    pause.textContent = paused ? "Resume updates" : "Pause updates";
   });
 
-  // Where the focus is, so that it is there again after its element was replaced.
+  // Remembers the focus, to restore it after its element was replaced.
   function focusIn(part) {
     const focused = document.activeElement;
     if (!focused || focused === part || !part.contains(focused)) {
@@ -63,8 +63,8 @@
         silence.hidden = true;
       } catch (error) {
         silentSince = silentSince || new Date();
-        const text = "The dashboard does not answer since " + silentSince.toISOString().slice(11, 19)
-          + " UTC: what is shown is old.";
+        const text = "The dashboard has not answered since " + silentSince.toISOString().slice(11, 19)
+          + " UTC: this page is out of date.";
         if (silence.hidden || silence.textContent !== text) {
           silence.textContent = text;
           silence.hidden = false;

@@ -113,7 +113,7 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
         self.assertEqual(("metrics.dlq", "metrics", "persister"), (topic, origin, by))
         self.assertEqual(("3", "Poison: the value is not JSON"), (re.sub(r"\D", "", letters), why))
         self.assertEqual({"metrics": "42", "metrics.dlq": "3"}, {row[0]: row[4] for row in table(page, "load")})
-        self.assertRegex(page.locator(".headline").inner_text(), r"2 things are wrong; 1 thing needs attention\.")
+        self.assertRegex(page.locator(".headline").inner_text(), r"2 errors, 1 warning\.")
         keep_picture(page, "kafka")
         self.cluster.admin.alter_group_offsets(
             "persister", {TopicPartition("metrics", 0): 30, TopicPartition("metrics", 1): 12}
@@ -250,7 +250,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
             GroupFigures(group.name, worst, dict.fromkeys(group.partitions, worst)) for group in figures.lag
         )
         page.locator("section[aria-labelledby=lag-title] td", has_text="54,321").first.wait_for()
-        page.locator(".headline", has_text="things are wrong").wait_for()
+        page.locator(".headline", has_text=" errors").wait_for()
         self.assertLess(page.evaluate("document.querySelectorAll('*').length"), 1000)
         self.assertLess(page.evaluate("longestTaskMs"), 2000)
 
@@ -270,7 +270,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         figures.lag = (GroupFigures("the-only-reader", ok, {TopicPartition("metrics", 0): ok}),)
         figures.durability = DurabilityFigures(1, ())
         page.locator("td", has_text="777").wait_for()
-        page.locator(".headline", has_text="1 thing needs attention").wait_for()
+        page.locator(".headline", has_text="1 warning").wait_for()
         page.focus("text=the-only-reader")
         figures.dead_letters = ()
         page.locator(".headline", has_text="Nothing is wrong").wait_for()
@@ -284,7 +284,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
     def test_a_screen_reader_finds_headings_tables_and_the_verdict(self):
         page = self.browser.page()
         page.goto(self.serve())
-        self.assertIn("things are wrong", page.get_by_role("status").inner_text())
+        self.assertIn(" errors", page.get_by_role("status").inner_text())
         for title in ("Completeness", "Consumers", "Dead letters", "Durability", "Load and delay"):
             region = page.get_by_role("region", name=re.compile(f"^{title}")).first
             self.assertEqual(1, region.get_by_role("table", name=title).count(), title)
@@ -327,7 +327,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
             page.fill("#password", password)
             page.keyboard.press("Enter")
             if password == "wrong":
-                self.assertIn("is refused", page.get_by_role("alert").first.inner_text())
+                self.assertIn("Login refused", page.get_by_role("alert").first.inner_text())
         page.wait_for_url(f"{url}/lag")
         self.assertEqual("", page.evaluate("document.cookie"))
         page.click("text=Log out")

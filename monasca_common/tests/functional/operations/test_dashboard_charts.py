@@ -101,7 +101,7 @@ class TestChartsInBrowser(Reads, SqliteTestCase):
             self.store_alarm(answer.json["id"], host, "OK", ())
         page = self.browser.page()
         page.goto(f"{self.url}/charts?name=cpu.percent&minutes=60&beside=")
-        self.assertIn("cpu.percent has 4 alarms here, of which 3 are shown", page.inner_text("#chart"))
+        self.assertIn("3 of 4 alarms on cpu.percent are shown", page.inner_text("#chart"))
         self.assertEqual(5, page.locator("svg.chart rect.behind").count())
         page.goto(f"{self.url}/charts?name=cpu.percent&d.hostname=web&minutes=60&beside=")
         states = [("OK", 0, 20), ("ALARM", 20, 40), ("UNDETERMINED", 40, 60)]

@@ -197,7 +197,7 @@ class LoginTest(AppCase):
         for answer in (self.submit("wrong"), self.submit(user="nobody")):
             self.assertEqual(401, answer.status_code)
             self.assertNotIn("monasca-session", answer.cookies)
-            self.assertIn("the user, the password, or the role is not right", answer.text)
+            self.assertIn("Login refused: check the user, the password and the role", answer.text)
 
     def test_too_many_wrong_passwords_are_refused_until_time_has_passed(self):
         for _ in range(3):

@@ -4,7 +4,7 @@
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.dashboard.lag_panel import LagGatherer, group_panel, kept_trends, lag_panel
+from monasca_common.operations.dashboard.lag_panel import LagGatherer, group_panel, lag_panel
 from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.lag.history import LagHistory
 from monasca_common.operations.lag.positions import DatabasePositions, no_database
@@ -40,13 +40,6 @@ class LagGathererTest(base.BaseTestCase):
         super().setUp()
         self.survey, self.read = GroupsSurvey(), []
         self.stored, self.positions_read = no_database(), 0
-
-    def test_trends_outlive_the_worker(self):
-        trends = kept_trends()
-        for number in range(2):
-            gather = LagGatherer(self.survey, LagWindow(), lambda: None, trends=trends)
-            groups = {group.name: group for group in gather(NOW + 10_000 * number)}
-        self.assertEqual((4, 4), groups["g"].unread)
 
     def gatherer(self, history=None):
         def read():

@@ -118,7 +118,7 @@ class ReadChartTest(base.BaseTestCase):
     def test_alarms_that_are_not_shown_are_told(self):
         for states, note in (
             (("ALARM", "OK", "OK"), ()),
-            (("ALARM", "OK", "OK", "OK"), ("cpu has 4 alarms here, of which 3 are shown: choose dimensions.",)),
+            (("ALARM", "OK", "OK", "OK"), ("3 of 4 alarms on cpu are shown: choose dimensions.",)),
         ):
             chart = self.read(ChartQuestion("cpu"), AnsweringApi(alarms=self.alarms(*states)))
             self.assertEqual(["ALARM", "OK", "OK"], [band.state for band in chart.bands])
@@ -129,7 +129,7 @@ class ReadChartTest(base.BaseTestCase):
         chart = self.read(ChartQuestion("cpu"), api)
         ((query, _, _),) = (each[1:] for each in api.asked if each[0] == "/v2.0/alarms")
         self.assertEqual("state desc", query["sort_by"])
-        self.assertEqual(("cpu has more than 3 alarms here, of which 3 are shown: choose dimensions.",), chart.notes)
+        self.assertEqual(("3 of more than 3 alarms on cpu are shown: choose dimensions.",), chart.notes)
 
     def refusal(self, answer, **options):
         api = AnsweringApi(metrics=answer)

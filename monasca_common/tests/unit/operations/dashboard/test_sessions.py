@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
-
 from oslotest import base
 
 from monasca_common.operations.dashboard import sessions
-from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Sessions, kept_sessions
+from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Sessions
 
 
 class SessionsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.now = 0.0
-        self.kept = kept_sessions()
-        self.sessions = Sessions(100, lambda: self.now, self.kept)
+        self.sessions = Sessions(100, lambda: self.now)
 
     def test_a_session_is_found_by_its_cookie_until_its_time_is_over(self):
         cookie = self.sessions.open(Account("ada"))
@@ -38,20 +35,6 @@ class SessionsTest(base.BaseTestCase):
         self.assertIsNone(self.sessions.find(first))
         self.assertEqual(len(cookies), len({*cookies}))
         self.assertIsNotNone(self.sessions.find(cookies[0]))
-
-    def test_a_session_outlives_its_worker_and_a_logout_too(self):
-        first, second = (self.sessions.open(Account(user, "token", 50.0)) for user in ("ada", "grace"))
-        self.sessions.close(second)
-
-        later = Sessions(100, lambda: self.now, self.kept)
-
-        self.assertEqual(self.sessions.find(first), later.find(first))
-        self.assertIsNone(later.find(second))
-
-    def test_a_value_that_a_crash_cut_short_is_no_session(self):
-        cookie = self.sessions.open(Account("ada"))
-        os.ftruncate(self.kept._file, 20)
-        self.assertIsNone(Sessions(100, lambda: self.now, self.kept).find(cookie))
 
     def test_a_token_is_not_shown(self):
         self.assertNotIn("secret", repr(Account("ada", "secret")))

@@ -53,14 +53,14 @@ class VerdictTest(base.BaseTestCase):
         letters = PanelView("dead-letters", "Dead letters", "", "", concerns=(Concern(Tone.WARNING, "3 wait"),))
         lag = replace(EMPTY, concerns=(Concern(Tone.ERROR, "it stopped"),))
         line = verdict([letters, lag])
-        self.assertEqual("1 thing is wrong; 1 thing needs attention.", line.headline)
+        self.assertEqual("1 error, 1 warning.", line.headline)
         self.assertEqual(
             [("it stopped", "/lag"), ("3 wait", "/dead-letters")], [(each.text, href) for each, href in line.concerns]
         )
 
     def test_what_is_not_known_is_not_called_fine(self):
         line = verdict([EMPTY, replace(EMPTY, stale="not reachable since 12:00")])
-        self.assertEqual((Tone.UNKNOWN, "1 panel has no news."), (line.tone, line.headline))
+        self.assertEqual((Tone.UNKNOWN, "1 panel without current data."), (line.tone, line.headline))
         self.assertIn("not reachable since 12:00", line.concerns[0][0].text)
 
 
@@ -90,8 +90,8 @@ class PanelTest(base.BaseTestCase):
 
     def test_before_the_first_look_it_says_so(self):
         summary, stale, tone = self.facts(Snapshot())
-        self.assertEqual(("Nothing is known yet.", Tone.UNKNOWN), (summary, tone))
-        self.assertIn("first look", stale)
+        self.assertEqual(("No data yet.", Tone.UNKNOWN), (summary, tone))
+        self.assertIn("first check", stale)
 
     def test_old_figures_stay_with_the_reason_why_there_are_no_new_ones(self):
         summary, stale, tone = self.facts(Snapshot(1, 5, "no broker answers", 30_000))
