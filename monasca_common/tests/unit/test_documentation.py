@@ -122,16 +122,14 @@ class SpecificationsTest(base.BaseTestCase):
         made = pipeline.output(publisher, specs.transforms[metric_id], usage, period_ms, version_ms=version_ms)
         self.assertEqual(expected, json.loads(made.value))
 
-    def test_each_field_and_each_shipped_row_is_in_the_page(self):
-        shipped = pipeline.load()
+    def test_each_field_is_in_the_page(self):
         fields = (
             *reader._PRE_TRANSFORM_FIELDS,
             *reader._TRANSFORM_FIELDS,
             *reader._PARAMETER_FIELDS,
             *reader._FILTER_FIELDS,
         )
-        names = {row.event_type for row in shipped.pre_transforms} | shipped.outputs | shipped.transforms.keys()
-        for name in (*fields, *sorted(names)):
+        for name in fields:
             self.assertIn(f"``{name}``", self.page)
 
 

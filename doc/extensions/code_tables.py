@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of what files and code declare: ``alerts``, ``refused-properties``, ``shipped-specifications``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+
+from monasca_common.kafka.config import guarded_options
+
+ROOT = Path(__file__).parents[2]
+Row = tuple[str, ...]
+
+
+def alerts() -> Iterator[Row]:
+    """Yield the name, severity and condition of each alert rule."""
+    yield "Alert", "Severity", "Condition"
+    for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            yield f"``{rule['alert']}``", rule["labels"]["severity"], rule["annotations"]["description"]
+
+
+def refused_properties() -> Iterator[Row]:
+    """Yield the properties of librdkafka that are refused, those with one reason together."""
+    yield "Refused", "Reason and replacement"
+    names: dict[str, list[str]] = defaultdict(list)
+    for refused in guarded_options.REFUSED.values():
+        for name, reason in refused.items():
+            if name not in names[reason]:
+                names[reason].append(name)
+    for reason, found in names.items():
+        yield ", ".join(f"``{name}``" for name in found), f"{reason[0].upper()}{reason[1:]}."
+
+
+def shipped_specifications() -> Iterator[Row]:
+    """Yield each transform row: its input, output, metric id, and the columns that its rollup keeps."""
+    from monasca_common import pipeline
+
+    specifications = pipeline.load()
+    yield "Input (further required fields)", "Output", "Metric id", "Rolled up by"
+    for metric_id, transform in specifications.transforms.items():
+        rows = [row for row in specifications.pre_transforms if metric_id in row.metric_ids]
+        inputs = []
+        for row in rows:
+            required = ", ".join(f"``{field}``" for field in row.required if field != "creation_time")
+            inputs.append(f"``{row.event_type}``" + (f" ({required})" if required else ""))
+        by = ", ".join(f"``{column}``" for column in transform.rollup_by) or "nothing"
+        yield ", ".join(inputs), f"``{transform.name}``", f"``{metric_id}``", by
+
+
+def table(rows: Callable[[], Iterable[Row]]) -> type[Directive]:
+    """Return a directive without arguments that shows the rows, of which the first has the titles."""
+
+    class Table(Directive):
+        def run(self) -> list[nodes.Node]:
+            lines = [".. list-table::", "   :header-rows: 1", ""]
+            for first, *others in rows():
+                lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
+            holder = nodes.container()
+            self.state.nested_parse(StringList(lines, source=__file__), self.content_offset, holder)
+            return holder.children
+
+    return Table
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("alerts", table(alerts))
+    app.add_directive("refused-properties", table(refused_properties))
+    app.add_directive("shipped-specifications", table(shipped_specifications))
+    return {"parallel_read_safe": True}
