@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the resources of alarms share: a body becomes a typed value, and a page is a slice of rows."""
+"""Parts shared by the resources of alarms: bodies as typed values, and pages as slices of rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsContext:
-    """What every resource of alarms needs. ``database``: ``None`` where none is configured; ``now``: seconds."""
+    """Dependencies of the resources of alarms. ``database``: ``None`` if not configured; ``now``: seconds."""
 
     settings: ApiSettings
     database: AlarmsDatabase | None
@@ -45,24 +45,24 @@ class AlarmsContext:
         return self.database
 
     def document(self, request: falcon.Request, kind: type[Document]) -> Document:
-        """The body, as ``kind``. Raises `Problem`: 400 for what is not JSON, 422 for members of other types."""
+        """Return the body as ``kind``. Raises `Problem`: 400 if it is not JSON, 422 for members of wrong types."""
         body = read_json_body(request, self.settings)
         if not body:
             raise bad_request("the body is empty: send JSON")
         try:
-            found = json_text.read(body)
+            members = json_text.read(body)
         except NotJson as error:
             raise bad_request(f"the body is not JSON: it {error}") from None
         try:
-            # Clients write numbers and booleans as text too.
-            made = msgspec.convert(found, kind, strict=False)
+            # Clients also write numbers and booleans as text.
+            document = msgspec.convert(members, kind, strict=False)
         except json_text.UNREADABLE as error:
-            raise unprocessable(f"nothing of the request was taken: {error}") from None
-        # The text "null" becomes null too, which would leave as it is what the client meant to change.
-        for name, value in found.items():
-            if value is not None and getattr(made, name, value) is None:
-                raise unprocessable(f"nothing of the request was taken: {name} is the text {value!r}: write null")
-        return made
+            raise unprocessable(f"the request was refused: {error}") from None
+        # The text "null" is converted to null, too, which would leave the member unchanged.
+        for name, value in members.items():
+            if value is not None and getattr(document, name, value) is None:
+                raise unprocessable(f"the request was refused: {name} is the text {value!r}: write null")
+        return document
 
     def answer_slice(
         self,
@@ -72,7 +72,7 @@ class AlarmsContext:
         part: Slice,
         element: Callable[[T], Any],
     ) -> None:
-        """``found``: one more than the slice has, where more follow."""
+        """Answer a page. ``found``: one row more than the slice if a page follows."""
         paging.answer_page(
             request,
             response,
@@ -91,7 +91,7 @@ class AlarmsResource:
 
 
 def one_row_more(part: Slice) -> Slice:
-    """Asks for one more than is shown, which says whether a page follows."""
+    """Return a slice of one row more, which shows whether a page follows."""
     return Slice(part.limit + 1, part.offset)
 
 

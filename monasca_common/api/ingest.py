@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all posts share: a body becomes checked elements, these become records, and violations become a refusal.
+"""Steps shared by all posts: parsing a body to checked elements, records with ids, and refusals.
 
-``Idempotency-Key`` gives records ids that a repeated request creates again, at any worker, at any time. Nothing is
-remembered for them: a reader by id takes each message once, and a repeat that comes while the first request is in
-flight waits for the same delivery, because the id is the same.
+With ``Idempotency-Key``, a repeated request derives the same message ids, at any worker and any time, without stored
+state. Readers handle each id once, and a repeat that arrives while the first request is in flight waits for the same
+delivery.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from monasca_common.storage.settings import RowLimits
 IDEMPOTENCY_KEY_HEADER = "Idempotency-Key"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _UUID_7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
-_KEY_AGE_MS = 86_400_000  # an older key does not say when its request was made first
-_KEY_AHEAD_MS = 60_000  # by which a client's clock may differ
-_SHOWN_VIOLATIONS = 20  # of all, in a message for people
+_KEY_AGE_MS = 86_400_000  # the time in an older key is ignored
+_KEY_AHEAD_MS = 60_000  # tolerance for the client's clock
+_SHOWN_VIOLATIONS = 20  # in the text of an error; its details have all
 
 
 @dataclass(frozen=True, slots=True)
 class PostContext:
-    """What every kind of post needs. ``limits``: those of storage; ``now``: seconds since the epoch."""
+    """Dependencies of all posts. ``limits``: of storage; ``now``: seconds since the epoch."""
 
     settings: ApiSettings
     publishing: Publishing
@@ -48,8 +48,8 @@ class PostContext:
     now: Callable[[], float] = time.time
 
     def creation_time(self, key: str | None) -> float:
-        """Seconds, in whole milliseconds: now, or when the client created the key, which repeats of the request have as
-        well. Only a UUID of version 7 of the last day says so."""
+        """Return the time of a UUID of version 7 of the last day, which repeats of the request have, too; for any other
+        key, now. Seconds, in whole milliseconds."""
         now_ms = int(self.now() * 1000)
         match = None if key is None else _UUID_7.fullmatch(key)
         key_ms = 0 if match is None else int(match[1] + match[2], 16)
@@ -58,24 +58,22 @@ class PostContext:
     def within(
         self, limits_of: Kind, parse: Callable[..., ParsedPost], created: float
     ) -> Callable[[bytes], ParsedPost]:
-        """``parse`` for a request made first at ``created``: what storage would refuse then is refused, and a repeat
-        is judged like its first attempt."""
+        """Return ``parse`` with the limits of storage at the time ``created``, so that a repeat is checked like its
+        first attempt."""
         allowed = retention.window(self.limits, limits_of, round(created * 1000))
         return partial(parse, allowed=allowed, max_dimensions=self.limits.max_dimensions)
 
 
 def idempotency_key(request: falcon.Request) -> str | None:
-    """The request's key, or ``None``. Raises `Problem` (400) for a value that is not a key."""
+    """Return the request's key, or ``None``. Raises `Problem` (400) for an invalid key."""
     key: str | None = request.env.get("HTTP_IDEMPOTENCY_KEY")
     if key is not None and not _KEY.fullmatch(key):
-        raise bad_request(
-            f"{IDEMPOTENCY_KEY_HEADER} must be 1 to 255 visible ASCII characters: correct it, or leave it out"
-        )
+        raise bad_request(f"{IDEMPOTENCY_KEY_HEADER} must be 1 to 255 visible ASCII characters: correct or omit it")
     return key
 
 
 def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
-    """Raises `Problem`: 400 for what is not JSON, 422 where the body as a whole breaks a rule."""
+    """Parse a body. Raises `Problem`: 400 if it is not JSON, 422 if the body as a whole breaks a rule."""
     if not body:
         raise bad_request("the body is empty: send JSON")
     try:
@@ -89,8 +87,8 @@ def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
 def records(
     values: list[bytes], post: ParsedPost, request: falcon.Request, key: str | None
 ) -> Sequence[bytes | Record]:
-    """Bare values, for which the producer makes ids (its fast path), or records with the ids that the key makes."""
-    note_delivered(request.env, len(values), len(post.rejected))  # an error notes what became of them instead
+    """Return values, for which the producer creates ids (its fast path), or records with ids derived from ``key``."""
+    note_delivered(request.env, len(values), len(post.rejected))  # an error replaces these counts
     if key is None:
         return values
     ids = message_ids(request.context.tenant, request.path, key, post.valid, post.indices)
@@ -98,9 +96,9 @@ def records(
 
 
 def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], indices: Sequence[int]) -> list[bytes]:
-    """32 bytes for each element: SHA-256 over tenant, path and key, the place in the request, and the element itself.
+    """Return 32 bytes per element: SHA-256 over tenant, path, key, index in the request, and the element.
 
-    Another body under the same key thus makes other messages, and dropping a neighbour changes no id.
+    So another body with the same key has other ids, and rejecting one element changes no other id.
     """
     parts = [part.encode("utf-8", "surrogateescape") for part in (tenant, path, key)]
     common = hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
@@ -113,14 +111,14 @@ def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], ind
 
 
 def refusal(violations: Sequence[Violation]) -> Problem:
-    """422 with every violation and its place; 413 where something is too large."""
+    """Return 422 with all violations and their places, or 413 if an element is too large."""
     listed = [{"where": violation.where, "rule": violation.rule} for violation in violations]
     problem = too_large if any(violation.too_large for violation in violations) else unprocessable
-    return problem(f"nothing of the request was taken: {violations_text(violations)}", details={"violations": listed})
+    return problem(f"the request was refused: {violations_text(violations)}", details={"violations": listed})
 
 
 def violations_text(violations: Sequence[Violation]) -> str:
-    """One line for people: the first ones, and how many more there are."""
+    """Return the first violations as one line, and the number of further ones."""
     text = "; ".join(map(str, violations[:_SHOWN_VIOLATIONS]))
     more = len(violations) - _SHOWN_VIOLATIONS
     return f"{text}; and {more} more" if more > 0 else text

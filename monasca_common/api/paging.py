@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of every list: links, and the elements of one page, bounded in number and in bytes."""
+"""Lists: links, and the elements of a page, bounded in number and bytes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.storage.reader import PageOf
 
 PAGE_LIMIT = 10_000  # elements of an answer; rows, for measurements and statistics
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of the elements of an answer, which takes twice this memory
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of elements; an answer takes twice this memory
 
 T = TypeVar("T")
 encode = msgspec.json.encode
 
 
 def links(request: falcon.Request, next_offset: str | None = None) -> list[dict[str, str]]:
-    """``self`` is the URL as it was asked for; ``next`` the same with another offset, only where more remains."""
+    """Return ``self``, the URL of the request, and with ``next_offset`` also ``next``."""
     query = request.query_string
     found = [_link("self", request, query)]
     if next_offset is not None:
-        kept = [part for part in query.split("&") if part and unquote_plus(part.partition("=")[0]) != "offset"]
-        found.append(_link("next", request, "&".join([f"offset={quote(next_offset, safe='')}", *kept])))
+        others = [part for part in query.split("&") if part and unquote_plus(part.partition("=")[0]) != "offset"]
+        found.append(_link("next", request, "&".join([f"offset={quote(next_offset, safe='')}", *others])))
     return found
 
 
@@ -38,7 +38,7 @@ def answer(response: falcon.Response, document: Any) -> None:
 def answer_elements(
     request: falcon.Request, response: falcon.Response, elements: Sequence[bytes], next_offset: str | None = None
 ) -> None:
-    """``elements`` are JSON."""
+    """Answer a page of ``elements``, which are JSON."""
     response.content_type = falcon.MEDIA_JSON
     response.data = b'{"links":%b,"elements":[%b]}' % (encode(links(request, next_offset)), b",".join(elements))
 
@@ -52,9 +52,9 @@ def answer_page(
     element: Callable[[T], Any],
     offset: Callable[[T], str],
 ) -> None:
-    """As many of what is found as may be shown at once. ``element`` makes the shown ones, ``offset`` their places.
+    """Answer the first elements of ``found``, up to the limits. ``element`` and ``offset``: of an item.
 
-    Raises `Problem` (422) if the first one alone is larger than `MAX_ANSWER_BYTES`.
+    Raises `Problem` (422) if the first element is larger than `MAX_ANSWER_BYTES`.
     """
     texts: list[bytes] = []
     left, last = MAX_ANSWER_BYTES, None
@@ -73,14 +73,14 @@ def answer_page(
 
 
 def one_more(page: PageOf) -> PageOf:
-    """Asks for one more than is shown, which says whether a page follows."""
+    """Return a page of one element more, which shows whether a page follows."""
     return PageOf(page.limit + 1, page.after)
 
 
-def too_large(size_bytes: int, behind: str) -> Problem:
-    """An element that no page can hold. ``behind``: the offset with which the list goes on."""
+def too_large(size_bytes: int, after: str) -> Problem:
+    """Return the error for an element that exceeds a page. ``after``: the offset after it."""
     return unprocessable(
-        f"an element has {size_bytes} bytes, and an answer may have {MAX_ANSWER_BYTES}: skip it with offset={behind}"
+        f"an element has {size_bytes} bytes, and an answer at most {MAX_ANSWER_BYTES}: skip it with offset={after}"
     )
 
 

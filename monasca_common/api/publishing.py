@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes a request's messages; the answer says how many are delivered, failed or unknown."""
+"""Publishing a request's messages; the answer contains the numbers of delivered, failed and unknown ones."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
-    """Messages for one topic. They have no key: which partition a metric takes means nothing, since the version
-    says what is stored last, and a tenant's key would put the largest tenant into one partition."""
+    """Messages for one topic, without keys: storage orders metrics by version, so any partition will do, and a key
+    would put all messages of the largest tenant into one partition."""
 
     topic: str
     records: Sequence[bytes | Record]
 
 
 class TopicRequestSlots:
-    """Of the posts that wait for Kafka: some are each topic's own, the others are common. Thread-safe."""
+    """The slots of posts that wait for Kafka: some are reserved per topic, topics share the others. Thread-safe."""
 
     def __init__(self, slots: RequestSlots) -> None:
         self._own, self._common = slots.own_of_topic, slots.common
@@ -36,7 +36,7 @@ class TopicRequestSlots:
         self._taken: dict[str, int] = {}
 
     def take(self, topic: str) -> bool:
-        """Return whether there was one."""
+        """Return whether a slot was free."""
         with self._lock:
             taken = self._taken.get(topic, 0)
             if taken >= self._own:
@@ -69,50 +69,50 @@ class Publishing:
         self._monotonic = monotonic
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
-        """Return once every message is acknowledged. Raises `Problem`: 503 (or 413, for a message that no retry can
-        deliver), with the counts. Before anything is sent all of its topics have a slot for it.
+        """Return when all messages are acknowledged. Raises `Problem` with the counts: 503, or 413 if all undelivered
+        messages are too large for Kafka. Takes the slots of all topics before it sends a message.
 
-        ``keyed``: the messages have ids that an earlier request may have used.
+        ``keyed``: an earlier request may have sent messages with these ids.
         """
         reports = self.attempt(*bulks, keyed=keyed)
         if not all(report.ok for report in reports):
             raise _undelivered(reports)
 
     def attempt(self, *bulks: TopicMessages, keyed: bool) -> list[DeliveryReport]:
-        """As `publish`, for who needs to know which messages are acknowledged: a report for each bulk that has any.
+        """Publish like `publish`, but return a report per bulk with messages.
 
-        Raises `Problem` (503) where nothing was sent.
+        Raises `Problem` (503) if no message was sent.
         """
-        entered: list[tuple[PooledProducer, TopicMessages]] = []
+        pending: list[tuple[PooledProducer, TopicMessages]] = []
         try:
             for bulk in bulks:
                 producer = self._producers.of(bulk.topic)
-                # Nobody waits for a stalled topic: a frozen broker must not take a thread and a body of each client.
+                # Refuse a stalled topic without waiting: a hung broker must not occupy threads and memory.
                 if not producer.accepts():
-                    raise _refused(f"{bulk.topic} has acknowledged nothing for a while", bulks, keyed=keyed)
+                    raise _refused(f"{bulk.topic} does not acknowledge messages", bulks, keyed=keyed)
                 if not self._slots.take(bulk.topic):
-                    raise _refused(f"{bulk.topic} is waited for by as many requests as may", bulks, keyed=keyed)
-                entered.append((producer, bulk))
+                    raise _refused(f"{bulk.topic} has reached its limit of waiting requests", bulks, keyed=keyed)
+                pending.append((producer, bulk))
             deadline = self._monotonic() + self._seconds
             reports = []
-            while entered:
-                producer, bulk = entered[0]
+            while pending:
+                producer, bulk = pending[0]
                 if bulk.records:
                     reports.append(producer.publish(bulk.records, max(0.0, deadline - self._monotonic())))
-                # At once: who waits for one topic holds no slot of another.
-                entered.pop(0)
+                # Immediately, so that a request that waits for one topic holds no slot of another.
+                pending.pop(0)
                 self._slots.give_back(bulk.topic)
         finally:
-            for _, bulk in entered:
+            for _, bulk in pending:
                 self._slots.give_back(bulk.topic)
         return reports
 
 
-def _refused(which: str, bulks: Sequence[TopicMessages], *, keyed: bool) -> Problem:
+def _refused(reason: str, bulks: Sequence[TopicMessages], *, keyed: bool) -> Problem:
     messages = sum(len(bulk.records) for bulk in bulks)
     failed, unknown = (0, messages) if keyed else (messages, 0)
     return unavailable(
-        f"Kafka's topic {which}, so nothing of this request was sent: send it again later",
+        f"Kafka's topic {reason}, so no message of this request was sent: repeat it later",
         retry_after_seconds=RETRY_AFTER_SECONDS,
         reason=Reason.KAFKA,
         details={"delivered": 0, "failed": failed, "unknown": unknown},
@@ -126,20 +126,20 @@ def _undelivered(reports: Sequence[DeliveryReport]) -> Problem:
         "failed": sum(len(report.failed) for report in reports),
         "unknown": sum(len(report.unknown) for report in reports),
     }
-    LOG.warning("%d messages of a request are not delivered, the first: %s", len(undelivered), undelivered[0].error)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    LOG.warning("%d messages of a request were not delivered; first error: %s", len(undelivered), undelivered[0].error)
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     too_large = [delivery for delivery in undelivered if isinstance(delivery.error, MessageTooLarge)]
     if len(too_large) == len(undelivered):
         return Problem(
             413,
             "Content Too Large",
-            f"of the request's messages {told}: those that failed are larger than Kafka takes and always will be: "
-            f"make them smaller ({too_large[0].error})",
+            f"messages of the request: {counted}; the failed ones exceed Kafka's maximum size: make them smaller "
+            f"({too_large[0].error})",
             details=counts,
         )
     return unavailable(
-        f"of the request's messages {told} (failed: surely not stored; unknown: perhaps): send the same request again, "
-        "with an Idempotency-Key so that nothing is stored twice",
+        f"messages of the request: {counted} (failed: not stored; unknown: possibly stored): repeat the request, with "
+        "an Idempotency-Key so that no message is stored twice",
         retry_after_seconds=RETRY_AFTER_SECONDS,
         reason=Reason.KAFKA,
         details=counts,

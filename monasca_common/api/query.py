@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the query of a read asks for: text in, frozen values out. No I/O.
+"""Parsing the query of a read to frozen values. No I/O.
 
-What is wrong is a `Problem`: 422, but 400 where the end is not after the start.
-Of a parameter given twice the first counts, but for lists (dimensions, statistics, group_by), which add up.
+Raises `Problem`: 422, or 400 if the end is not after the start. Only the first value of a repeated parameter is used,
+except for lists (dimensions, statistics, group_by, sort_by), which are concatenated.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, Series
 MAX_NAME_LENGTH = 255
 MAX_OFFSET_LENGTH = 1024
 MAX_PARAMETERS = 100
-MAX_KEYS = 100  # of dimensions, to filter or to group by: as many as a metric has by default
-MAX_VALUES = 1000  # of all these keys together
+MAX_KEYS = 100  # dimension names to filter or group by: as many as a metric has by default
+MAX_VALUES = 1000  # of all these dimensions
 MAX_PERIOD_SECONDS = 10 * 365 * 86_400
 DEFAULT_PERIOD_SECONDS = 300
 EVERY_SERIES = "*"
 
-LATEST_MS = 253_402_300_799_999  # of the year 9999, which a query can write
+LATEST_MS = 253_402_300_799_999  # the end of the year 9999
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -44,9 +44,9 @@ _LOST_PLUS = re.compile(r"(?<=[0-9]) (?=[0-9]{2}:?[0-9]{2}$)")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page of rows ended: in which element (any, where only a time was given), at what time and series.
+    """The end of a page of rows: its element (``None`` if the client sent only a time), time and series.
 
-    ``since_ms``: where rows begin in all elements, if the first page was asked for behind a time alone.
+    ``since_ms``: the start of rows in all elements, if the offset of the first page was a time.
     """
 
     time_ms: int
@@ -66,7 +66,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
-    """The parameters of measurements and statistics. ``group_by`` wins over ``merge``; ``("*",)``: every series.
+    """The parameters of measurements and statistics. ``group_by`` overrides ``merge``; ``("*",)`` returns each series.
 
     ``since_ms``: see `Cursor`.
     """
@@ -81,12 +81,12 @@ class RowsQuery:
     since_ms: int | None = None
 
     def since(self, start_ms: int) -> RowsQuery:
-        """The same from this time on, in the pages that follow as well."""
+        """Return the query from this time, also for the following pages."""
         which, span = replace(self.which, start_ms=start_ms), Span(start_ms, self.span.end_ms)
         return replace(self, which=which, span=span, since_ms=start_ms)
 
     def resumed(self) -> RowsQuery:
-        """The same as the first page had it, if that began behind a time alone."""
+        """Return the query of the first page, if the offset of that was a time."""
         since_ms = self.cursor.since_ms if self.cursor is not None else None
         return self if since_ms is None else self.since(max(since_ms, self.span.start_ms))
 
@@ -99,12 +99,12 @@ class StatisticsQuery:
 
 
 class Query:
-    """One request's parameters. ``text`` is the raw query string; ``tenant`` is known from elsewhere."""
+    """The parameters of a request. ``text``: the raw query string. ``tenant``: of the token."""
 
     def __init__(self, text: str, *, tenant: str) -> None:
         self._tenant = tenant
         try:
-            # WSGI hands bytes over as Latin-1; what is not percent-encoded in them is UTF-8.
+            # WSGI decodes bytes as Latin-1; bytes that are not percent-encoded are UTF-8.
             readable = text.encode("latin-1", "replace").decode("utf-8", "replace")
             pairs = parse_qsl(readable, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
         except ValueError:
@@ -112,7 +112,7 @@ class Query:
         self._values: dict[str, list[str]] = {}
         for name, value in pairs:
             if "\0" in value:
-                raise unprocessable(f"{name} holds a NUL character: leave it out")
+                raise unprocessable(f"{name} contains a NUL character: remove it")
             self._values.setdefault(name, []).append(value)
 
     @classmethod
@@ -122,11 +122,11 @@ class Query:
     def series(self) -> tuple[SeriesFilter, PageOf]:
         after = self._first("offset")
         if after is not None and not _SERIES_ID.fullmatch(after):
-            raise unprocessable("offset is not a metric's id: take it from the link named next")
+            raise unprocessable("offset is not the id of a metric: use the offset of the next link")
         return self._filter(self._name("name")), PageOf(self.limit(), after)
 
     def names(self) -> tuple[SeriesFilter, PageOf]:
-        """The parameters of lists of metrics, of dimension names and of dimension values."""
+        """Return the parameters of lists of metric names, dimension names and dimension values."""
         return self._filter(self._name("metric_name")), PageOf(self.limit(), self._first("offset"))
 
     def dimension_name(self) -> str:
@@ -151,7 +151,7 @@ class Query:
         rows = self.measurements()
         functions = tuple(dict.fromkeys(name.lower() for name in self._list("statistics")))
         if not functions or not set(functions) <= set(FUNCTIONS):
-            raise unprocessable(f"statistics must be some of {', '.join(FUNCTIONS)}, separated by commas")
+            raise unprocessable(f"statistics must be any of {', '.join(FUNCTIONS)}, separated by commas")
         period = self._number("period", DEFAULT_PERIOD_SECONDS)
         if not 1 <= period <= MAX_PERIOD_SECONDS:
             raise unprocessable(f"period is {period}: give seconds, from 1 to {MAX_PERIOD_SECONDS}")
@@ -171,7 +171,7 @@ class Query:
             definition_id=self._first("alarm_definition_id"),
             metric_name=self._name("metric_name"),
             dimensions=self._dimensions("metric_dimensions"),
-            states=self._some_of("state", STATES),
+            states=self._any_of("state", STATES),
             severities=self.severities(),
             lifecycle_state=self._first("lifecycle_state"),
             link=self._first("link"),
@@ -185,54 +185,55 @@ class Query:
             alarm_id=self._first("alarm_id"),
             definition_id=self._first("alarm_definition_id"),
             method_id=self._first("notification_method_id"),
-            states=tuple(map(str.lower, self._some_of("state", [each.upper() for each in SENT_STATES]))),
+            states=tuple(map(str.lower, self._any_of("state", [state.upper() for state in SENT_STATES]))),
             start_ms=start,
             end_ms=end,
         )
 
-    def groups(self, known: Collection[str]) -> tuple[str, ...]:
-        """What alarms are counted by."""
+    def groups(self, allowed: Collection[str]) -> tuple[str, ...]:
+        """Return the fields by which alarms are counted."""
         group_by = self._group_by()
-        if not set(group_by) <= set(known):
-            raise unprocessable(f"group_by must be some of {', '.join(known)}, separated by commas")
+        if not set(group_by) <= set(allowed):
+            raise unprocessable(f"group_by must be any of {', '.join(allowed)}, separated by commas")
         return group_by
 
     def definitions(self) -> DefinitionFilter:
         return DefinitionFilter(self._tenant, self._name("name"), self._dimensions(), self.severities())
 
     def severities(self) -> tuple[str, ...]:
-        return self._some_of("severity", SEVERITIES)
+        return self._any_of("severity", SEVERITIES)
 
-    def _some_of(self, name: str, known: Collection[str]) -> tuple[str, ...]:
-        """``LOW|high``, upper case."""
-        values = tuple(value.upper() for value in (self._first(name) or "").split("|")) if self._first(name) else ()
-        if not set(values) <= set(known):
-            raise unprocessable(f"{name} must be some of {', '.join(known)}, separated by |")
+    def _any_of(self, name: str, allowed: Collection[str]) -> tuple[str, ...]:
+        """Parse ``LOW|high`` to upper case."""
+        text = self._first(name)
+        values = tuple(text.upper().split("|")) if text else ()
+        if not set(values) <= set(allowed):
+            raise unprocessable(f"{name} must be any of {', '.join(allowed)}, separated by |")
         return values
 
     def rows(self) -> Slice:
-        """Of lists whose offset is a number of rows to skip."""
+        """Return the page of a list whose offset is a number of rows."""
         return Slice(self.limit(), self._number("offset", 0))
 
-    def sorts(self, known: Collection[str]) -> tuple[Sort, ...]:
-        """``sort_by=name desc,id``."""
+    def sorts(self, allowed: Collection[str]) -> tuple[Sort, ...]:
+        """Parse ``sort_by=name desc,id``."""
         sorts: list[Sort] = []
         for each in self._list("sort_by"):
             field, _, direction = each.partition(" ")
-            if field not in known or direction.strip().lower() not in ("", "asc", "desc"):
+            if field not in allowed or direction.strip().lower() not in ("", "asc", "desc"):
                 raise unprocessable(
-                    f"sort_by has {each[:MAX_NAME_LENGTH]!r} in it: write some of {', '.join(known)}, each with asc or "
-                    "desc behind it or nothing, separated by commas"
+                    f"sort_by contains {each[:MAX_NAME_LENGTH]!r}: write any of {', '.join(allowed)}, optionally "
+                    "followed by asc or desc, separated by commas"
                 )
             if field not in (sort.field for sort in sorts):
                 sorts.append(Sort(field, descending=direction.strip().lower() == "desc"))
         return tuple(sorts)
 
     def limit(self) -> int:
-        """At most the page limit; a larger one is not an error, because clients ask for "all" like that."""
+        """Return at most the page limit; a larger value is permitted, because clients request "all" with it."""
         limit = self._number("limit", paging.PAGE_LIMIT)
         if limit < 1:
-            raise unprocessable("limit is 0: give how many elements to return, from 1")
+            raise unprocessable("limit is 0: it must be at least 1")
         return min(limit, paging.PAGE_LIMIT)
 
     def _filter(self, name: str | None) -> SeriesFilter:
@@ -240,10 +241,10 @@ class Query:
         return SeriesFilter(self._tenant, name=name, dimensions=self._dimensions(), start_ms=start, end_ms=end)
 
     def _first(self, name: str) -> str | None:
-        """Empty is as good as absent: clients send parameters that they have no value for."""
+        """Return the first value, or ``None`` if it is empty, because clients send parameters without a value."""
         value = self._values.get(name, [""])[0]
         if len(value) > MAX_OFFSET_LENGTH:
-            raise unprocessable(f"{name} is longer than {MAX_OFFSET_LENGTH} characters")
+            raise unprocessable(f"{name} has {len(value)} characters: at most {MAX_OFFSET_LENGTH} are allowed")
         return value or None
 
     def _name(self, name: str) -> str | None:
@@ -255,7 +256,7 @@ class Query:
     def _needed(self, name: str) -> str:
         value = self._name(name)
         if value is None:
-            raise unprocessable(f"{name} is missing")
+            raise unprocessable(f"{name} is missing: it is required")
         return value
 
     def _list(self, name: str) -> list[str]:
@@ -269,7 +270,7 @@ class Query:
         if value is None:
             return default
         if not _NUMBER.fullmatch(value):
-            raise unprocessable(f"{name} is {value!r}: give a whole number that is not negative")
+            raise unprocessable(f"{name} is {value!r}: it must be a whole number of at most 10 digits")
         return int(value)
 
     def _time(self, name: str) -> int | None:
@@ -283,15 +284,15 @@ class Query:
         return start, end
 
     def _dimensions(self, name: str = "dimensions") -> Mapping[str, tuple[str, ...]]:
-        """``k:v|v2,k3``: allowed values of each key, none for any. A value may hold colons, a key none."""
+        """Parse ``k:v|v2,k3`` to the allowed values of each key; none permits any. Only values may contain colons."""
         dimensions: dict[str, tuple[str, ...]] = {}
         for part in self._list(name):
             key, _, alternatives = part.partition(":")
             values = tuple(value for value in alternatives.split("|") if value)
             if not key or any(len(text) > MAX_NAME_LENGTH for text in (key, *values)):
                 raise unprocessable(
-                    f"{name} has {part[:MAX_NAME_LENGTH]!r} in it: write key:value, key:value|value or "
-                    f"a key alone, each of 1 to {MAX_NAME_LENGTH} characters"
+                    f"{name} contains {part[:MAX_NAME_LENGTH]!r}: write key:value, key:value|value or key, each of 1 "
+                    f"to {MAX_NAME_LENGTH} characters"
                 )
             dimensions[key] = values
         _check_count(name, "keys", len(dimensions), MAX_KEYS)
@@ -312,7 +313,7 @@ class Query:
         element_id, time, *more = value.split("_")
         series = more.pop(0) if more and _SERIES_ID.fullmatch(more[0]) else ""
         if not _SERIES_ID.fullmatch(element_id) or len(more) > 1:
-            raise unprocessable("offset is neither a time nor from a link named next")
+            raise unprocessable("offset is neither a time nor that of a next link: correct it")
         since_ms = _read_time("offset", more[0]) if more else None
         return Cursor(_read_time("offset", time), element_id, bytes.fromhex(series) or None, since_ms)
 
@@ -323,12 +324,12 @@ def _check_count(name: str, what: str, count: int, most: int) -> None:
 
 
 def iso(time_ms: int) -> str:
-    """Such as ``2026-01-31T23:59:59.123Z``."""
+    """Return a text such as ``2026-01-31T23:59:59.123Z``."""
     return (_EPOCH + time_ms * _MILLISECOND).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def _read_time(name: str, text: str) -> int:
-    """ISO 8601 to integer ms, UTC where it names no zone. A ``+`` that its sender left unencoded has become a space."""
+    """Convert ISO 8601, by default UTC, to integer ms. A ``+`` that was not percent-encoded arrives as a space."""
     try:
         read = datetime.fromisoformat(_LOST_PLUS.sub("+", text.strip()))
     except ValueError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many series a tenant may have: approximate, because workers share nothing.
+"""A limit of the number of series per tenant: approximate, because workers do not share their counts.
 
-A worker counts what the database has of a tenant when it first hears of it, and what it admits itself from then on.
-So one worker is exact; several may each let through what the others admitted since. It learns anew every hour, for
-series also end by retention. Without a database it starts from nothing.
+A worker reads a tenant's series from the database at the first post, and again every hour because retention removes
+series; in between it adds the series of its own posts. So one worker is exact, and several may exceed the limit by
+series that the others have accepted. Without a database, it counts from 0.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 LOG = logging.getLogger(__name__)
 
 _PAGE = 10_000
-_LEARN_AGAIN_SECONDS = 3600.0
-_MAX_TENANTS = 1000  # the one that posted longest ago is forgotten, and learnt again when it posts
+_REFRESH_SECONDS = 3600.0
+_MAX_TENANTS = 1000  # beyond it, the tenant that posted longest ago is removed
 _RETRY_AFTER_SECONDS = 60
 
 
@@ -38,16 +38,16 @@ _decode = msgspec.json.Decoder(_SeriesKey).decode
 
 
 class _CachedSeries:
-    __slots__ = ("ids", "learnt_at", "lock")
+    __slots__ = ("ids", "lock", "read_at")
 
     def __init__(self) -> None:
-        self.ids: set[bytes] | None = None  # None: not learnt yet
-        self.learnt_at = 0.0
+        self.ids: set[bytes] | None = None  # None: not read yet
+        self.read_at = 0.0
         self.lock = threading.Lock()
 
 
 class SeriesLimit:
-    """``limit`` series a tenant, ``region`` being this API's. Thread-safe; takes about 100 bytes a series."""
+    """Permits ``limit`` series per tenant in ``region``. Thread-safe; takes about 100 bytes per series."""
 
     def __init__(
         self, limit: int, region: str, reader: Reader | None, *, monotonic: Callable[[], float] = time.monotonic
@@ -60,18 +60,18 @@ class SeriesLimit:
         self._lock = threading.Lock()
 
     def admit(self, tenant: str, metrics: Sequence[bytes], indices: Sequence[int]) -> None:
-        """Remember the series of these metrics. Raises `Problem` (429), and remembers none, if they are too many.
+        """Count the series of these metrics. Raises `Problem` (429), and counts none, if they exceed the limit.
 
-        ``indices``: their places in the request, for the error.
+        ``indices``: of the metrics in the request, for the error.
         """
         ids = [self._id(tenant, text) for text in metrics]
-        known = self._of(tenant)
-        with known.lock:
-            seen = self._learnt(tenant, known)
-            new = {own_id: index for own_id, index in zip(ids, indices, strict=True) if own_id not in seen}
-            if new and len(seen) + len(new) > self._limit:
-                raise self._refusal(len(seen), len(new), sorted(new.values()))
-            seen.update(new)
+        cached = self._of(tenant)
+        with cached.lock:
+            current = self._current(tenant, cached)
+            new = {own_id: index for own_id, index in zip(ids, indices, strict=True) if own_id not in current}
+            if new and len(current) + len(new) > self._limit:
+                raise self._refusal(len(current), len(new), sorted(new.values()))
+            current.update(new)
 
     def _id(self, tenant: str, text: bytes) -> bytes:
         decoded = _decode(text)
@@ -79,20 +79,20 @@ class SeriesLimit:
 
     def _of(self, tenant: str) -> _CachedSeries:
         with self._lock:
-            known = self._tenants.setdefault(tenant, _CachedSeries())
+            cached = self._tenants.setdefault(tenant, _CachedSeries())
             self._tenants.move_to_end(tenant)
             if len(self._tenants) > _MAX_TENANTS:
                 self._tenants.popitem(last=False)
-            return known
+            return cached
 
-    def _learnt(self, tenant: str, known: _CachedSeries) -> set[bytes]:
+    def _current(self, tenant: str, cached: _CachedSeries) -> set[bytes]:
         now = self._monotonic()
-        if known.ids is None or now - known.learnt_at > _LEARN_AGAIN_SECONDS:
+        if cached.ids is None or now - cached.read_at > _REFRESH_SECONDS:
             stored = self._stored(tenant)
             if stored is None:
-                stored = known.ids or set()  # the database is unavailable: continue with what this worker saw
-            known.ids, known.learnt_at = stored, now
-        return known.ids
+                stored = cached.ids or set()  # without the database, continue with the series of this worker
+            cached.ids, cached.read_at = stored, now
+        return cached.ids
 
     def _stored(self, tenant: str) -> set[bytes] | None:
         ids: set[bytes] = set()
@@ -108,16 +108,16 @@ class SeriesLimit:
                     break
                 after = page[-1].hex()
         except StorageError as error:
-            LOG.warning("The series of a tenant cannot be counted, so its limit starts from what is posted: %s", error)
+            LOG.warning("series of a tenant cannot be read; only those of its posts are counted: %s", error)
             return None
         return ids
 
-    def _refusal(self, known: int, new: int, places: Sequence[int]) -> Problem:
+    def _refusal(self, current: int, new: int, places: Sequence[int]) -> Problem:
         shown = ", ".join(map(str, places[:20])) + (", ..." if len(places) > 20 else "")
         return Problem(
             429,
             "Too Many Requests",
-            f"the tenant has {known} of the {self._limit} series that it may have, and the request would add {new} "
-            f"(at {shown}); nothing of it was taken: use fewer distinct dimensions, or have the limit raised",
+            f"the tenant has {current} of at most {self._limit} series, and the request was refused because it would "
+            f"add {new} (at {shown}): use fewer distinct dimensions, or have the limit raised",
             headers={"Retry-After": str(_RETRY_AFTER_SECONDS)},
         )

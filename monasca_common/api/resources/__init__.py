@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API serves: one URL family a file."""
+"""The resources of the API, a module per family of URLs."""

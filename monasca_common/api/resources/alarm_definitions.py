@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/alarm-definitions``: of which alarms arise."""
+"""``/v2.0/alarm-definitions``: the definitions from which alarms are created."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class _Optional(msgspec.Struct, kw_only=True):
 
 
 class ChangedDefinition(_Optional, kw_only=True):
-    """The body of PATCH: what is absent or null stays as it is."""
+    """The body of PATCH: absent members and nulls change nothing."""
 
     name: str | None = None
     expression: str | None = None
 
 
 class NewDefinition(_Optional, kw_only=True):
-    """The body of POST: what is absent or null has its default."""
+    """The body of POST: absent members and nulls have their defaults."""
 
     name: str
     expression: str
@@ -58,9 +58,9 @@ class WholeDefinition(msgspec.Struct):
     undetermined_actions: tuple[str, ...]
 
 
-def _with(definition: AlarmDefinition, asked: msgspec.Struct) -> AlarmDefinition:
-    """The definition with what was given."""
-    given = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not None}
+def _with(definition: AlarmDefinition, body: msgspec.Struct) -> AlarmDefinition:
+    """Return the definition with the members of ``body`` that are not null."""
+    given = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
     if "severity" in given:
         given["severity"] = given["severity"].upper()
     return replace(definition, **given)
@@ -80,11 +80,11 @@ class Definitions(AlarmsResource):
             self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
-        asked = self._context.document(request, NewDefinition)
-        definition = _with(AlarmDefinition(asked.name, asked.expression), asked)
-        made = _stored(self._context).create(request.context.tenant, definition, self._context.now_ms())
+        body = self._context.document(request, NewDefinition)
+        definition = _with(AlarmDefinition(body.name, body.expression), body)
+        created = _stored(self._context).create(request.context.tenant, definition, self._context.now_ms())
         response.status = falcon.HTTP_201
-        paging.answer(response, _element(request, made))
+        paging.answer(response, _element(request, created))
 
 
 class Definition(AlarmsResource):
@@ -102,12 +102,12 @@ class Definition(AlarmsResource):
         response.status = falcon.HTTP_204
 
     def _change(
-        self, request: falcon.Request, response: falcon.Response, definition_id: str, asked: msgspec.Struct
+        self, request: falcon.Request, response: falcon.Response, definition_id: str, body: msgspec.Struct
     ) -> None:
-        made = _stored(self._context).change(
-            request.context.tenant, definition_id, lambda before: _with(before, asked), self._context.now_ms()
+        changed = _stored(self._context).change(
+            request.context.tenant, definition_id, lambda before: _with(before, body), self._context.now_ms()
         )
-        paging.answer(response, _element(request, made))
+        paging.answer(response, _element(request, changed))
 
 
 def _stored(context: AlarmsContext) -> AlarmDefinitions:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/alarms``: listed, counted, set by hand and deleted; and the history of their states."""
+"""``/v2.0/alarms``: alarms, their counts, and the history of their states."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class WholeAlarm(msgspec.Struct):
-    """The body of PUT: all three, of which the last two may be null."""
+    """The body of PUT: all members are required, the last two may be null."""
 
     state: str
     lifecycle_state: str | None
@@ -50,7 +50,7 @@ class WholeAlarm(msgspec.Struct):
 
 
 class ChangedAlarm(msgspec.Struct):
-    """The body of PATCH: what is absent or null stays as it is."""
+    """The body of PATCH: absent members and nulls change nothing."""
 
     state: str | None = None
     lifecycle_state: str | None = None
@@ -201,18 +201,15 @@ def _element(transition: StoredTransition) -> dict[str, Any]:
 
 
 def _metrics(stored: Any) -> Any:
-    """With the id that the API has always shown, and that has always been null."""
+    """Add the id, which is always null in the public API."""
     if not isinstance(stored, list):
         return stored
     return [{**each, "id": None} if isinstance(each, dict) and "name" in each else each for each in stored]
 
 
 def _sub_alarms(stored: Any) -> Any:
-    """On the wire the threshold engine writes subAlarmExpression; the API has always said sub_alarm_expression, and
-    has shown the metric's name and dimensions as members of it.
-
-    What has another form is shown as it is.
-    """
+    """Convert sub-alarms of messages (subAlarmExpression) to the public API's form: sub_alarm_expression, with the
+    metric's name and dimensions as its members. Values of another form are returned unchanged."""
     if not isinstance(stored, list):
         return stored
     shown = [_snake(each) for each in stored]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /healthcheck`` and ``/readyz``: 200 while everything asked about works, else 503 and what does not.
+"""``GET /healthcheck`` and ``/readyz``: 200 if all requested parts work, else 503 with the reasons.
 
-``GET /healthz``: 200 while this worker answers at all.
+``GET /healthz``: 200 if this worker answers.
 
-Posts need Kafka alone and reads storage alone, so a balancer of one kind asks for its part: ``?part=producer`` or
-``?part=storage``; otherwise an unavailable database would take healthy writers out of rotation.
+Posts need only Kafka, and reads only storage. A balancer of one kind requests ``?part=producer`` or ``?part=storage``;
+otherwise an unavailable database would remove working writers from rotation.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 
 LOG = logging.getLogger(__name__)
 
-_ALWAYS_TOLD = {"outstanding_messages", "oldest_unacknowledged_seconds"}
-_KEEP_SECONDS = 2.0  # the last result is returned again for so long: health checks must not become the load
-_NOBODY = "healthcheck"  # a tenant without series: one look at an index
+_ALWAYS_SHOWN = {"outstanding_messages", "oldest_unacknowledged_seconds"}
+_CACHE_SECONDS = 2.0  # bounds the load of health checks
+_EMPTY_TENANT = "healthcheck"  # has no series, so reading them takes one access to an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ Check = Callable[[], CheckResult]
 
 
 class Health:
-    """``checks`` by part. Thread-safe: one thread checks, the others get the last result."""
+    """Serves ``checks`` by part. Thread-safe: one thread checks, the others return the last result."""
 
     def __init__(self, checks: Mapping[str, Check], *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._kept = {part: _LastChecks(check, monotonic) for part, check in checks.items()}
+        self._checks = {part: _CachedCheck(check, monotonic) for part, check in checks.items()}
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        asked = request.get_param("part")
-        if asked is not None and asked not in self._kept:
-            raise bad_request(f"part is one of {', '.join(self._kept)}: correct it, or leave it out")
-        parts = [asked] if asked is not None else list(self._kept)
-        states = {part: self._kept[part].state() for part in parts}
+        requested = request.get_param("part")
+        if requested is not None and requested not in self._checks:
+            raise bad_request(f"part must be one of {', '.join(self._checks)}: correct or omit it")
+        parts = [requested] if requested is not None else list(self._checks)
+        states = {part: self._checks[part].state() for part in parts}
         ok = all(state.ok for state in states.values())
         response.status = falcon.HTTP_200 if ok else falcon.HTTP_503
         response.content_type = falcon.MEDIA_JSON
@@ -65,7 +65,7 @@ class Health:
 
 
 class Liveness:
-    """What asks for nothing: a worker that gives this answer needs no restart."""
+    """Answers without any check: a worker that answers needs no restart."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         response.content_type = falcon.MEDIA_JSON
@@ -75,7 +75,7 @@ class Liveness:
     on_head = on_get
 
 
-class _LastChecks:
+class _CachedCheck:
     def __init__(self, check: Check, monotonic: Callable[[], float]) -> None:
         self._check = check
         self._monotonic = monotonic
@@ -84,28 +84,28 @@ class _LastChecks:
         self._until = float("-inf")
 
     def state(self) -> CheckResult:
-        kept = self._state
-        if kept is not None and self._monotonic() < self._until:
-            return kept
-        # A check takes seconds where something hangs: requests meanwhile get the last result.
-        if not self._lock.acquire(blocking=kept is None):
-            assert kept is not None
-            return kept
+        cached = self._state
+        if cached is not None and self._monotonic() < self._until:
+            return cached
+        # A check takes seconds if a server hangs: in the meantime, requests get the last result.
+        if not self._lock.acquire(blocking=cached is None):
+            assert cached is not None
+            return cached
         try:
             if self._state is None or self._monotonic() >= self._until:
                 self._state = self._check()
-                self._until = self._monotonic() + _KEEP_SECONDS
+                self._until = self._monotonic() + _CACHE_SECONDS
             return self._state
         finally:
             self._lock.release()
 
 
 def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) -> Check:
-    """A topic that is stalled or refused is named. The part fails when all that were posted to are, because a balancer
-    that takes the worker away takes it from the other topics as well.
+    """Return a check that names stalled and refused topics. It fails only if all topics that were posted to are,
+    because a balancer that removes the worker removes it for the other topics, too.
 
-    ``probe`` asks the brokers something and raises whatever it gets when they do not answer: an idle producer
-    hears of nothing by itself for a minute. A worker that gets no posts because it is not healthy becomes so by this.
+    ``probe``: sends a request to the brokers and raises if they do not answer. An idle producer detects that only after
+    a minute, and a worker without posts because it is not healthy becomes healthy by this.
     """
 
     def check() -> CheckResult:
@@ -123,16 +123,16 @@ def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) ->
             "partly_stalled_topics": sorted(topic for topic in old if topic not in stalled),
             "refused_topics": refused,
         }
-        facts = {name: value for name, value in facts.items() if value or name in _ALWAYS_TOLD}
-        concerned = {each.topic for each in opened if each.used} or set(healths)
-        if concerned and concerned <= {*stalled, *refused}:
-            reason = "Kafka refuses this client for good: see the log" if refused else "Kafka acknowledges nothing"
+        facts = {name: value for name, value in facts.items() if value or name in _ALWAYS_SHOWN}
+        used = {each.topic for each in opened if each.used} or set(healths)
+        if used and used <= {*stalled, *refused}:
+            reason = "Kafka permanently refuses this client: see the log" if refused else "Kafka does not acknowledge"
             return CheckResult(False, {**facts, "reason": reason})
         if probe is not None:
             try:
                 probe()
-            except Exception as error:  # whatever it is, the brokers were not reached
-                LOG.warning("Kafka does not answer the health check: %s", error)
+            except Exception as error:  # any error means that no broker answered
+                LOG.warning("the health check failed: Kafka does not answer: %s", error)
                 return CheckResult(False, {**facts, "reason": "Kafka does not answer"})
         return CheckResult(True, facts)
 
@@ -140,20 +140,20 @@ def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) ->
 
 
 def _is_refused(health: ProducerHealth) -> bool:
-    """Whether Kafka refuses this client permanently."""
+    """Return whether Kafka refuses this client permanently."""
     return health.finished or isinstance(health.last_error, AuthorizationError | FatalError)
 
 
 def storage_check(reader: Reader | None) -> Check:
-    """``None``: this API has no storage to read from, which is not a failure."""
+    """Return a check that reads from storage. Without a reader it succeeds."""
 
     def check() -> CheckResult:
         if reader is None:
             return CheckResult(True, {"reads": False})
         try:
-            reader.series(SeriesFilter(tenant=_NOBODY), PageOf(1))
+            reader.series(SeriesFilter(tenant=_EMPTY_TENANT), PageOf(1))
         except StorageError as error:
-            LOG.warning("Storage does not answer the health check: %s", error)
+            LOG.warning("the health check failed: the database does not answer: %s", error)
             return CheckResult(False, {"reason": "the database does not answer"})
         return CheckResult(True, {})
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET`` of what metrics measured: ``/v2.0/metrics/measurements``, and ``/v2.0/metrics/statistics`` over periods.
+"""``/v2.0/metrics/measurements``, and ``/v2.0/metrics/statistics`` of periods.
 
-Both show elements, each made of one series or of several. An element's id depends on nothing but what it stands for,
-and elements are in order of id: so a page can go on behind ``<id>_<time>`` although series have come or gone since the
-page before.
+An element is one series or several merged ones. Its id depends only on the tenant, name and dimensions, and elements
+are sorted by id, so a page can continue after ``<id>_<time>`` although series were added or removed since the previous
+page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def add_routes(app: falcon.App[Any, Any], reader: Reader) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """``series_ids`` are read as one; ``head`` is the element as JSON up to its first row."""
+    """``series_ids``: read as one series. ``head``: the element as JSON up to its first row."""
 
     id: str
     series_ids: tuple[bytes, ...]
@@ -41,14 +41,14 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Those that a page can hold, in order of id. ``more``: there are others behind them."""
+    """The elements that fit on a page, sorted by id. ``more``: further ones follow."""
 
     shown: Sequence[Element]
     more: bool = False
 
 
 class ElementRow(NamedTuple):
-    """``element`` is the index of its element; ``series_id`` distinguishes rows of one time in a merged one."""
+    """``element``: the index of its element. ``series_id``: distinguishes rows of one time in merged series."""
 
     element: int
     time_ms: int
@@ -61,13 +61,13 @@ class _RowPage:
         self._reader = reader
 
     def _elements(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
-        """Those of the series that have rows then. Raises `Problem`: 409, or 422 for too many at once."""
+        """Return the elements with rows in the time range. Raises `Problem`: 409, or 422 for too many series."""
         if EVERY_SERIES in query.group_by or not (query.merge or query.group_by):
             return self._each(query, columns, field)
         return self._grouped(query, columns, field)
 
     def _each(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
-        """Every series as an element: the cursor's, and of the next ones as many as a page can hold."""
+        """Return an element per series: the cursor's, and the next ones that fit on a page."""
         page = PageOf(query.limit + 2, _before(query.cursor)) if query.group_by else PageOf(2)
         shown: list[Element] = []
         left = paging.MAX_ANSWER_BYTES
@@ -75,8 +75,8 @@ class _RowPage:
             for series in found:
                 if shown and not query.group_by:
                     raise conflict(
-                        f"several metrics are named {query.name!r} here: narrow dimensions down to one, or give "
-                        "merge_metrics=true for all as one, or group_by=* for each"
+                        f"several series have the name {query.name!r}: restrict dimensions to one, or add "
+                        "merge_metrics=true to merge them, or group_by=* to return each"
                     )
                 if len(shown) > query.limit or left < 0:
                     return Elements(shown, more=True)
@@ -86,12 +86,12 @@ class _RowPage:
         return Elements(_resumed(shown, query.cursor))
 
     def _grouped(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
-        """All series as one element, or those that share the dimensions of ``group_by``."""
+        """Return all series as one element, or an element per value of the dimensions in ``group_by``."""
         members: dict[tuple[tuple[str, str], ...], list[bytes]] = {}
         left = paging.MAX_ANSWER_BYTES
         with contextlib.closing(self._reader.iter_series(query.which, PageOf(paging.PAGE_LIMIT + 1))) as found:
             for count, series in enumerate(found, 1):
-                # A series without the dimension is in the group of those without it.
+                # Series without the dimension are one group.
                 shared = tuple(
                     (key, series.dimensions[key]) for key in sorted(query.group_by) if key in series.dimensions
                 )
@@ -99,8 +99,8 @@ class _RowPage:
                     left -= len(encode(shared))
                 if count > paging.PAGE_LIMIT or left < 0:
                     raise unprocessable(
-                        f"more than {paging.PAGE_LIMIT} metrics, or {paging.MAX_ANSWER_BYTES} bytes of their "
-                        "dimensions, are asked for at once: narrow them by dimensions"
+                        f"the request selects more than {paging.PAGE_LIMIT} series, or {paging.MAX_ANSWER_BYTES} bytes "
+                        "of dimensions: restrict it by dimensions"
                     )
                 members.setdefault(shared, []).append(series.id)
         shown = [_group(query, dict(shared), ids, columns, field) for shared, ids in members.items()]
@@ -114,7 +114,7 @@ class _RowPage:
         elements: Elements,
         rows: Iterable[ElementRow],
     ) -> None:
-        """Rows until there are as many, or as many bytes, as an answer may have; then a link to what follows."""
+        """Answer rows up to the limits of an answer, with a link to the next page."""
         parts: list[bytes] = []
         count, left, current = 0, paging.MAX_ANSWER_BYTES, -1
         last: Cursor | None = None
@@ -123,7 +123,7 @@ class _RowPage:
             size = len(row) + 1 + (len(element.head) + len(_END) + 1 if number != current else 0)
             left -= size
             if left < 0 and last is None:
-                raise paging.too_large(size, str(_behind_all(element, query)))
+                raise paging.too_large(size, str(_after_all(element, query)))
             if left < 0 or count == query.limit:
                 break
             if number != current:
@@ -135,7 +135,7 @@ class _RowPage:
             count, current = count + 1, number
             last = Cursor(time_ms, element.id, series, query.since_ms)
         else:
-            last = _behind_all(elements.shown[-1], query) if elements.more else None
+            last = _after_all(elements.shown[-1], query) if elements.more else None
         if parts:
             parts.append(_END)
         paging.answer_elements(request, response, [b"".join(parts)], None if last is None else str(last))
@@ -159,26 +159,26 @@ class Measurements(_RowPage):
 
 class Statistics(_RowPage):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        asked = Query.of(request).statistics()
-        query, cursor = asked.rows.resumed(), asked.rows.cursor
+        statistics = Query.of(request).statistics()
+        query, cursor, period_ms = statistics.rows.resumed(), statistics.rows.cursor, statistics.period_ms
         if cursor is not None and cursor.element_id is None:
-            query = query.since(_first_window_behind(cursor.time_ms, query.span.start_ms, asked.period_ms))
-        elements = self._elements(query, ["timestamp", *asked.functions], "statistics")
+            query = query.since(_first_window_after(cursor.time_ms, query.span.start_ms, period_ms))
+        elements = self._elements(query, ["timestamp", *statistics.functions], "statistics")
         after_ms = cursor.time_ms if cursor and _is_first(elements, cursor) else None
         groups = [element.series_ids for element in elements.shown]
         found = self._reader.statistics(
-            groups, asked.functions, query.span, period_ms=asked.period_ms, limit=query.limit + 1, after_ms=after_ms
+            groups, statistics.functions, query.span, period_ms=period_ms, limit=query.limit + 1, after_ms=after_ms
         )
         self._answer(request, response, query, elements, map(_statistics_row, found))
 
 
-def _first_window_behind(time_ms: int, start_ms: int, period_ms: int) -> int:
-    """Windows begin where they would without an offset: those that begin after ``time_ms`` remain."""
+def _first_window_after(time_ms: int, start_ms: int, period_ms: int) -> int:
+    """Return the start of the first window after ``time_ms``; an offset does not move windows."""
     return start_ms if time_ms < start_ms else start_ms + ((time_ms - start_ms) // period_ms + 1) * period_ms
 
 
 def _measurement_row(element: Element, point: Point) -> ElementRow:
-    # Merged series may have rows of one time on both sides of a page's end: only the series distinguishes them.
+    # Merged series may have rows of one time on two pages: only the series distinguishes them.
     series = point.series_id if len(element.series_ids) > 1 else None
     return ElementRow(point.group, point.time_ms, [iso(point.time_ms), point.value, point.value_meta], series)
 
@@ -190,7 +190,7 @@ def _statistics_row(period: StatisticsPeriod) -> ElementRow:
 def _element(
     id_: str, name: str, dimensions: Mapping[str, str], ids: tuple[bytes, ...], columns: Sequence[str], field: str
 ) -> Element:
-    """``dimensions`` are those that the series are known to share."""
+    """Return an element. ``dimensions``: shared by all its series."""
     members = encode({"id": id_, "name": name, "dimensions": dimensions, "columns": columns})
     return Element(id_, ids, b'%b,"%b":[' % (members[:-1], field.encode()))
 
@@ -198,13 +198,14 @@ def _element(
 def _group(
     query: RowsQuery, dimensions: Mapping[str, str], ids: Sequence[bytes], columns: Sequence[str], field: str
 ) -> Element:
-    """The id is that of a series of no region; in order of id, so that rows of one time have an order."""
+    """Return merged series as an element, with the id of a series without a region. Series are sorted by id, so that
+    rows of one time have an order."""
     identity = series_id(query.which.tenant, "", query.name, dimensions).hex()
     return _element(identity, query.name, dimensions, tuple(sorted(ids)), columns, field)
 
 
 def _resumed(elements: Sequence[Element], cursor: Cursor | None) -> list[Element]:
-    """Those that a page behind the cursor can still hold; the first one perhaps in part."""
+    """Return the elements that have rows after the cursor, possibly only a part of the first one's."""
     if cursor is None or cursor.element_id is None:
         return list(elements)
     return [element for element in elements if element.id >= cursor.element_id]
@@ -215,7 +216,7 @@ def _is_first(elements: Elements, cursor: Cursor) -> bool:
 
 
 def _before(cursor: Cursor | None) -> str | None:
-    """The id behind which series begin with the cursor's own, if it may have rows left."""
+    """Return the id after which to read series, so that the cursor's is included if it may have more rows."""
     if cursor is None or cursor.element_id is None:
         return None
     if cursor.time_ms == LATEST_MS:
@@ -224,6 +225,6 @@ def _before(cursor: Cursor | None) -> str | None:
     return f"{number - 1:032x}" if number else None
 
 
-def _behind_all(element: Element, query: RowsQuery) -> Cursor:
-    """Behind every row of an element."""
+def _after_all(element: Element, query: RowsQuery) -> Cursor:
+    """Return the cursor after the last row of an element."""
     return Cursor(LATEST_MS, element.id, None, query.since_ms)

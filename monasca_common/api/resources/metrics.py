@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/metrics``: posted and listed; their names, and the names and values of their dimensions."""
+"""``/v2.0/metrics``: metrics, their names, and the names and values of their dimensions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _List:
 
 
 class Metrics(_List):
-    """``POST``: one metric or a list of them, 204; ``GET``: which metrics there are."""
+    """``POST``: one metric or a list, answered 204; ``GET``: the series."""
 
     def __init__(self, posts: PostContext, reader: Reader) -> None:
         super().__init__(reader)
@@ -104,7 +104,7 @@ class Metrics(_List):
     def _dead_letters(
         self, post: ParsedPost, request: falcon.Request, key: str | None, created: float
     ) -> TopicMessages:
-        """The invalid ones as they came, in envelopes, so that they can be put right and sent again."""
+        """Return the invalid metrics unchanged, in envelopes, so that they can be corrected and replayed."""
         settings = self._posts.settings
         tenant: str = request.context.tenant
         elements = [rejected.raw for rejected in post.rejected]

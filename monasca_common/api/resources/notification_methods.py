@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/notification-methods``: whom an alarm's actions notify, and how."""
+"""``/v2.0/notification-methods``: the receivers of notifications."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ class NewMethod(msgspec.Struct):
 
 
 class ChangedMethod(msgspec.Struct):
-    """The body of PATCH: what is absent or null stays as it is."""
+    """The body of PATCH: absent members and nulls change nothing."""
 
     name: str | None = None
     type: str | None = None
@@ -59,10 +60,10 @@ class Methods(AlarmsResource):
         self._context.answer_slice(request, response, found, part, lambda method: _element(request, method))
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
-        asked = self._context.document(request, NewMethod)
-        made = _stored(self._context).create(request.context.tenant, asked.method(), self._context.now_ms())
+        body = self._context.document(request, NewMethod)
+        created = _stored(self._context).create(request.context.tenant, body.method(), self._context.now_ms())
         response.status = falcon.HTTP_201
-        paging.answer(response, _element(request, made))
+        paging.answer(response, _element(request, created))
 
 
 class MethodTypes:
@@ -75,20 +76,25 @@ class Method(AlarmsResource):
         paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, method_id)))
 
     def on_put(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
-        asked = self._context.document(request, NewMethod).method()
-        made = _stored(self._context).change(
-            request.context.tenant, method_id, lambda _: replace(asked, id=method_id), self._context.now_ms()
-        )
-        paging.answer(response, _element(request, made))
+        method = self._context.document(request, NewMethod).method()
+        self._change(request, response, method_id, lambda _: replace(method, id=method_id))
 
     def on_patch(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
-        asked = self._context.document(request, ChangedMethod)
-        made = _stored(self._context).change(request.context.tenant, method_id, asked.of, self._context.now_ms())
-        paging.answer(response, _element(request, made))
+        self._change(request, response, method_id, self._context.document(request, ChangedMethod).of)
 
     def on_delete(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
         _stored(self._context).delete(request.context.tenant, method_id)
         response.status = falcon.HTTP_204
+
+    def _change(
+        self,
+        request: falcon.Request,
+        response: falcon.Response,
+        method_id: str,
+        change: Callable[[NotificationMethod], NotificationMethod],
+    ) -> None:
+        changed = _stored(self._context).change(request.context.tenant, method_id, change, self._context.now_ms())
+        paging.answer(response, _element(request, changed))
 
 
 def _stored(context: AlarmsContext) -> NotificationMethods:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/notifications``: what was sent to whom, and what came of it."""
+"""``/v2.0/notifications``: sent notifications, their attempts and outcomes."""
 
 from __future__ import annotations
 

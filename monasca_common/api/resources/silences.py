@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/silences``: whose alarms nobody is notified of for a while."""
+"""``/v2.0/silences``: suppression of notifications for a time."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class SilencesResource(AlarmsResource):
         self._context.answer_slice(request, response, found, part, lambda silence: _element(request, silence))
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
-        asked, now_ms = self._context.document(request, NewSilence), self._context.now_ms()
-        made = _stored(self._context).create(asked.silence(request.context.tenant, now_ms), now_ms)
+        body, now_ms = self._context.document(request, NewSilence), self._context.now_ms()
+        created = _stored(self._context).create(body.silence(request.context.tenant, now_ms), now_ms)
         response.status = falcon.HTTP_201
-        paging.answer(response, _element(request, made))
+        paging.answer(response, _element(request, created))
 
 
 class SilenceResource(AlarmsResource):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which versions of the API there are: ``GET /`` and ``GET /v2.0``; neither needs a token."""
+"""``GET /`` and ``GET /v2.0``: the versions of the API, without a token."""
 
 from __future__ import annotations
 

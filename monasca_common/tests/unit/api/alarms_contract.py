@@ -240,7 +240,7 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual([[1, "HIGH"]], counts("group_by=severity&state=ALARM&metric_dimensions=bank")[1])
         self.assertEqual([[0, None, None]], counts("group_by=state,name&severity=MEDIUM")[1])
         self.assertEqual(["count", *GROUPS], counts(f"group_by={','.join(GROUPS)}")[0])
-        self.assertIn("group_by must be some of", self.message("GET", f"{PATH}/count", None, 422, query="group_by=no"))
+        self.assertIn("group_by must be any of", self.message("GET", f"{PATH}/count", None, 422, query="group_by=no"))
 
     def test_a_state_set_by_hand_is_published_once_with_what_an_evaluator_needs_to_leave_it(self):
         definition = self.definition("d", "HIGH")

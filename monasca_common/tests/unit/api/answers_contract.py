@@ -114,7 +114,7 @@ class AnswersContract(Reads):
                     refused += 1
                     message = result.json["error"]["message"]
                     self.assertEqual(422, result.status_code)
-                    self.assertIn(f"an answer may have {MAX_BYTES}: skip it with offset=", message)
+                    self.assertIn(f"an answer at most {MAX_BYTES}: skip it with offset=", message)
                     parameters = {**asked, "offset": message.rpartition("offset=")[2]}
                 self.assertEqual(1, refused)
                 self.assertEqual({one["id"] for one in whole} - {one["id"] for one in found}, {self.id_of(path, long)})
@@ -122,7 +122,7 @@ class AnswersContract(Reads):
     def test_dimensions_count_where_they_are_shown(self):
         self.assertEqual(1, len(self.get(_STATISTICS, merge_metrics="true", **{**_SUMS, "period": "60"})["elements"]))
         body = self.get(_STATISTICS, 422, group_by="note", **{**_SUMS, "period": "60"})
-        self.assertIn(f"or {MAX_BYTES} bytes of their dimensions", body["error"]["message"])
+        self.assertIn(f"or {MAX_BYTES} bytes of dimensions", body["error"]["message"])
 
     def test_a_history_behind_a_time_before_1970_begins_with_the_first(self):
         whole = self.unbounded(_HISTORY)

@@ -115,7 +115,7 @@ class NotificationMethodsContract(AlarmsCase):
         self.assertEqual(["b", "B", "é", "a"], names("sort_by=created_at"))
         self.assertEqual(["B", "é", "a", "b"], names("sort_by=updated_at"))
         for wrong in ("random", "name%20up", "name;id", "name%20asc%20asc"):
-            self.assertIn("sort_by has", self.message("GET", PATH, None, 422, query=f"sort_by={wrong}"))
+            self.assertIn("sort_by contains", self.message("GET", PATH, None, 422, query=f"sort_by={wrong}"))
 
     def test_a_page_begins_behind_a_number_of_rows(self):
         for n in range(5):

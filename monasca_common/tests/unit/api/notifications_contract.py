@@ -117,7 +117,7 @@ class NotificationsContract(AlarmsCase):
             ("sort_by=alarm_id,created_at%20desc", [first, third, second]),
         ):
             self.assertEqual([each.id for each in expected], self.ids(query), query)
-        for wrong, place in (("state=lost", "state must be some of"), ("sort_by=answer", "sort_by has")):
+        for wrong, place in (("state=lost", "state must be any of"), ("sort_by=answer", "sort_by contains")):
             self.assertIn(place, self.message("GET", PATH, None, 422, query=wrong))
         self.assertIn(
             "end_time must be after",

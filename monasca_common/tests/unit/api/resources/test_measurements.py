@@ -101,7 +101,7 @@ class TestMeasurements(ReadsCase):
         rows = [measurement(series=make_series("many", n=str(n)), time_ms=BASE_MS) for n in range(PAGE_LIMIT + 1)]
         self.store(*rows)
         body = self.get(_MEASUREMENTS, 422, name="many", start_time=START, merge_metrics="true")
-        self.assertIn("narrow", body["error"]["message"])
+        self.assertIn("restrict", body["error"]["message"])
 
     def test_codes_of_what_is_missing_or_wrong(self):
         for path in (_MEASUREMENTS, _STATISTICS):
