@@ -32,8 +32,6 @@ from monasca_common.storage.settings import StorageSettings, has_database, row_l
 LOG = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 2.0
-# Up to this number of concurrent requests are sent immediately; with more, those of a few milliseconds are batched.
-_EAGER_CALLERS = 3
 
 
 class Service:
@@ -85,7 +83,7 @@ def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettin
     """Return the settings of a topic's producer: each has an equal share of ``[kafka] budget_bytes``."""
     read = producer_settings(conf)
     share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
-    return replace(read, budget_bytes=share, eager_callers=_EAGER_CALLERS)
+    return replace(read, budget_bytes=share)
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:

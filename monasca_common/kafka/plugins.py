@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.metadata
 import inspect
@@ -38,15 +37,13 @@ SERIALIZERS = "monasca_common.serializers"
 HOOKS = "monasca_common.hooks"
 
 
-def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP, *, eager_callers: int | None = None) -> KafkaProducer:
+def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> KafkaProducer:
     """The producer that ``[kafka]`` describes; registers the options that it reads.
 
     ``group``: a consumer's group, to write to the servers that this consumer reads from.
-    ``eager_callers``: for a server with many threads: while more than so many wait in `KafkaProducer.publish`, their
-    messages linger to share requests.
     Raises `ConfigurationError`, which names the option.
     """
-    return open_producer(dataclasses.replace(configuration.producer_settings(conf, group), eager_callers=eager_callers))
+    return open_producer(configuration.producer_settings(conf, group))
 
 
 def open_producer(settings: ProducerSettings) -> KafkaProducer:

@@ -141,9 +141,8 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """One producer. ``eager_callers``: messages linger while more callers than this wait in `publish`; ``None``:
-    never. ``verbatim``: headers are written as they are given, for copies of messages: no id is made, moved or
-    compared with those in flight. ``tap``: creates the `DeliveryTap` of each producer."""
+    """Settings of a producer. ``verbatim``: headers are written as given, for copies: no id is created, moved
+    or compared with those in flight. ``tap``: creates the `DeliveryTap` of each producer."""
 
     connection: ConnectionSettings
     compression: str = option(
@@ -218,7 +217,6 @@ class ProducerSettings:
         frozenset(),
         help="Topics whose rows have a natural key: their messages carry no message-id header.",
     )
-    eager_callers: int | None = None
     verbatim: bool = False
     topic_check_seconds: float = 60.0
     tap: Callable[[], DeliveryTap] | None = field(default=None, repr=False, compare=False)

@@ -139,7 +139,7 @@ class KafkaProducer(RefusesOldArguments):
         self._table = Table(max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
         self._limits = TopicLimits(settings, self._table, open_transport, self._produce)
         self._clock = self._table.clock = self._limits.main.clock
-        self._serving = Serving(self._table, self._limits, settings.eager_callers)
+        self._serving = Serving(self._table, self._limits)
         _open_producers.add(self)
 
     @_waits

@@ -29,13 +29,12 @@ _REAL_TIME = SystemClock()  # of the thread itself, whatever the clock
 
 
 class Serving:
-    def __init__(self, table: Table, limits: TopicLimits, eager_callers: int | None = None) -> None:
+    def __init__(self, table: Table, limits: TopicLimits) -> None:
         self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
         self._table = table
         self._clock = table.clock
         self._limits = limits
-        self._eager_callers = eager_callers
         self._callers = 0  # that waited for the last outcomes
         self._return_deadline = 0.0
         self._wake = Signal()
@@ -100,7 +99,7 @@ class Serving:
                     self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
 
     def _turn(self) -> None:
-        if not self._table.waiters:
+        if not self._waiting():
             self._sleep()
         self._wait_for_callers()
         self._limits.request()
@@ -132,14 +131,11 @@ class Serving:
         """Take in the outcomes of one call of each client. One that raises holds up no other for long."""
         transports, tap = self._limits.transports(), self._limits.tap
         waiting = self._waiting()
-        # Where callers come all the time, the next bulk is always about to enter: a request for each would cost a
-        # server half of its speed. What lingers goes out together and is answered together.
-        flush = waiting > 0 and (self._eager_callers is None or waiting <= self._eager_callers)
-        seconds = _FLUSH_SLICE_SECONDS / len(transports) if waiting else 0
+        seconds = _FLUSH_SLICE_SECONDS / len(transports)
         failure: Exception | None = None
         for transport in transports:
             try:
-                outcomes = transport.flush(seconds) if flush else transport.poll(seconds)
+                outcomes = transport.flush(seconds) if waiting else transport.poll(0)
             except Exception as error:
                 failure = error
                 continue
