@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of notifications that are not sent now, and the minute of each method.
 
-A row is silenced, inhibited, held for its group or for a limit, the next repeat of a periodic method, or a scheduled
-retry. A process claims a row by changing it from what it read, so of two processes one continues. The members of a
-group are fixed before their message is published: it has the same id, whichever process publishes it again.
+A row is a silenced or inhibited notification, a member of a group or of a digest, the next repeat of a periodic method,
+or a retry. When a row is due, it is released: a retry takes its place, in the same transaction. Retries are claimed,
+published to the retry topic and removed.
+
+Each step is conditional on what was read, so one of several processes does it. The members of a group are fixed when
+their message is scheduled, so the message has the same id however often it is published.
 """
 
 from __future__ import annotations
@@ -13,13 +16,13 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Row
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, new_id
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka import Record
 from monasca_common.notification.errors import storable
 from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, SUPERSEDED, new_row
 from monasca_common.notification.notification import Notification, group_of, repeat_of
-from monasca_common.notification.retries import Retry
+from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.stages import HELD, INHIBITED, LIMIT_KEY, SILENCED, Deferral, RateWindow, rate_limit
 from monasca_common.storage.sql import tables
 
@@ -39,8 +42,8 @@ _WHOLE = [*_COLUMNS, _DEFERRED.c.value]
 class DeferredRow:
     """A row without its change, which may have megabytes.
 
-    ``notification_id``: of a repeat, the first. ``message_id``: of the group's message, once its members are fixed.
-    ``number``: of a repeat, or the attempt of a retry.
+    ``notification_id``: of a repeat, the first notification. ``message_id``: of the group's message, once its members
+    are fixed. ``number``: of a repeat, or the attempt of a retry.
     """
 
     id: str
@@ -61,13 +64,13 @@ class Deferred:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledRetry:
-    """A retry that is claimed until ``claimed_ms``."""
+class ClaimedRetry:
+    """A retry that is due. ``claim``: the id of the claim, which its row has until the retry is scheduled again."""
 
     id: str
     notification_id: str
     value: bytes
-    claimed_ms: int
+    claim: str
 
     @property
     def record(self) -> Record:
@@ -75,7 +78,7 @@ class ScheduledRetry:
 
 
 class DeferredNotifications:
-    """Each call raises `StorageError`. ``now_ms`` is the caller's."""
+    """Each call raises `StorageError`. ``now_ms`` is the caller's time."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
@@ -108,37 +111,65 @@ class DeferredNotifications:
 
         self._database.write(work)
 
-    def schedule(self, retry: Retry, value: bytes, now_ms: int) -> None:
-        """Have ``value`` published to the retry topic when the retry is due."""
-        own_id = f"{retry.notification.id}/{retry.attempt}"
-        row = _row(own_id, retry.notification, retry.method_id, SCHEDULED, now_ms) | _due_at(retry.not_before_ms)
-        row |= {"number": retry.attempt, "value": value, "size": len(value)}
+    def schedule(self, retry: Retry, now_ms: int) -> None:
+        """Have the retry published when it is due. It replaces an earlier row of the same attempt."""
+        self._database.write(lambda connection: _schedule(connection, retry, now_ms))
+
+    def release(self, members: Sequence[Deferred], method_id: str, now_ms: int) -> None:
+        """Schedule one message with these members now, unless another process has released one of them.
+
+        A single member is a message of its own. Members of a group stay until `finish`, with the id of their message.
+        """
+        message = members[0].notification if len(members) == 1 else group_of([each.notification for each in members])
+        retry = Retry(message, method_id, FIRST, now_ms, "it was deferred")
+        ids, kind = [each.row.id for each in members], members[0].row.kind
+        free = (_DEFERRED.c.id.in_(ids), _DEFERRED.c.kind == kind, _DEFERRED.c.message_id == "")
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(_DEFERRED.delete().where(_is(own_id)))
-            connection.execute(_DEFERRED.insert().values(row))
+            if len(connection.execute(sa.select(_DEFERRED.c.id).where(*free).with_for_update()).all()) != len(ids):
+                return
+            if len(ids) == 1:
+                connection.execute(_DEFERRED.delete().where(*free))
+            else:
+                connection.execute(_DEFERRED.update().where(*free).values(message_id=message.id))
+            _schedule(connection, retry, now_ms)
 
         self._database.write(work)
 
-    def claim_scheduled(self, now_ms: int, claimed_ms: int) -> list[ScheduledRetry]:
-        """Return retries that are due, the longest due first. Other processes do not get them until ``claimed_ms``."""
+    def release_repeat(self, repeat: Deferred, due_ms: int, now_ms: int, expires_ms: int) -> None:
+        """Schedule a repeat now, and make the next one due at ``due_ms``, unless another process has."""
+        message = repeat_of(repeat.notification, repeat.row.number)
+        retry = Retry(message, repeat.row.method_id, FIRST, now_ms, "it is a repeat", expires_ms=expires_ms)
+
+        def work(connection: sa.Connection) -> None:
+            if connection.execute(_advanced(repeat.row, due_ms)).rowcount:
+                _schedule(connection, retry, now_ms)
+
+        self._database.write(work)
+
+    def advance(self, row: DeferredRow, due_ms: int) -> None:
+        """Leave a repeat out, and make the next one due at ``due_ms``."""
+        self._execute(_advanced(row, due_ms))
+
+    def claim_retries(self, now_ms: int, until_ms: int) -> list[ClaimedRetry]:
+        """Return retries that are due, the longest due first. Other processes do not get them before ``until_ms``."""
         columns = (_DEFERRED.c.id, _DEFERRED.c.notification_id, _DEFERRED.c.value)
         due = sa.select(*columns).where(_DEFERRED.c.kind == SCHEDULED, _DEFERRED.c.due <= now_ms)
         due = due.order_by(_DEFERRED.c.due).limit(MOST_SCHEDULED).with_for_update(skip_locked=True)
+        claim = new_id()
 
-        def work(connection: sa.Connection) -> list[ScheduledRetry]:
-            found = [ScheduledRetry(*row, claimed_ms) for row in connection.execute(due)]
-            ids = [retry.id for retry in found]
-            connection.execute(_DEFERRED.update().where(_DEFERRED.c.id.in_(ids)).values(due=claimed_ms))
+        def work(connection: sa.Connection) -> list[ClaimedRetry]:
+            found = [ClaimedRetry(*row, claim) for row in connection.execute(due)]
+            claimed = _DEFERRED.update().where(_DEFERRED.c.id.in_([retry.id for retry in found]))
+            connection.execute(claimed.values(due=until_ms, message_id=claim))
             return found
 
         return self._database.write(work)
 
-    def remove_scheduled(self, published: Sequence[ScheduledRetry]) -> None:
-        """Remove those that are still claimed: one that was scheduled again in the meantime stays."""
-        for claimed_ms in {retry.claimed_ms for retry in published}:
-            ids = [retry.id for retry in published if retry.claimed_ms == claimed_ms]
-            self._execute(_DEFERRED.delete().where(_DEFERRED.c.id.in_(ids), _DEFERRED.c.due == claimed_ms))
+    def remove_retries(self, retries: Sequence[ClaimedRetry]) -> None:
+        """Remove retries whose claim still holds: one that was scheduled again in the meantime stays."""
+        ids, claims = {retry.id for retry in retries}, {retry.claim for retry in retries}
+        self._execute(_DEFERRED.delete().where(_DEFERRED.c.id.in_(ids), _DEFERRED.c.message_id.in_(claims)))
 
     def admit(self, method_id: str, most: int, now_ms: int, *, is_digest: bool = False) -> int | None:
         """Count one more message to the method in this minute, and return ``None``; or return when the next minute
@@ -164,10 +195,11 @@ class DeferredNotifications:
         return self._database.write(work)
 
     def due(self, now_ms: int, limit: int) -> list[DeferredRow]:
-        """Return rows other than retries, of all tenants in turn; of each tenant the longest due first."""
+        """Return rows to release, of all tenants in turn; of each tenant the longest due first."""
         oldest = (_DEFERRED.c.due, _DEFERRED.c.id)
         turn = sa.func.row_number().over(partition_by=_DEFERRED.c.tenant, order_by=oldest)
-        statement = sa.select(*_COLUMNS).where(_DEFERRED.c.due <= now_ms, _DEFERRED.c.kind != SCHEDULED)
+        is_open = (_DEFERRED.c.kind != SCHEDULED, _DEFERRED.c.message_id == "")
+        statement = sa.select(*_COLUMNS).where(_DEFERRED.c.due <= now_ms, *is_open)
         rows = self._database.rows(statement.order_by(turn, *oldest).limit(limit))
         return [DeferredRow(**row._asdict()) for row in rows]
 
@@ -191,17 +223,15 @@ class DeferredNotifications:
         self._database.write(lambda connection: remove(connection, row))
 
     def give_up(self, row: DeferredRow, now_ms: int, reason: str) -> None:
-        """Give up a notification; or a repeat and those after it, because its first notification was sent."""
-
         def work(connection: sa.Connection) -> None:
-            if row.kind != REPEAT:
-                _end(connection, [row.notification_id], GIVEN_UP, reason, now_ms)
+            _end(connection, [row.notification_id], GIVEN_UP, reason, now_ms)
             remove(connection, row)
 
         self._database.write(work)
 
     def give_up_all(self, message_id: str, now_ms: int, reason: str) -> None:
         """Give up the members of a message."""
+        reason = f"in the message {message_id}: {reason}"
         self._database.write(lambda connection: _end_all(connection, message_id, GIVEN_UP, reason, now_ms))
 
     def supersede(self, message_id: str, notification_ids: Sequence[str], now_ms: int) -> None:
@@ -214,11 +244,6 @@ class DeferredNotifications:
                 connection.execute(_DEFERRED.delete().where(*those))
 
         self._database.write(work)
-
-    def advance(self, row: DeferredRow, due_ms: int) -> None:
-        """Make the next repeat due at ``due_ms``."""
-        same = (_is(row.id), _DEFERRED.c.number == row.number)
-        self._execute(_DEFERRED.update().where(*same).values(number=row.number + 1, due=due_ms))
 
     def members(self, group_key: str) -> list[Deferred]:
         """Return the members of the next message of a group, the oldest first, bounded in number and bytes."""
@@ -235,42 +260,18 @@ class DeferredNotifications:
         return self._database.read(work)
 
     def remove_sent(self, group_key: str) -> None:
-        """Remove those that an operator sent in the meantime. One that is being sent may still fail."""
+        """Remove members that an operator sent in the meantime. One that is being sent may still fail."""
         sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_(ENDED))
         self._execute(_DEFERRED.delete().where(*_open_group(group_key), _DEFERRED.c.notification_id.in_(sent)))
 
     def postpone(self, group_key: str, due_ms: int) -> None:
         self._execute(_DEFERRED.update().where(*_open_group(group_key)).values(due=due_ms))
 
-    def fix(self, members: Sequence[Deferred], again_ms: int) -> Notification | None:
-        """Return the message of these members, which stay until `finish`. ``None``: another process has one."""
-        message = group_of([member.notification for member in members])
-        ids = [member.row.id for member in members]
-
-        def work(connection: sa.Connection) -> Notification | None:
-            free = (_DEFERRED.c.id.in_(ids), _DEFERRED.c.kind == HELD, _DEFERRED.c.message_id == "")
-            if len(connection.execute(sa.select(_DEFERRED.c.id).where(*free).with_for_update()).all()) != len(ids):
-                return None
-            values = {"message_id": message.id, "due": again_ms}
-            connection.execute(_DEFERRED.update().where(_DEFERRED.c.id.in_(ids)).values(values))
-            return message
-
-        return self._database.write(work)
-
-    def fixed(self, message_id: str) -> list[Deferred]:
-        """Return the members of a message that is not finished."""
-        statement = sa.select(*_WHOLE).where(_DEFERRED.c.message_id == message_id)
-        return [_whole(row) for row in self._database.rows(statement)]
-
     def message(self, message_id: str) -> Notification | None:
-        """Return the message of these members; ``None``: it is finished."""
-        members = self.fixed(message_id)
+        """Return the message with its members; ``None``: it has ended."""
+        rows = self._database.rows(sa.select(*_WHOLE).where(_DEFERRED.c.message_id == message_id))
         # Its id is that of all members, of which some may be superseded.
-        return replace(group_of([each.notification for each in members]), id=message_id) if members else None
-
-    def state(self, notification_id: str) -> str | None:
-        """Return the state in the ledger."""
-        return self._database.read(lambda connection: _state(connection, notification_id))
+        return replace(group_of([_whole(row).notification for row in rows]), id=message_id) if rows else None
 
     def finish(self, message_id: str, now_ms: int) -> None:
         """Once the message has ended, end its members alike. A repeated call changes nothing."""
@@ -301,8 +302,8 @@ def defer_again(connection: sa.Connection, row: DeferredRow, deferral: Deferral,
     connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id == row.notification_id).values(recorded))
 
 
-def release(connection: sa.Connection, row: DeferredRow) -> None:
-    """Record that it is about to be sent: for a change that is read before that, the method knows of it."""
+def end_withholding(connection: sa.Connection, row: DeferredRow) -> None:
+    """Record that it is about to be sent, so that the method counts as notified for a change that is read before."""
     withheld = (_NOTIFICATION.c.id == row.notification_id, _NOTIFICATION.c.state.in_((SILENCED, INHIBITED)))
     values = {"state": HELD, "reason": "it is about to be sent"}
     connection.execute(_NOTIFICATION.update().where(*withheld).values(values))
@@ -310,6 +311,18 @@ def release(connection: sa.Connection, row: DeferredRow) -> None:
 
 def remove(connection: sa.Connection, row: DeferredRow) -> None:
     connection.execute(_DEFERRED.delete().where(_is(row.id)))
+
+
+def _schedule(connection: sa.Connection, retry: Retry, now_ms: int) -> None:
+    value = retry.message
+    row = _row(retry.id, retry.notification, retry.method_id, SCHEDULED, now_ms) | _due_at(retry.due_ms)
+    connection.execute(_DEFERRED.delete().where(_is(retry.id)))
+    connection.execute(_DEFERRED.insert().values(row | {"number": retry.attempt, "value": value, "size": len(value)}))
+
+
+def _advanced(row: DeferredRow, due_ms: int) -> sa.Update:
+    same = (_is(row.id), _DEFERRED.c.number == row.number)
+    return _DEFERRED.update().where(*same).values(number=row.number + 1, due=due_ms)
 
 
 def _due(connection: sa.Connection, deferral: Deferral, now_ms: int) -> int | None:

@@ -64,7 +64,7 @@ class NotificationDelivery:
         released: bool = False,
         before: Callable[[Notification], Notification | None] = lambda notification: notification,
     ) -> Retry | None:
-        """Return the retry to publish, if the attempt failed.
+        """Return the retry to schedule, if the attempt failed.
 
         ``threads``: those of the caller, which tenants share. ``released``: see `Ledger.begin`. ``before``: called once
         there is a slot; it returns what is left to send.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handlers of the two topics: changes of alarms, and retries. A `Processor` calls them with single messages.
 
-What a handler returns is acknowledged before its message counts as done, and a notification is sent or its retry
-published before that. So a message is committed only when nothing of it can be lost.
+Before a handler returns, each notification of its message is sent, deferred or given up, or its retry is a row. So a
+message is committed only when nothing of it can be lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy.exc import DataError
 from monasca_common.alarms.errors import UnknownId
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.transitions import AlarmChange
-from monasca_common.kafka import Message, Output, Poison, RetryLater
+from monasca_common.kafka import Message, Poison, RetryLater
 from monasca_common.kafka.clock import Clock
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification.delivery import NotificationDelivery
@@ -31,8 +31,6 @@ from monasca_common.notification.stages import Facts
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 T = TypeVar("T")
-
-_SOON_SECONDS = 2.0  # a retry that is due within this time waits in memory
 
 
 class ChangesHandler:
@@ -48,7 +46,6 @@ class ChangesHandler:
         delivery: NotificationDelivery,
         clock: Clock,
         *,
-        retry_topic: str,
         ttl_seconds: float,
         threads: int,
         executor: Executor,
@@ -59,32 +56,32 @@ class ChangesHandler:
         self._pipeline = pipeline
         self._delivery = delivery
         self._clock = clock
-        self._retry_topic = retry_topic
         self._ttl_ms = ttl_seconds * 1000
 
-    def __call__(self, message: Message) -> list[Output]:
+    def __call__(self, message: Message) -> None:
         change = _read(AlarmChange.read, message)
         if not change.actions_enabled:
-            return []
+            return
         if self._clock.time_ms() - change.time_ms > self._ttl_ms:
             self._delivery.count("too old")
-            return []
+            return
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
             facts = self._pipeline.facts(change, [method.id for method in methods]) if methods else []
             calls = [partial(self._notify, change, *each) for each in zip(methods, facts, strict=True)]
-            retries = _concurrently(calls, self._executor)
-            return [Output(self._retry_topic, retry.record()) for retry in retries if retry is not None]
+            _concurrently(calls, self._executor)
 
-    def _notify(self, change: AlarmChange, method: NotificationMethod, facts: Facts) -> Retry | None:
+    def _notify(self, change: AlarmChange, method: NotificationMethod, facts: Facts) -> None:
         notification = notification_of(change, method.id)
         if self._pipeline.defers(notification, method, facts):
-            return None
-        return self._delivery.attempt(notification, method, FIRST, self._threads)
+            return
+        retry = self._delivery.attempt(notification, method, FIRST, self._threads)
+        if retry is not None:
+            self._pipeline.deferred.schedule(retry, self._clock.time_ms())
 
 
 class RetriesHandler:
-    """Makes each attempt when it is due; after the last one the notification is a dead letter.
+    """Makes an attempt that is due; after the last one the notification is a dead letter.
 
     A change is not sent if a later one of its alarm goes to the same method, unless ``keeps_superseded``.
     ``ttl_seconds``: how long a notification may wait without an attempt.
@@ -97,7 +94,6 @@ class RetriesHandler:
         delivery: NotificationDelivery,
         clock: Clock,
         *,
-        retry_topic: str,
         max_attempts: int,
         ttl_seconds: float,
         threads: int,
@@ -109,26 +105,19 @@ class RetriesHandler:
         self._deferred = pipeline.deferred
         self._delivery = delivery
         self._clock = clock
-        self._retry_topic = retry_topic
         self._max_attempts = max_attempts
         self._ttl_ms = ttl_seconds * 1000
         self._keeps_superseded = keeps_superseded
 
-    def __call__(self, message: Message) -> list[Output]:
+    def __call__(self, message: Message) -> None:
         retry = _read(Retry.read, message)
-        now_ms = self._clock.time_ms()
-        left_seconds = (retry.not_before_ms - now_ms) / 1000
-        if 0 < left_seconds <= _SOON_SECONDS:
-            raise RetryLater(after=left_seconds)
-        if retry.expires_ms and retry.attempt == FIRST and now_ms > retry.expires_ms:
+        if retry.expires_ms and retry.attempt == FIRST and self._clock.time_ms() > retry.expires_ms:
             self._delivery.count("too late")
-            return []
+            return
         with _translated():
-            if left_seconds > 0:
-                self._deferred.schedule(retry, message.value or b"", now_ms)
-                return []
             following = self._attempt(retry)
-        return [] if following is None else [Output(self._retry_topic, following.record())]
+            if following is not None:
+                self._deferred.schedule(following, self._clock.time_ms())
 
     def _attempt(self, retry: Retry) -> Retry | None:
         """Return the attempt after this one. Raises `StorageError`, `Poison`."""
@@ -193,8 +182,7 @@ class RetriesHandler:
     def _give_up(self, retry: Retry, notification: Notification, reason: str) -> None:
         self._delivery.give_up(notification, retry.method_id, reason)
         if retry.members > 1:
-            now_ms = self._clock.time_ms()
-            self._deferred.give_up_all(notification.id, now_ms, f"in the message {notification.id}: {reason}")
+            self._deferred.give_up_all(notification.id, self._clock.time_ms(), reason)
 
 
 def _concurrently(calls: Sequence[Callable[[], T]], executor: Executor) -> list[T]:

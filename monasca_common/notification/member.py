@@ -7,11 +7,11 @@ import contextlib
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from monasca_common.audit.reader_audit import audit_tap
-from monasca_common.kafka import DeadLetters, MessagingError, Output, Processor, RetryLater
+from monasca_common.kafka import DeadLetters, MessagingError, Processor, RetryLater
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import StreamOf
@@ -29,7 +29,7 @@ class PausedHandler:
 
     def __init__(
         self,
-        handler: Callable[[Message], Iterable[Output]],
+        handler: Callable[[Message], None],
         clock: Clock,
         stopping: threading.Event,
         health: MemberHealth,
@@ -42,12 +42,12 @@ class PausedHandler:
         self._failures = 0
         self._until = 0.0
 
-    def __call__(self, message: Message) -> Iterable[Output]:
+    def __call__(self, message: Message) -> None:
         left = self._until - self._clock.monotonic()
         if left > 0:
             self._stopping.wait(left)
         try:
-            outputs = self._handler(message)
+            self._handler(message)
         except RetryLater as later:
             if later.after is None:
                 partition = TopicPartition(message.topic, message.partition)
@@ -56,7 +56,6 @@ class PausedHandler:
             raise
         self._failures = 0
         self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
-        return outputs
 
     def _failed(self) -> None:
         with self._lock:
@@ -72,9 +71,7 @@ class NotificationMember(Member):
     expected = (MessagingError, StorageError)
     counts_unfinished = False  # a receiver may take longer than the time after which waiting messages are a stall
 
-    def __init__(
-        self, stream: StreamOf, handler: Callable[[Message], Iterable[Output]], threads: int, clock: Clock
-    ) -> None:
+    def __init__(self, stream: StreamOf, handler: Callable[[Message], None], threads: int, clock: Clock) -> None:
         super().__init__(
             ", ".join(stream.consumer.topics),
             stream.consumer,
@@ -99,10 +96,10 @@ class NotificationMember(Member):
             hooks=hooks,
         )
 
-    def _handle(self, attempt: contextlib.ExitStack, message: Message) -> Iterable[Output]:
+    def _handle(self, attempt: contextlib.ExitStack, message: Message) -> None:
         """An error of the database that does not pass ends the loop, so that the operator sees it; nothing is lost."""
         try:
-            return self._paused(message)
+            self._paused(message)
         except StorageError as error:
             self.fail(attempt, error)
             raise RetryLater from error

@@ -16,7 +16,13 @@ from monasca_common.alarms.sent_notifications import changes_of
 from monasca_common.alarms.silence_tables import lasting
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka.clock import Clock
-from monasca_common.notification.deferred import Deferred, DeferredNotifications, defer_again, release, remove
+from monasca_common.notification.deferred import (
+    Deferred,
+    DeferredNotifications,
+    defer_again,
+    end_withholding,
+    remove,
+)
 from monasca_common.notification.ledger import FAILED, SENDING, SENT
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.stages import (
@@ -108,7 +114,7 @@ class Pipeline:
             [facts] = self._facts(connection, change, [withheld.row.method_id])
             deferral = decide(self._rules, facts, change, method.id, now_ms)
             if deferral is None:
-                release(connection, withheld.row)
+                end_withholding(connection, withheld.row)
             elif deferral.due_ms is None:
                 remove(connection, withheld.row)
             else:

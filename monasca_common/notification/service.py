@@ -86,7 +86,6 @@ class NotificationWork:
             pipeline,
             delivery,
             clock,
-            retry_topic=retry_topic,
             ttl_seconds=processing.ttl,
             threads=processing.number,
             executor=self._executor,
@@ -96,7 +95,6 @@ class NotificationWork:
             pipeline,
             delivery,
             clock,
-            retry_topic=retry_topic,
             max_attempts=settings.retry.max_attempts,
             ttl_seconds=processing.ttl,
             threads=_RETRY_THREADS,
@@ -107,7 +105,7 @@ class NotificationWork:
             NotificationMember(settings.retries, retries, _RETRY_THREADS, clock),
         )
         loops = (
-            DeferredSender(pipeline, methods, retries_producer, clock, retry_topic),
+            DeferredSender(pipeline, methods, delivery, retries_producer, clock, retry_topic),
             LedgerRetention(ledger, Silences(self._database), clock, processing.kept_ms),
         )
         board = StatusBoard([ProcessStatus([MemberStatus(member.name) for member in members])])

@@ -53,7 +53,8 @@ def forgets_who_is_in_a_message():
 
     def unsealed_run(releases):
         # They are sent with whatever comes next.
-        statement = tables.notification_deferred.update().values(message_id="", due=_NEVER_MS)
+        table = tables.notification_deferred
+        statement = table.update().where(table.c.kind == "held").values(message_id="", due=_NEVER_MS)
         releases._deferred._database.write(lambda connection: connection.execute(statement))
         run(releases)
 

@@ -55,13 +55,13 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         deferred, claiming = DeferredNotifications(self.alarms_database), self.session()
         for number in range(2):
             retry = Retry(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", 2, 5, "answered 500")
-            deferred.schedule(retry, retry.record().value, 0)
+            deferred.schedule(retry, 0)
         with claiming.transaction():
             statement = "SELECT id FROM notification_deferred ORDER BY id LIMIT 1 FOR UPDATE"
             (claimed,) = claiming.execute(statement).fetchone()
-            left = deferred.claim_scheduled(5, 99)
+            left = deferred.claim_retries(5, 99)
         self.assertNotIn(claimed, [retry.id for retry in left])
-        self.assertEqual((1, [claimed]), (len(left), [retry.id for retry in deferred.claim_scheduled(5, 99)]))
-        self.assertEqual([], deferred.claim_scheduled(5, 99))
+        self.assertEqual((1, [claimed]), (len(left), [retry.id for retry in deferred.claim_retries(5, 99)]))
+        self.assertEqual([], deferred.claim_retries(5, 99))
         deferred.remove_scheduled(left)
-        self.assertEqual([claimed], [retry.id for retry in deferred.claim_scheduled(99, 200)])
+        self.assertEqual([claimed], [retry.id for retry in deferred.claim_retries(99, 200)])

@@ -7,6 +7,7 @@ The handlers get what is in the topics when the test says so; Kafka is in memory
 import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from unittest import mock
 
 import fixtures
@@ -17,7 +18,7 @@ from monasca_common.alarms.notification_methods import NotificationMethod, Notif
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import AlarmedMetric
-from monasca_common.kafka import Message, Poison, RetryLater, RetryPolicy, failpoints
+from monasca_common.kafka import Message, Poison, RetryPolicy, failpoints
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
@@ -27,13 +28,14 @@ from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.pipeline import Pipeline
+from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.receivers import change
 
 RETRIES = "retry-notifications"
 SECOND_MS, MINUTE_MS, HOUR_MS = 1000, 60_000, 3_600_000
-LEASE_MS, UNFINISHED_MS = 30_000, 600_000
+LEASE_MS = 30_000
 MAX_ATTEMPTS = 3
 HOST = "Host is down"
 
@@ -69,7 +71,6 @@ class StagesCase:
         self.addCleanup(self.producer.close, 0.0)
         self.methods = NotificationMethods(self.alarms_database)
         self.people = Receivers()
-        self.queue = []
         self.read = 0
         self.actions = 0
         self.start()
@@ -89,7 +90,7 @@ class StagesCase:
         self.pipeline = Pipeline(self.alarms_database, self.rules, self.clock, self.metrics.count)
         executor = ThreadPoolExecutor(4)
         self.addCleanup(executor.shutdown)
-        named = {"retry_topic": RETRIES, "ttl_seconds": 14_400, "threads": 4}
+        named = {"ttl_seconds": 14_400, "threads": 4}
         arguments = (self.methods, self.pipeline, self.delivery, self.clock)
         self.changes = ChangesHandler(*arguments, **named, executor=executor)
         self.releases = self.release()
@@ -99,7 +100,7 @@ class StagesCase:
 
     def release(self):
         settings = self.kafka.producer_settings()
-        return DeferredSender(self.pipeline, self.methods, settings, self.clock, RETRIES)
+        return DeferredSender(self.pipeline, self.methods, self.delivery, settings, self.clock, RETRIES)
 
     def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
         """Its id; the definition's alarms tell it of these states."""
@@ -149,38 +150,44 @@ class StagesCase:
 
     def tell(self, made):
         """The service reads the change."""
-        self.queue += _values(self.changes(_read("alarm-state-transitions", made.message)))
+        self.changes(_read("alarm-state-transitions", made.message))
         self.deliver()
 
     def wait(self, ms=0):
-        """Time passes, and then whoever is due is told."""
+        """Time passes, and then the service handles what is due."""
         self.clock.now_ms += ms
-        self.releases.release_due(self.producer)
+        self.releases.release_due()
         self.deliver()
 
     def deliver(self):
-        """What is in the topics, in their order; retries are due at once."""
-        while found := [*self.unread(), *self.queue]:
-            self.queue = []
-            for topic, value in found:
-                self.queue += self.attempt(topic, value)
+        """The service handles the messages of the retry topic; all retries are due."""
+        while values := self.published():
+            for value in values:
+                with contextlib.suppress(Poison):
+                    self.retries(_read(RETRIES, value))
 
-    def unread(self):
+    def published(self):
+        """Publish all retries that no process has claimed, and return the messages that were not returned before."""
+        table = tables.notification_deferred
+        unclaimed = (table.c.kind == "scheduled", table.c.message_id == "")
+        self.write(table.update().where(*unclaimed).values(due=self.clock.now_ms))
+        self.releases.publish_retries(self.producer)
         records = self.kafka.broker.records(RETRIES)[self.read :]
         self.read += len(records)
-        yield from ((RETRIES, record.value) for record in records)
+        return [record.value for record in records]
 
-    def attempt(self, topic, value):
-        now_ms = self.clock.now_ms
-        try:
-            while True:
-                with contextlib.suppress(RetryLater):
-                    return _values(self.retries(_read(topic, value)))
-                self.clock.now_ms += SECOND_MS
-        except Poison:
-            return []
-        finally:
-            self.clock.now_ms = now_ms
+    def scheduled(self):
+        """The retries that wait in the database, in the order in which they are due."""
+        table = tables.notification_deferred
+        statement = sa.select(table.c.value, table.c.due).where(table.c.kind == "scheduled").order_by(table.c.due)
+        return [replace(Retry.read(value), due_ms=due) for value, due in self.alarms_database.rows(statement)]
+
+    def attempt(self, retry, handler=None):
+        """Handle the message of a retry, and return the retry that it schedules, if any."""
+        table = tables.notification_deferred
+        self.write(table.delete().where(table.c.id == retry.id))
+        (handler or self.retries)(_read(RETRIES, retry.message))
+        return next(iter(self.scheduled()), None)
 
     def silence(self, dimensions, ms, *, tenant="t1"):
         now_ms = self.clock.now_ms
@@ -208,10 +215,6 @@ class StagesCase:
 
 def _read(topic, value):
     return Message(topic, 0, 0, None, None, value, ())
-
-
-def _values(outputs):
-    return [(output.topic, output.record.value) for output in outputs]
 
 
 class SilencesContract(StagesCase):
@@ -296,7 +299,7 @@ class SilencesContract(StagesCase):
         facts = self.pipeline.facts(changed, [method])
         Silences(self.alarms_database).delete("t1", made.id)
         with mock.patch.object(self.pipeline, "_facts", return_value=facts):
-            self.releases.release_due(self.producer)
+            self.releases.release_due()
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
@@ -450,7 +453,7 @@ class RepeatsContract(StagesCase):
         self.method(period=60)
         self.tell(self.alarm("a1"))
         self.clock.now_ms += MINUTE_MS
-        self.releases.release_due(self.producer)
+        self.releases.publish_due(self.producer)
         self.wait(MINUTE_MS + 1)
         self.assertEqual(["a1:ALARM"] * 2, self.told())
 
@@ -459,10 +462,10 @@ class RepeatsContract(StagesCase):
         self.method(period=60)
         self.tell(self.alarm("a1"))
         self.clock.now_ms += MINUTE_MS
-        self.releases.release_due(self.producer)
-        [(topic, value)] = self.unread()
+        self.releases.release_due()
+        [retry] = self.scheduled()
         with mock.patch.object(self.people, "send", side_effect=SendPostponed("no slot is free", 1.0)):
-            self.queue = self.attempt(topic, value)
+            self.assertEqual(self.clock.now_ms + SECOND_MS, self.attempt(retry).due_ms)
         self.wait(MINUTE_MS + 1)
         self.assertEqual(["a1:ALARM"] * 2, self.told())
 
@@ -550,9 +553,9 @@ class GroupsContract(StagesCase):
             self.tell(self.alarm(f"a{number}"))
         self.people.fails = True
         self.clock.now_ms += 10 * SECOND_MS
-        self.releases.release_due(self.producer)
-        [(topic, value)] = self.unread()
-        self.queue = self.attempt(topic, value)
+        self.releases.release_due()
+        [retry] = self.scheduled()
+        self.attempt(retry)
         self.start()
         self.people.fails = False
         self.deliver()
@@ -571,7 +574,7 @@ class GroupsContract(StagesCase):
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
         self.clock.now_ms += 10 * SECOND_MS
-        self.releases.release_due(self.producer)
+        self.releases.release_due()
         self.methods.delete("t1", method)
         self.deliver()
         self.assertEqual(([], [], {"given up"}), (self.told(), self.held(), {state for _, state in self.ledger()}))
@@ -597,7 +600,6 @@ class GroupsContract(StagesCase):
             self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
         self.start()
         self.wait(LEASE_MS)
-        self.wait(UNFINISHED_MS)
         self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
 
     def test_a_crash_after_the_message_was_sent_finishes_its_members(self):
@@ -611,7 +613,8 @@ class GroupsContract(StagesCase):
         with fixtures.MonkeyPatch("monasca_common.notification.deferred.DeferredNotifications.finish", crashes):
             self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
         self.start()
-        self.wait(LEASE_MS)
+        self.read -= 1  # the message was not committed
+        self.deliver()
         self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
@@ -624,7 +627,7 @@ class GroupsContract(StagesCase):
         deferred = self.pipeline.deferred
         rows = deferred.due(self.clock.now_ms, 9)
         members = deferred.members(rows[0].group_key)
-        self.releases.release_due(self.producer)
+        self.releases.release_due()
         self.useFixture(
             fixtures.MonkeyPatch("monasca_common.notification.deferred.DeferredNotifications.due", lambda *_: rows)
         )
@@ -633,7 +636,7 @@ class GroupsContract(StagesCase):
                 "monasca_common.notification.deferred.DeferredNotifications.members", lambda *_: members
             )
         )
-        self.release().release_due(self.producer)
+        self.release().release_due()
         self.deliver()
         self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
         self.assertEqual(1, len(self.kafka.broker.records(RETRIES)))

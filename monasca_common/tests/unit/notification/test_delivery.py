@@ -18,7 +18,7 @@ from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
 from monasca_common.storage.errors import DuplicateKey, SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.stages_contract import MAX_ATTEMPTS, SECOND_MS, StagesCase, _read, _values
+from monasca_common.tests.unit.notification.stages_contract import MAX_ATTEMPTS, SECOND_MS, StagesCase, _read
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
@@ -35,11 +35,12 @@ class AttemptTest(StagesCase, SqliteTestCase):
             raise error
 
         self.people.send = send
-        [(_, value)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
+        self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
         [(reason, failures)] = self.alarms_database.rows(
             sa.select(tables.notification.c.reason, tables.notification.c.failures)
         )
-        return reason, failures, Retry.read(value)
+        [retry] = self.scheduled()
+        return reason, failures, retry
 
     def test_signs_that_no_database_and_no_json_takes_stop_nothing(self):
         with self.assertLogs("monasca_common", "WARNING") as logged:
@@ -63,12 +64,11 @@ class AttemptTest(StagesCase, SqliteTestCase):
 
         self.people.send = refuse
         first, last = self.alarm("a1"), self.alarm("a2")
-        [(_, value)] = _values(self.changes(_read("alarm-state-transitions", first.message)))
-        self.assertEqual(self.clock.now_ms + 86_400_000, Retry.read(value).not_before_ms)
-        retry = Retry(notification_of(last, self.method_id), self.method_id, MAX_ATTEMPTS, 0, "x")
-        [(_, value)] = _values(self.retries(_read("retry-notifications", retry.record().value)))
-        last = Retry.read(value)
-        self.assertEqual((MAX_ATTEMPTS + 1, self.clock.now_ms), (last.attempt, last.not_before_ms))
+        self.changes(_read("alarm-state-transitions", first.message))
+        [retry] = self.scheduled()
+        self.assertEqual(self.clock.now_ms + 86_400_000, retry.due_ms)
+        last = self.attempt(Retry(notification_of(last, self.method_id), self.method_id, MAX_ATTEMPTS, 0, "x"))
+        self.assertEqual((MAX_ATTEMPTS + 1, self.clock.now_ms), (last.attempt, last.due_ms))
 
     def test_an_error_of_the_database_that_does_not_pass_is_no_reason_to_wait(self):
         refused = StorageError("a read failed: the value is too long")
@@ -91,7 +91,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
             self.assertTrue(ledger.resend(retry.notification.id, self.clock.now_ms, also_under_way=is_forced))
         self.people.send = lambda *_: "taken"
         self.clock.now_ms += 5000
-        self.assertEqual([], list(self.retries(_read("retry-notifications", retry.record().value))))
+        self.assertIsNone(self.attempt(retry))
         columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
         self.assertEqual([("sent", 2, 1)], self.alarms_database.rows(sa.select(*columns)))
 
@@ -100,7 +100,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.assertEqual((None, 1), (failures, retry.attempt))
         self.people.send = lambda *_: "taken"
         self.clock.now_ms += 5000
-        self.assertEqual([], list(self.retries(_read("retry-notifications", retry.record().value))))
+        self.assertIsNone(self.attempt(retry))
         columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
         self.assertEqual([("sent", 1, 0)], self.alarms_database.rows(sa.select(*columns)))
 
@@ -121,8 +121,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
     def postponed_again(self, retry):
         """The retry that follows this one, which is due after five seconds."""
         self.clock.now_ms += 5000
-        [(_, value)] = _values(self.retries(_read("retry-notifications", retry.record().value)))
-        return Retry.read(value)
+        return self.attempt(retry)
 
     def test_a_notifier_that_does_not_know_where_it_leads_sends_nevertheless(self):
         def destination(_address):
@@ -141,7 +140,9 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.define("d1", "cpu")
         self.method_id = self.method()
         self.people.fails = True
-        [(_, self.failed)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
+        self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
+        [self.failed] = self.scheduled()
+        self.write(tables.notification_deferred.delete())
         self.people.fails = False
         self.clock.now_ms += 5000
 
@@ -150,7 +151,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         return [tuple(row) for row in self.alarms_database.rows(sa.select(table.c.new_state, table.c.state))]
 
     def retry(self, handler=None):
-        self.assertEqual([], list((handler or self.retries)(_read("retry-notifications", self.failed))))
+        self.assertIsNone(self.attempt(self.failed, handler))
 
     def test_a_retry_does_not_overtake_a_newer_change(self):
         self.tell(self.alarm("a1", "OK"))
@@ -187,7 +188,8 @@ class SupersededTest(StagesCase, SqliteTestCase):
     def test_an_end_is_news_if_the_end_before_it_was_superseded(self):
         self.retry()
         self.people.fails = True
-        [(_, self.failed)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK").message)))
+        self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK").message))
+        [self.failed] = self.scheduled()
         self.people.fails = False
         self.clock.now_ms += SECOND_MS
         self.silence({}, SECOND_MS)
@@ -218,7 +220,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.tell(self.alarm("a2"))
         self.tell(self.alarm("a3"))
         self.clock.now_ms += 1000
-        self.releases.release_due(self.producer)
+        self.releases.release_due()
         self.alarm("a3", "OK")
         self.deliver()
         [(notification, _)] = self.people.taken
@@ -230,20 +232,19 @@ class SupersededTest(StagesCase, SqliteTestCase):
         for own_id in ("a2", "a3", "a4"):
             self.tell(self.alarm(own_id))
         self.clock.now_ms += 1000
-        self.releases.release_due(self.producer)
+        self.releases.release_due()
         self.alarm("a3", "OK")
         self.people.fails = True
-        [(_, value)] = self.unread()
-        first = Retry.read(value)
-        [output] = self.retries(_read("retry-notifications", value))
+        [first] = self.scheduled()
+        following = self.attempt(first)
         self.people.fails = False
-        following = Retry.read(output.record.value)
         self.assertEqual(
-            (first.notification.id, 3, ["held"] * 2), (following.notification.id, following.members, self.held())
+            (first.notification.id, 3, ["held", "held", "scheduled"]),
+            (following.notification.id, following.members, self.held()),
         )
         self.alarm("a4", "OK")
-        self.clock.now_ms = following.not_before_ms
-        self.assertEqual([], list(self.retries(_read("retry-notifications", output.record.value))))
+        self.clock.now_ms = following.due_ms
+        self.assertIsNone(self.attempt(following))
         [(notification, _)] = self.people.taken
         self.assertEqual(
             (first.notification.id, ["a2"]), (notification.id, [each.alarm_id for each in notification.changes])

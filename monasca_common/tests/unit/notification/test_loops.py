@@ -16,6 +16,7 @@ from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
 from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.stages_contract import LEASE_MS, MINUTE_MS, RETRIES, SECOND_MS, StagesCase
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
@@ -55,18 +56,28 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.silenced(5)
         due_ms = self.clock.now_ms + SECOND_MS
         retry = Retry(notification_of(self.alarm("b", hostname="other"), method), method, 2, due_ms, "answered 500")
-        self.pipeline.deferred.schedule(retry, retry.record().value, self.clock.now_ms)
+        self.pipeline.deferred.schedule(retry, self.clock.now_ms)
         for _ in range(3):
             self.releases.publish_due(self.refusing)
-        [published_ms] = [at_ms for at_ms, message_id in self.refusing.published if message_id.endswith(b"/due")]
+        own_id = f"{retry.id}/due".encode()
+        [published_ms] = [at_ms for at_ms, message_id in self.refusing.published if message_id == own_id]
         self.assertLessEqual(published_ms - due_ms, self.releases.longest_seconds * 1000)
 
     def test_rows_that_a_pass_does_not_reach_are_released_by_the_next_ones(self):
         self.method()
         self.silenced(5)
-        for _ in range(5):
-            self.releases.publish_due(self.refusing)
-        self.assertEqual(5, len({message_id for _, message_id in self.refusing.published}))
+        notified = self.methods.notified
+
+        def slow(*arguments):
+            self.clock.now_ms += SECOND_MS
+            return notified(*arguments)
+
+        released = []
+        with mock.patch.object(self.methods, "notified", slow):
+            for _ in range(3):
+                self.releases.release_due()
+                released.append(len(self.scheduled()))
+        self.assertEqual([2, 4, 5], released)
 
     def test_it_is_not_ready_until_kafka_acknowledges_what_it_refused(self):
         self.method()
@@ -78,10 +89,19 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.releases.publish_due(self.producer)
         self.assertEqual([], self.reasons())
 
+    def test_it_is_ready_once_another_process_has_published_what_kafka_refused(self):
+        self.method()
+        self.silenced(1)
+        self.releases.publish_due(self.refusing)
+        self.write(tables.notification_deferred.delete())
+        self.clock.now_ms += LEASE_MS
+        self.releases.publish_due(self.producer)
+        self.assertEqual([], self.reasons())
+
     def test_it_is_not_ready_while_kafka_refuses_retries(self):
         method = self.method()
         retry = Retry(notification_of(self.alarm("a1"), method), method, 2, self.clock.now_ms, "answered 500")
-        self.pipeline.deferred.schedule(retry, retry.record().value, self.clock.now_ms)
+        self.pipeline.deferred.schedule(retry, self.clock.now_ms)
         self.releases.publish_due(self.refusing)
         self.assertEqual([f"{RETRIES} did not acknowledge: no leader"], self.reasons())
 

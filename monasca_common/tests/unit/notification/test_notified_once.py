@@ -20,7 +20,6 @@ from monasca_common.tests.unit.notification.stages_contract import (
     SECOND_MS,
     StagesCase,
     _read,
-    _values,
 )
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
@@ -108,14 +107,13 @@ class ResendWhileRetriesWaitTest(ToldCase):
         method = self.method()
         made = self.alarm("a1")
         self.people.fails = True
-        [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", made.message)))
+        self.changes(_read("alarm-state-transitions", made.message))
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):  # as NotificationResend.act does
             self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
             ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
             ledger.restore(notification.id, "failed")
         self.people.fails = False
-        self.queue = [(topic, value)]
         self.deliver()
         self.assertEqual(["a1:ALARM"], self.told())
 
@@ -123,13 +121,12 @@ class ResendWhileRetriesWaitTest(ToldCase):
         method = self.method()
         made = self.alarm("a1")
         self.people.fails = True
-        [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", made.message)))
+        self.changes(_read("alarm-state-transitions", made.message))
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):
             self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
             ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
             ledger.restore(notification.id, "failed")
-        self.queue = [(topic, value)]
         self.deliver()
         self.assertEqual([("a1", "given up")], self.ledger())
 
@@ -182,11 +179,9 @@ class ReleasedAndNotYetSentTest(ToldCase):
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
         self.clock.now_ms += HOUR_MS
-        self.releases.release_due(self.producer)  # ALARM is in the retry topic
+        self.releases.publish_due(self.producer)  # ALARM is in the retry topic
         self.clock.now_ms += SECOND_MS
-        self.queue += _values(
-            self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK", old_state="ALARM").message))
-        )
+        self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK", old_state="ALARM").message))
         self.deliver()
         self.wait(HOUR_MS)
         self.assertIn(self.told(), (["a1:ALARM", "a1:OK"], ["a1:OK"], []))
@@ -200,7 +195,7 @@ class ReleasedAndNotYetSentTest(ToldCase):
             self.tell(self.alarm(own_id))
             self.clock.now_ms += HOUR_MS
             with self.end_before_call(number, own_id) as ended:
-                self.releases.release_due(self.producer)
+                self.releases.release_due()
             if not ended:
                 break
             self.deliver()
@@ -219,7 +214,7 @@ class ReleasedAndNotYetSentTest(ToldCase):
                     ended.append(own_id)
                     self.clock.now_ms += 1
                     end = self.alarm(own_id, "OK", old_state="ALARM")
-                    self.queue += _values(self.changes(_read("alarm-state-transitions", end.message)))
+                    self.changes(_read("alarm-state-transitions", end.message))
                 return original(*arguments)
 
             return call
@@ -325,7 +320,7 @@ class TenantsInTurnTest(ToldCase):
             self.changes(_read("alarm-state-transitions", self.alarm(f"a{number:03}").message))
         self.changes(_read("alarm-state-transitions", self.alarm("b1", definition="d3", tenant="t2").message))
         self.clock.now_ms += HOUR_MS
-        self.releases.release_due(self.producer)
+        self.releases.release_due()
         self.deliver()
         self.assertIn("b1:ALARM", self.told())
 
@@ -378,7 +373,7 @@ class OneUnreadableAddressTest(ToldCase):
         self.damage(broken)
         for _ in range(60):
             self.clock.now_ms += MINUTE_MS
-            self.releases.release_due(self.producer)
+            self.releases.release_due()
             self.deliver()
         self.assertEqual(["a1:ALARM"], self.told())
 
@@ -390,12 +385,12 @@ class OneUnreadableAddressTest(ToldCase):
         broken = self.method("broken")
         self.method("other")
         self.damage(broken)
-        self.queue += _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
+        self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
         self.assertEqual(["http://other/"], [address for _, address in self.people.taken])
         for _ in range(3):  # it waits, and costs no attempt
-            [(topic, value)] = self.queue
+            [retry] = self.scheduled()
             self.clock.now_ms += MINUTE_MS
-            self.queue = self.attempt(topic, value)
+            self.assertEqual(self.clock.now_ms + MINUTE_MS, self.attempt(retry).due_ms)
         self.mend(broken)
         self.clock.now_ms += MINUTE_MS
         self.deliver()
@@ -404,9 +399,10 @@ class OneUnreadableAddressTest(ToldCase):
 
     def test_a_key_that_does_not_come_within_ttl_makes_a_dead_letter(self):
         self.damage(self.method("broken"))
-        [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
+        self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
+        [retry] = self.scheduled()
         self.clock.now_ms += 14_400 * SECOND_MS + MINUTE_MS
-        poison = self.assertRaises(Poison, self.retries, _read(topic, value))
+        poison = self.assertRaises(Poison, self.attempt, retry)
         self.assertIn("was encrypted with the key 00000000", str(poison))
 
 

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scheduled retries: which process gets which when, and which rows stay."""
 
-import json
-
 import fixtures
 import sqlalchemy as sa
 
 from monasca_common.kafka import TransportError
-from monasca_common.kafka.message import Record
 from monasca_common.notification.deferred import DeferredNotifications
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retries import Retry
@@ -31,63 +28,63 @@ class ScheduledRetriesTest(ServiceCase):
 
     def schedule(self, *retries):
         for each in retries:
-            self.deferred.schedule(each, each.record().value, 0)
+            self.deferred.schedule(each, 0)
 
     def claim(self, now_ms):
-        return self.deferred.claim_scheduled(now_ms, now_ms + _MINUTE_MS)
+        return self.deferred.claim_retries(now_ms, now_ms + _MINUTE_MS)
 
     def due(self, now_ms):
-        return [json.loads(each.value)["not_before"] for each in self.claim(now_ms)]
+        """The ids of the alarms, each with the attempt, whose retries are claimed now."""
+        retries = [Retry.read(each.value) for each in self.claim(now_ms)]
+        return [f"{each.notification.change.alarm_id}/{each.attempt}" for each in retries]
 
     def test_what_is_due_is_claimed_the_longest_first_and_by_one_process_until_its_claim_ends(self):
         self.schedule(retry(1, due_ms=2000), retry(2, due_ms=1000), retry(3, due_ms=3000))
         self.assertEqual([], self.due(999))
-        self.assertEqual([1000, 2000], self.due(2000))
+        self.assertEqual(["a2/2", "a1/2"], self.due(2000))
         self.assertEqual([], self.due(2999))
-        self.assertEqual([3000], self.due(3000))
-        self.assertEqual([1000, 2000], sorted(self.due(2000 + _MINUTE_MS)))
+        self.assertEqual(["a3/2"], self.due(3000))
+        self.assertEqual(["a1/2", "a2/2"], sorted(self.due(2000 + _MINUTE_MS)))
 
     def test_what_was_published_is_gone_but_not_what_is_scheduled_again_in_the_meantime(self):
         self.schedule(retry(1), retry(2))
         claimed = self.claim(1000)
-        self.schedule(retry(2, due_ms=5000))
-        self.deferred.remove_scheduled(claimed)
-        self.assertEqual([5000], self.due(10 * _MINUTE_MS))
+        for due_ms in (5000, 1000 + _MINUTE_MS):  # also one that is due when the claim ends
+            self.schedule(retry(2, due_ms=due_ms))
+            self.deferred.remove_retries(claimed)
+            self.assertEqual(["a2/2"], self.due(10 * _MINUTE_MS))
 
     def test_each_attempt_is_scheduled_by_itself_and_once(self):
         self.schedule(retry(1, attempt=3), retry(1, attempt=2, due_ms=2000), retry(1, attempt=2, due_ms=2000))
-        self.assertEqual([1000, 2000], self.due(10_000))
+        self.assertEqual(["a1/3", "a1/2"], self.due(10_000))
 
     def test_other_deferred_notifications_are_not_claimed(self):
         self.schedule(retry(1))
         self.deferred.begin_repeats(notification_of(change(alarm_id="a2"), "m1"), "m1", 500, 0)
-        self.assertEqual([1000], self.due(1000))
+        self.assertEqual(["a1/2"], self.due(1000))
         self.assertEqual(["repeat"], [row.kind for row in self.deferred.due(1000, 9)])
 
 
 class PublishedRetriesTest(ServiceCase):
     def schedule(self, scheduled):
         self.deferred = DeferredNotifications(self.alarms_database)
-        self.deferred.schedule(scheduled, scheduled.record().value, self.now_ms)
+        self.deferred.schedule(scheduled, self.now_ms)
 
     def waiting(self):
         table = tables.notification_deferred
         return len(self.alarms_database.rows(sa.select(table.c.id)))
 
-    def publish_retries(self, *retries):
-        records = [each.record() for each in retries]
-        self.producer.publish(RETRIES, [Record(each.value, key=each.key) for each in records]).raise_for_undelivered()
-
-    def test_what_is_due_later_is_in_the_database_and_done_in_kafka_and_delays_no_other(self):
+    def test_what_is_due_later_waits_and_delays_no_other(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         late, now = (
             Retry(notification_of(self.alarm(number), method), method, 2, self.now_ms + due_ms, "why")
             for number, due_ms in ((1, 3_600_000), (2, 0))
         )
+        self.schedule(late)
+        self.schedule(now)
         self.start()
-        self.publish_retries(late, now)
-        self.until(lambda: self.committed(RETRIES) == 2, "the commit")
+        self.until(lambda: self.committed(RETRIES) == 1, "the commit")
         self.assertEqual([now.notification.id], ids(receiver))
         self.assertEqual(1, self.waiting())
 
@@ -106,7 +103,7 @@ class PublishedRetriesTest(ServiceCase):
         method = self.method(receiver.url())
         scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
         self.schedule(scheduled)
-        self.assertEqual(1, len(self.deferred.claim_scheduled(self.now_ms, self.now_ms)))  # the claim has ended
+        self.assertEqual(1, len(self.deferred.claim_retries(self.now_ms, self.now_ms)))  # the claim has ended
         self.start()
         self.until(lambda: self.ledger("state") == [("sent",)], "the end")
         self.assertEqual([scheduled.notification.id], ids(receiver))

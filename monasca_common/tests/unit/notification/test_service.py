@@ -78,6 +78,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
             self.kafka.broker.create_topic(topic, 1)
             self.kafka.broker.create_topic(f"{topic}.dlq", 1)
         self.useFixture(fixtures.MockPatch("monasca_common.notification.settings.MAX_INTERVAL_SECONDS", 0.05))
+        self.useFixture(fixtures.MockPatch("monasca_common.notification.deferred_sender._REST_SECONDS", 0.02))
         self.producer = self.kafka.producer()
         self.now_ms = time.time_ns() // 1_000_000
 
@@ -386,10 +387,10 @@ class RetriesTest(ServiceCase):
         self.method(receiver.url())
         self.start()
         self.publish(self.alarm().message)
-        self.until(lambda: self.kafka.broker.records(RETRIES), "the retry")
-        [retry] = map(json.loads, (record.value for record in self.kafka.broker.records(RETRIES)))
-        self.assertGreaterEqual(retry["not_before"], self.now_ms + 1_000_000)
-        self.assertEqual(2, retry["attempt"])
+        self.until(self.scheduled, "the retry")
+        [(due_ms, attempt)] = self.scheduled()
+        self.assertGreaterEqual(due_ms, self.now_ms + 1_000_000)
+        self.assertEqual(2, attempt)
 
     def test_a_receiver_that_hangs_delays_no_other(self):
         slow, quick = self.receiver(), self.receiver()
@@ -400,9 +401,14 @@ class RetriesTest(ServiceCase):
         self.start(timeout=600.0, processing={"number": 8})
         # One change at a time, so that those of the slow one are the first in every queue.
         self.publish(*(self.alarm(number).message for number in range(4)))
-        self.until(lambda: slow.requests and len(self.kafka.broker.records(RETRIES)) >= 3, "the others' retries")
+        self.until(lambda: slow.requests and len(self.scheduled()) >= 3, "the others' retries")
         self.publish(*(self.alarm(number, new_state="OK").message for number in range(10, 20)))
         self.until(lambda: len(set(ids(quick))) >= 8, "those of the quick one")
+
+    def scheduled(self):
+        """When the retry in each row is due, and which attempt it is."""
+        table = tables.notification_deferred
+        return self.alarms_database.rows(sa.select(table.c.due, table.c.number).where(table.c.kind == "scheduled"))
 
 
 class RefusingDatabaseTest(ServiceCase):
@@ -460,8 +466,7 @@ class CrashTest(ServiceCase):
         retry = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
         later = dataclasses.replace(retry, attempt=1)
         self.start()
-        made = [each.record() for each in (retry, retry, later)]
-        records = [Record(each.value, key=each.key) for each in made]  # without ids, or Kafka has two of them
+        records = [Record(each.message, key=each.notification.id.encode()) for each in (retry, retry, later)]
         self.producer.publish(RETRIES, records).raise_for_undelivered()
         self.until(lambda: self.committed(RETRIES) == 3, "the commit")
         self.assertEqual(1, len(receiver.requests))
@@ -532,8 +537,8 @@ class LedgerRetentionTest(ServiceCase):
 
 class MessagesTest(base.BaseTestCase):
     def test_a_retry_is_read_as_it_was_written(self):
-        retry = Retry(notification_of(change(link="l", description="d"), "m1"), "m1", 3, 17, "why", 2, 15, 60)
-        self.assertEqual(retry, Retry.read(retry.record().value))
+        retry = Retry(notification_of(change(link="l", description="d"), "m1"), "m1", 3, 0, "why", 2, 15, 60)
+        self.assertEqual(retry, Retry.read(retry.message))
 
     def test_unknown_and_missing_fields_are_taken_and_what_must_be_there_is_asked_for(self):
         body = {"tenantId": "t", "alarmId": "a", "alarmDefinitionId": "d", "newState": "OK", "timestamp": 5, "x": {}}
