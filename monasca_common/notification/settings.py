@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of notifications: frozen, declared here as the options of ``[notification]`` and of each notifier."""
+"""The settings of the notification service and its notifiers: frozen dataclasses, declared as options."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications
 MAX_INTERVAL_SECONDS = 600.0  # between two attempts
 _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
-    "How long one attempt may take. Too small: slow receivers get a notification twice. Too large: a receiver that "
-    "hangs keeps a thread."
+    "The maximum duration of an attempt. Too small: slow receivers get a notification twice. Too large: a receiver "
+    "that hangs keeps a thread."
 )
 
 
-# Services of Apprise that have servers of their own: their addresses hold no host.
+# Services of Apprise with fixed servers: their addresses contain no host.
 FIXED_HOSTS = (
     *("bsky", "cliq", "clicksend", "dingtalk", "discord", "feishu", "firehydrant", "flock", "gchat", "guilded"),
     *("ifttt", "ilert", "incidentio", "lark", "line", "msgbird", "notifiarr", "onesignal", "opsgenie", "pagertree"),
@@ -60,23 +60,23 @@ class HttpSettings:
 
     allowed_networks: tuple[str, ...] = option(
         (),
-        help="Networks, as 10.1.0.0/16 or 192.0.2.7, to which notifications of every type may go although their "
-        "addresses are not public. Tenants can then make this service send requests to whatever answers there. For one "
-        "type, set the option in the group of its notifier.",
+        help="Networks that are not public, such as 10.1.0.0/16 or 192.0.2.7, to which notifications of every type may "
+        "be sent. Tenants can then make this service send requests to the servers there. For one type, set the option "
+        "in the group of its notifier.",
     )
     denied_networks: tuple[str, ...] = option(
         (),
-        help="Networks, as 203.0.113.0/24 or 203.0.113.7, to which no notification may go although their addresses are "
-        "public, such as your own behind a translation of addresses. They take precedence over allowed_networks.",
+        help="Public networks, such as 203.0.113.0/24 or 203.0.113.7, to which no notification may be sent, for "
+        "example your own addresses behind address translation. They take precedence over allowed_networks.",
     )
     ca_file: str | None = option(
         None,
-        help="PEM file of the certificate authorities that receivers' certificates are checked with. Unset: those "
-        "of the operating system.",
+        help="PEM file of the certificate authorities that sign the certificates of receivers. Unset: those of the "
+        "operating system.",
     )
     templates_folder: str | None = option(
         None,
-        help="A folder with templates of Jinja2 that replace those of this package: subject.txt, text.txt, body.html. "
+        help="A folder with Jinja2 templates that replace those of this package: subject.txt, text.txt, body.html. "
         "Unset: none is replaced.",
     )
 
@@ -88,46 +88,48 @@ def networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IP
 
 @dataclass(frozen=True, slots=True)
 class StageSettings:
-    """Of all tenants; silences are each tenant's own."""
+    """The rules for all tenants; silences belong to one tenant."""
 
     group_by: tuple[str, ...] = option(
         (),
-        help="What the alarms in one message to a method have in common: the word definition, for the alarm "
-        "definition, or keys of dimensions, separated by commas. Unset: each notification is a message. Too many: most "
-        "groups have one alarm, which waits needlessly.",
+        help="The properties that alarms in one message to a method share: definition (the alarm definition) or keys "
+        "of dimensions, separated by commas. Unset: each notification is a message. Too many: most groups have one "
+        "alarm, which waits needlessly.",
     )
     group_wait: float = option(
         30.0,
         minimum=0.0,
         maximum=3600.0,
         unit="seconds",
-        help="How long the first notification of a group waits for others. Too small: a failure of many hosts is many "
-        "messages, and alarms of services are sent before their host inhibits them. Too large: notifications are late.",
+        help="The time that the first notification of a group waits for others. Too small: a failure of many hosts "
+        "sends many messages, and alarms of services are sent before their host inhibits them. Too large: "
+        "notifications are late.",
     )
     max_per_minute: int = option(
         0,
         minimum=0,
         maximum=100_000,
         unit="messages",
-        help="How many messages a method gets in a minute; further ones are sent in a digest when the minute is over. "
-        "0: no limit. Too small: notifications are late. Too large: a failure of many hosts floods a receiver.",
+        help="The maximum number of messages to a method in a minute; further ones are sent in a digest when the "
+        "minute is over. 0: no limit. Too small: notifications are late. Too large: a failure of many hosts floods a "
+        "receiver.",
     )
     inhibit_by_definition: tuple[str, ...] = option(
         (),
         type=LinesOpt,
-        help="NAME=KEYS: while an alarm of the definition with this name is in the state ALARM, alarms of other "
-        "definitions with the same values of these dimensions, separated by commas, are not sent. May be given several "
-        "times, the strongest first: the alarms of a definition are inhibited only by the definitions before it.",
+        help="NAME=KEYS: while an alarm of the definition NAME is in the state ALARM, alarms of other definitions with "
+        "the same values of these dimensions, separated by commas, are not sent. May be given several times, the "
+        "strongest first: a definition is inhibited only by the definitions before it.",
     )
     inhibit_by_severity: tuple[str, ...] = option(
         (),
         type=LinesOpt,
-        help="SEVERITY=KEYS: the same for alarms of this severity, which inhibit those of lower ones. May be given "
-        "several times.",
+        help="SEVERITY=KEYS: the same for alarms of this severity, which inhibit alarms of lower severities. May be "
+        "given several times.",
     )
 
     def rules(self) -> StageRules:
-        """Raises `ValueError`, which names the option."""
+        """Return the rules. Raises `ValueError`, which names the option."""
         by_definition = [Inhibition(keys, definition=name) for name, keys in _named(self, "inhibit_by_definition")]
         by_severity = [Inhibition(keys, severity=name) for name, keys in _named(self, "inhibit_by_severity")]
         if unknown := sorted({each.severity or "" for each in by_severity} - set(SEVERITIES)):
@@ -152,8 +154,8 @@ class NotifierSettings:
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
     allowed_networks: tuple[str, ...] = option(
         (),
-        help="Networks to which notifications of this type may go although their addresses are not public, in addition "
-        "to those of [notification].",
+        help="Networks that are not public to which notifications of this type may be sent, in addition to those of "
+        "[notification].",
     )
 
 
@@ -164,16 +166,16 @@ class WebhookSettings(NotifierSettings):
     hmac_secret: str | None = option(
         None,
         secret=True,
-        help="Derives the key of each webhook method, which signs the time, the id and the body of its notifications: "
-        "the header X-Monasca-Signature is sha256= and the HMAC in hexadecimal digits. Unset: nothing is signed. Write "
-        "$$ for each $.",
+        help="The secret from which the key of each webhook method is derived. The key signs the time, the id and the "
+        "body of a notification: the header X-Monasca-Signature is sha256= and the HMAC in hexadecimal digits. Unset: "
+        "webhooks are not signed. Write $$ for each $.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PagerdutySettings(NotifierSettings):
     url: str = option(
-        "https://events.pagerduty.com/v2/enqueue", help="Where events are sent: an endpoint of Events API v2."
+        "https://events.pagerduty.com/v2/enqueue", help="The URL to which events are sent, of Events API v2."
     )
 
 
@@ -183,8 +185,8 @@ class JiraSettings(NotifierSettings):
 
     url: str | None = option(
         None,
-        help="The server of Jira, such as https://jira.example.org. The account is sent only there: methods with an "
-        "address on another server are refused. Unset: methods of this type are refused.",
+        help="The server of Jira, such as https://jira.example.org. The credentials are sent only there: methods with "
+        "an address on another server are refused. Unset: methods of this type are refused.",
     )
     user: str | None = option(
         None, secret=True, help="The user for HTTP basic authentication. Unset: token is used. Write $$ for each $."
@@ -195,14 +197,13 @@ class JiraSettings(NotifierSettings):
     token: str | None = option(
         None,
         secret=True,
-        help="A personal access token, which is used instead of user and password. Unset: those are used. Write $$ "
-        "for each $.",
+        help="A personal access token, used instead of user and password. Unset: these are used. Write $$ for each $.",
     )
     issue_type: str = option("Bug", help="The type of new issues.")
     reopen_transition: str | None = option(
         None,
-        help="The name of the transition that opens a resolved issue again when its alarm comes back. Unset: the first "
-        "whose name holds the word reopen. Where there is none, the issue is commented on as it is.",
+        help="The name of the transition that reopens a resolved issue when its alarm returns. Unset: the first whose "
+        "name contains reopen. Without such a transition, the issue stays resolved and gets a comment.",
     )
 
 
@@ -210,9 +211,9 @@ class JiraSettings(NotifierSettings):
 class AppriseSettings(NotifierSettings):
     schemes: tuple[str, ...] = option(
         FIXED_HOSTS,
-        help="The forms of addresses that methods of type apprise may have: what stands before :// in them. Those of "
-        "the default lead to servers that the service itself runs. Others, such as json and mailto, take a host from "
-        "the tenant: its address is judged when it is connected to.",
+        help="The permitted schemes of addresses of methods of the type apprise, the part before ://. The default "
+        "lists services with fixed servers. With others, such as json and mailto, the tenant chooses the host, whose "
+        "address is checked when a connection is opened.",
     )
 
 
@@ -228,13 +229,13 @@ class EmailSettings:
     from_addr: str = option("monasca@localhost", help="The sender of every e-mail.")
     starttls: bool = option(
         True,
-        help="Encrypt with STARTTLS, and check the server's certificate; a server that offers none is refused. false: "
-        "everybody on the network path can read the e-mails. It must be true where there is a user.",
+        help="Encrypt with STARTTLS and check the server's certificate; a server without STARTTLS is refused. false: "
+        "e-mails can be read on the network path. It must be true if user is set.",
     )
     ca_file: str | None = option(
         None,
-        help="PEM file of the certificate authorities that the server's certificate is checked with. Unset: those "
-        "of the operating system.",
+        help="PEM file of the certificate authorities that sign the server's certificate. Unset: those of the "
+        "operating system.",
     )
 
 
@@ -247,16 +248,16 @@ class ProcessorSettings:
         minimum=1,
         maximum=31_536_000,
         unit="seconds",
-        help="How old a change of an alarm may be; older ones are not sent. Too small: changes during an outage of "
-        "this service are not sent. Too large: changes are sent that no longer matter.",
+        help="The maximum age of a change of an alarm; older ones are not sent. Too small: changes during an outage of "
+        "this service are not sent. Too large: changes that no longer matter are sent.",
     )
     number: int = option(
         128,
         minimum=1,
         maximum=1024,
         unit="threads",
-        help="How many new changes are handled concurrently. Too small: many slow receivers delay others. Too large: "
-        "threads that wait take memory.",
+        help="The number of changes that are handled concurrently. Too small: many slow receivers delay others. Too "
+        "large: waiting threads take memory.",
     )
     retention_days: int = option(
         30,
@@ -264,9 +265,8 @@ class ProcessorSettings:
         maximum=3650,
         unit="days",
         help="How long the table notification keeps a notification after its last attempt; at least ttl. Too small: "
-        "what Kafka delivers again after that is sent again. Too large: the table fills the database.",
+        "changes that Kafka delivers again after the removal are sent again. Too large: the table fills the database.",
     )
-
     notification_topic: str = option(
         "alarm-notifications",
         old_names=("kafka.notification_topic",),
@@ -275,7 +275,8 @@ class ProcessorSettings:
 
     @property
     def kept_ms(self) -> int:
-        """How long the ledger keeps a row: at least as long as its change may be sent, so that none is sent twice."""
+        """The time that the ledger keeps a row: at least as long as its change may be sent, so that none is sent
+        twice."""
         return max(self.retention_days * _DAY_SECONDS, self.ttl) * 1000
 
 
@@ -288,21 +289,23 @@ class RetrySettings:
         minimum=0.01,
         maximum=86_400.0,
         unit="seconds",
-        help="How long to wait after the first failed attempt; each further one doubles it, and chance takes up to "
-        "half off. Too small: a receiver that is down is a load. Too large: notifications are late.",
+        help="The delay after the first failed attempt. Each further failure doubles it, and a random part of up to "
+        "one half is subtracted. Too small: retries overload an unavailable receiver. Too large: notifications are "
+        "late.",
     )
     max_attempts: int = option(
         5,
         minimum=1,
         maximum=1000,
         unit="attempts",
-        help="How many attempts are made before a notification becomes a dead letter. Too small: a short outage of a "
-        "receiver loses notifications. Too large: a method that does not work is noticed late.",
+        help="The number of attempts before a notification becomes a dead letter. Too small: notifications are lost "
+        "in a short outage of a receiver. Too large: a method that does not work is noticed late.",
     )
     keep_superseded: bool = option(
         False,
-        help="Retry a notification although its alarm has changed since. true: receivers can get an old state after "
-        "the new one. false: it is recorded as superseded, and only the notification of the newer change is sent.",
+        help="Whether to retry a notification whose alarm has changed since. true: receivers can get an old state "
+        "after the new one. false: it is recorded as superseded, and only the notification of the newer change is "
+        "sent.",
     )
 
     def policy(self) -> RetryPolicy:
@@ -312,9 +315,9 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamOf:
-    """A topic that is read: its consumer, and the producer of its dead letters and of retries.
+    """The consumer of a topic, and the producer of its dead letters.
 
-    ``audit``: ``None``: what is handled is not reported.
+    ``audit``: ``None``: handled messages are not reported.
     """
 
     consumer: ConsumerSettings
@@ -340,8 +343,8 @@ _PROCESSOR = OptionGroup(
     "alarm_processor",
     options_of(ProcessorSettings),
     removed={
-        "max_at_one_method": "8 notifications are sent to one method concurrently",
-        "max_at_one_destination": "16 notifications are sent to one host concurrently",
+        "max_at_one_method": "at most 8 notifications are sent to one method concurrently",
+        "max_at_one_destination": "at most 16 notifications are sent to one host concurrently",
     },
 )
 _RETRY = OptionGroup(
@@ -358,8 +361,8 @@ _HTTP = OptionGroup(
     removed={
         **REMOVED_STATUS,
         "connect_timeout_seconds": "connecting to an address of a receiver may take 3 seconds",
-        "read_timeout_seconds": "timeout in the group of each notifier bounds an attempt",
-        "max_response_bytes": "8192 bytes of an answer are read",
+        "read_timeout_seconds": "timeout in the group of each notifier limits an attempt",
+        "max_response_bytes": "at most 8192 bytes of an answer are read",
     },
 )
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
@@ -371,22 +374,20 @@ _EMAIL = OptionGroup("email_notifier", options_of(EmailSettings), old=legacy.nam
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Every group with its options, for oslo.config's generator of sample files."""
+    """Return every group with its options, for oslo.config's generator of sample files."""
     notifiers = (_WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK, _JIRA, _APPRISE)
     return [group.listed() for group in (_HTTP, _PROCESSOR, _RETRY, *notifiers)]
 
 
 def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
-    """Registers every option that it reads. Raises `ConfigurationError`, which names the option."""
+    """Read the settings, and register their options. Raises `ConfigurationError`, which names the option."""
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)
     changes = _stream(conf, CHANGES_GROUP)
-    # Old files have one name for both. In one group, a member of one topic would move the partitions of the other.
+    # Old files have one group id for both. In one group, a member of one topic would move the partitions of the other.
     retries = _own_group(_stream(conf, RETRIES_GROUP), changes)
     if len(retries.consumer.topics) != 1:
-        raise ConfigurationError(
-            f"topic in group [{RETRIES_GROUP}] must name one topic: name the one that is written to"
-        )
+        raise ConfigurationError(f"topic in group [{RETRIES_GROUP}] must name one topic: name the topic of retries")
     return NotificationSettings(
         changes,
         retries,
@@ -476,7 +477,7 @@ def email_settings(conf: cfg.ConfigOpts) -> EmailSettings:
     settings = GroupReader(conf, _EMAIL).settings(EmailSettings)
     if settings.user and not settings.starttls:
         raise ConfigurationError(
-            "starttls in group [email_notifier] is false, and user is set: the password would be sent in the clear; "
+            "starttls in group [email_notifier] is false and user is set, so the password would be sent unencrypted: "
             "set starttls to true, or remove user"
         )
     return settings
