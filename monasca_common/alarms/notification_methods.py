@@ -143,7 +143,7 @@ class NotificationMethods:
         self._keys = keys
 
     def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        """Raises `AddressUnreadable`; so do the others that return a method, except `notified` and `told`."""
+        """Raises `AddressUnreadable`; so do the others that return a method, except `notified` and `get_or_unreadable`."""
         those = _SELECT.where(_METHOD.c.tenant == tenant)
         if all(sort.field != "address" for sort in sorts):
             return self._opened(self._database.rows(ordered(those, sorts, _COLUMNS, _METHOD.c.id, part)))
@@ -180,7 +180,7 @@ class NotificationMethods:
         values = {"of_tenant": tenant, "of_definition": definition_id, "entered": state}
         return list(map(self._as_found, self._database.rows(_NOTIFIED, values)))
 
-    def told(self, tenant: str, method_id: str) -> NotificationMethod:
+    def get_or_unreadable(self, tenant: str, method_id: str) -> NotificationMethod:
         """As one of `notified`. Raises `UnknownId`."""
         return self._database.read(lambda connection: self._as_found(_row_of(connection, tenant, method_id)))
 

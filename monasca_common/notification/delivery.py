@@ -23,14 +23,17 @@ from monasca_common.notification.slots import Slot, Slots, TenantSlots
 
 LOG = logging.getLogger(__name__)
 
-_LONGEST_TURN_SECONDS = 60.0  # shorter turns would come back before the receiver has a free slot
+_LONGEST_TURN_SECONDS = 60.0  # with shorter turns, retries would return before the receiver has a free slot
 _MAX_AT_ONE_METHOD = 8
 _MAX_AT_ONE_DESTINATION = 16
-_KEY_SECONDS = 60.0  # between two looks at an address that cannot be decrypted
+_KEY_SECONDS = 60.0  # between two attempts to decrypt an address
 
 
 class NotificationDelivery:
-    """Thread-safe. ``announce``: called with what the ledger put into the outbox."""
+    """Sends notifications, and records outcomes. Thread-safe.
+
+    ``announce``: called with each row that the ledger writes to the outbox.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class NotificationDelivery:
         self._announce = announce
         self._metrics = metrics or NotificationMetrics()
         self.count = self._metrics.count
-        # Sent, while the ledger was unavailable: a message that is read again must not send it again.
+        # Notifications that were sent while the ledger was unavailable and must not be sent again.
         self._unrecorded: set[str] = set()
 
     def attempt(
@@ -66,20 +69,20 @@ class NotificationDelivery:
     ) -> Retry | None:
         """Return the retry to schedule, if the attempt failed.
 
-        ``threads``: those of the caller, which tenants share. ``released``: see `Ledger.begin`. ``before``: called once
-        there is a slot; it returns what is left to send.
+        ``threads``: the caller's threads, which tenants share. ``released``: see `Ledger.begin`. ``before``: called
+        after a slot is free; it returns the part of the notification that is still to send.
 
-        Raises `StorageError`: then the message is read again.
+        Raises `StorageError`: then the message must be handled again.
         """
         if method.unreadable is not None:
             LOG.error("notification %s waits: %s", notification.id, method.unreadable)
             return self._wait(notification, method.id, attempt, _KEY_SECONDS, str(method.unreadable))
-        # One of an alarm at a time, because a slow attempt could end after that of a newer change.
+        # One notification of an alarm at a time, because a slow attempt could end after that of a newer change.
         subject = notification.id if notification.others else f"{notification.change.alarm_id}/{method.id}"
         destination, tenant = self._destination(method), notification.change.tenant
         with self._slots.slot(method.id, destination, subject, tenant, threads) as slot:
             if slot.turn_seconds is not None:
-                reason = "others are being sent there"
+                reason = "the receiver is busy with other notifications"
                 return self._wait(notification, method.id, attempt, slot.turn_seconds, reason)
             if notification.id in self._unrecorded:
                 self._record_sent(notification, method, None)
@@ -88,7 +91,7 @@ class NotificationDelivery:
             return None if left is None else self._attempt(left, method, attempt, slot, released=released)
 
     def give_up(self, notification: Notification, method_id: str, reason: str) -> None:
-        """Record that no further attempt follows, unless it has ended. Raises `StorageError`."""
+        """Record that no further attempt follows, unless the notification has ended. Raises `StorageError`."""
         if self._end(notification, method_id, GIVEN_UP, reason):
             LOG.error("notification %s is given up: %s", notification.id, reason)
 
@@ -111,12 +114,13 @@ class NotificationDelivery:
         if step is NextStep.NOTHING:
             return None
         if step is NextStep.RETRY:
-            return self._retry(notification, method.id, attempt + 1, self._delay(attempt), "a crash followed a failure")
+            reason = "a crash after a failed attempt"
+            return self._retry(notification, method.id, attempt + 1, self._delay(attempt), reason)
         if step is NextStep.REPEAT:
             self.count("repeated", method.type)
-            LOG.warning("notification %s is sent again: a crash hid whether its receiver has it", notification.id)
+            LOG.warning("notification %s is sent again because a crash hid the outcome of an attempt", notification.id)
         fail_point("notification.before_send")
-        slot.sent_since = self._clock.monotonic()  # without the time of the ledger
+        slot.sent_since = self._clock.monotonic()  # excludes the time of the ledger
         try:
             answer = self._send(notification, method)
         except NotificationError as error:
@@ -132,7 +136,7 @@ class NotificationDelivery:
         try:
             return "" if notifier is None else notifier.destination(method.address)
         except Exception:
-            LOG.exception("the notifier of %s does not know the destination of a method", method.type)
+            LOG.exception("the notifier of %s failed to return the destination of a method", method.type)
             return ""
 
     def _send(self, notification: Notification, method: NotificationMethod) -> str | None:
@@ -144,7 +148,7 @@ class NotificationDelivery:
         except NotificationError:
             raise
         except Exception as error:
-            # Other packages add notifiers: a flaw of theirs is a failed attempt, and not immediately a dead letter.
+            # Other packages add notifiers: their defects are failed attempts, and not immediately dead letters.
             LOG.exception("the notifier of %s failed", method.type)
             raise SendFailed(f"the notifier failed: {type(error).__name__}") from error
 

@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 
 class ChangesHandler:
-    """Notifies the methods of the definition and the new state concurrently, so that none waits for a slower one.
+    """Notifies the methods of a change concurrently, so that a slow receiver delays no other.
 
-    ``threads``: how many call it. ``executor``: for further methods of a change.
+    ``threads``: the number of threads that call it. ``executor``: for further methods of a change.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class ChangesHandler:
 
 
 class RetriesHandler:
-    """Makes an attempt that is due; after the last one the notification is a dead letter.
+    """Makes an attempt that is due; after the last one, the notification is a dead letter.
 
-    A change is not sent if a later one of its alarm goes to the same method, unless ``keeps_superseded``.
-    ``ttl_seconds``: how long a notification may wait without an attempt.
+    A change is not sent if a later change of its alarm is sent to the same method, unless ``keeps_superseded``.
+    ``ttl_seconds``: the time that a notification may wait without an attempt.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RetriesHandler:
         """Return the attempt after this one. Raises `StorageError`, `Poison`."""
         notification: Notification | None = retry.notification
         if retry.members > 1:
-            notification = self._deferred.message(retry.notification.id)  # none: it was finished before a crash
+            notification = self._deferred.message(retry.notification.id)  # none: it ended before a crash
         if notification is not None:
             notification = self._without_superseded(retry, notification)
         if notification is None:
@@ -132,7 +132,7 @@ class RetriesHandler:
             self._give_up(retry, notification, retry.reason)
             raise Poison(retry.reason)
         try:
-            method = self._methods.told(notification.change.tenant, retry.method_id)
+            method = self._methods.get_or_unreadable(notification.change.tenant, retry.method_id)
         except UnknownId:
             self._give_up(retry, notification, "the method was deleted")
             return None
@@ -153,7 +153,7 @@ class RetriesHandler:
         return replace(following, waits_since_ms=since_ms)
 
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
-        """Return the notification without its superseded changes, which are recorded; ``None``: none is left."""
+        """Record superseded changes, and return the notification without them; ``None``: none is left."""
         if self._keeps_superseded:
             return notification
         superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
@@ -168,7 +168,7 @@ class RetriesHandler:
         return Notification(notification.id, left[0], tuple(left[1:]))
 
     def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:
-        """Return whether the alarm has left the state, and the method is notified of its present one."""
+        """Return whether the alarm has left the state, and the method has an action for its present state."""
         alarm = self._pipeline.current(change)
         if alarm is None or not alarm.actions_enabled or alarm.is_result_of(change):
             return False
@@ -185,28 +185,25 @@ class RetriesHandler:
             self._deferred.give_up_all(notification.id, self._clock.time_ms(), reason)
 
 
-def _concurrently(calls: Sequence[Callable[[], T]], executor: Executor) -> list[T]:
-    """Return the results, in order. Raises the first error, once all calls are over.
+def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> None:
+    """Make the calls. Raises the first error after all calls have ended.
 
     The caller's thread makes the first call, and then those that the executor has not begun.
     """
-    begun = [executor.submit(_outcome, call) for call in calls[1:]]
-    outcomes = [_outcome(call) for call in calls[:1]]
+    begun = [executor.submit(_error, call) for call in calls[1:]]
+    errors = [_error(call) for call in calls[:1]]
     for call, future in zip(calls[1:], begun, strict=True):
-        outcomes.append(_outcome(call) if future.cancel() else future.result())
-    results = []
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-        results.append(outcome)
-    return results
+        errors.append(_error(call) if future.cancel() else future.result())
+    for error in filter(None, errors):
+        raise error
 
 
-def _outcome(call: Callable[[], T]) -> T | Exception:
+def _error(call: Callable[[], None]) -> Exception | None:
     try:
-        return call()
+        call()
     except Exception as error:
         return error
+    return None
 
 
 def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
@@ -219,7 +216,7 @@ def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     """Translate errors of the database. While it is unavailable, or after another process wrote the same row, messages
-    wait. A message whose values it refuses is a dead letter. Other errors end the member, because they concern every
+    wait. A message whose values it refuses is a dead letter. Other errors end the member, because they affect every
     message."""
     try:
         yield

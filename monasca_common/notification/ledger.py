@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: a row is *sending* before an attempt and *sent* after it, so a crash hides at most one attempt."""
+"""The ledger: a row is *sending* before an attempt and *sent* after it, so that a crash hides at most one attempt."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from monasca_common.notification.stages import HELD, INHIBITED, OK, SILENCED
 from monasca_common.storage.sql import tables
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
-#: A newer change of the alarm came before an attempt succeeded.
+#: The alarm changed before an attempt succeeded.
 SUPERSEDED = "superseded"
 ENDED = (SENT, GIVEN_UP, SUPERSEDED)
 
 _NOTIFICATION, _RATE, _ALARM = tables.notification, tables.notification_rate, tables.alarm
 _WITHHELD = (SILENCED, INHIBITED)
 _MOST_FAILURES = 50
-NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
+NOTIFICATION = "notification"  # the kind of rows that the ledger writes to the outbox
 ROWS_A_PORTION = 1000
-# Built once, because building a statement takes longer than the database takes for it.
+# Built once, because building a statement takes longer than executing it.
 _OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
 _FIND = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.attempts).where(_OWN).with_for_update()
 _INSERT = {
@@ -45,29 +45,31 @@ _END = (
 
 
 class NextStep(enum.Enum):
-    """What follows from the ledger for an attempt."""
+    """The next step of an attempt."""
 
-    SEND = "send it"
-    REPEAT = "send it, although an attempt with an unknown outcome was made before"
-    RETRY = "it has failed already; its retry may not have been published"
-    NOTHING = "it is done, or a later attempt is under way"
+    SEND = "send the notification"
+    REPEAT = "send the notification, although the outcome of an attempt before is unknown"
+    RETRY = "the attempt has failed before; schedule its retry"
+    NOTHING = "the notification has ended, or a later attempt is in progress"
 
 
 class Ledger:
+    """The rows of the table ``notification``. Each call raises `StorageError`."""
+
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
 
     def begin(
         self, notification: Notification, method_id: str, attempt: int, now_ms: int, *, released: bool = False
     ) -> NextStep:
-        """Record an attempt. ``released``: it was deferred before. Raises `StorageError`; so do the others."""
-        made = new_row(notification, method_id, now_ms, state=SENDING, attempts=attempt)
+        """Record an attempt, unless another step follows. ``released``: the notification was deferred before."""
+        row = new_row(notification, method_id, now_ms, state=SENDING, attempts=attempt)
 
         def work(connection: sa.Connection) -> NextStep:
-            if connection.execute(_INSERT[connection.dialect.name], made).one_or_none() is not None:
+            if connection.execute(_INSERT[connection.dialect.name], row).one_or_none() is not None:
                 return NextStep.SEND
-            row = connection.execute(_FIND, {"own_id": notification.id}).one()
-            step = _step(row, attempt, released=released)
+            stored = connection.execute(_FIND, {"own_id": notification.id}).one()
+            step = _step(stored, attempt, released=released)
             if step in (NextStep.SEND, NextStep.REPEAT):
                 repeats = _NOTIFICATION.c.repeats + int(step is NextStep.REPEAT)
                 values = {"state": SENDING, "reason": None, "attempts": attempt, "repeats": repeats, "updated": now_ms}
@@ -79,7 +81,7 @@ class Ledger:
     def finish(
         self, notification: Notification, state: str, now_ms: int, reason: str | None = None
     ) -> Unpublished | None:
-        """Record the outcome, and return what is in the outbox since then.
+        """Record the outcome, and return the row of the outbox that this writes.
 
         ``state``: `FAILED` or one of `ENDED`. ``reason``: the receiver's answer, or why it was not sent.
         """
@@ -88,11 +90,11 @@ class Ledger:
     def end(
         self, notification: Notification, method_id: str, state: str, now_ms: int, reason: str
     ) -> Unpublished | None:
-        """Record that no further attempt follows. ``None``: it had ended before, and stays as it was."""
-        made = new_row(notification, method_id, now_ms, state=FAILED, attempts=0)
+        """Record that no further attempt follows. ``None``: the notification had ended before and is unchanged."""
+        row = new_row(notification, method_id, now_ms, state=FAILED, attempts=0)
 
         def work(connection: sa.Connection) -> Unpublished | None:
-            connection.execute(_INSERT[connection.dialect.name], made)
+            connection.execute(_INSERT[connection.dialect.name], row)
             if connection.execute(_FIND, {"own_id": notification.id}).one().state in ENDED:
                 return None
             return _finish(connection, notification, state, now_ms, reason)
@@ -100,36 +102,40 @@ class Ledger:
         return self._database.write(work)
 
     def resend(self, notification_id: str, now_ms: int, *, also_under_way: bool = False) -> bool:
-        """Begin another attempt after the last one ended. ``False``: one is under way, or the id is unknown.
+        """Begin another attempt after the last one ended. ``False``: one is in progress, or the id is unknown.
 
-        ``also_under_way``: begin it although an attempt seems to be under way, because its process is gone.
+        ``also_under_way``: begin it although an attempt seems to be in progress, because its process has died.
         """
-        those = [_of(notification_id)] if also_under_way else [_of(notification_id), _NOTIFICATION.c.state != SENDING]
-        # The attempt that was under way counts as this one: retries continue from the number of attempts that ended.
+        conditions = [_of(notification_id)]
+        if not also_under_way:
+            conditions.append(_NOTIFICATION.c.state != SENDING)
+        # An attempt in progress counts as this one: retries continue from the number of attempts that ended.
         further = sa.case((_NOTIFICATION.c.state == SENDING, 0), else_=1)
         values = {"state": SENDING, "attempts": _NOTIFICATION.c.attempts + further, "updated": now_ms}
-        statement = _NOTIFICATION.update().where(*those).values(values)
+        statement = _NOTIFICATION.update().where(*conditions).values(values)
         return self._database.write(lambda connection: connection.execute(statement).rowcount) == 1
 
     def restore(self, notification_id: str, state: str) -> None:
-        """Take back an attempt that does not count: an operator's that failed, or one that was not made."""
-        # Retries continue from the number of attempts before it.
+        """Undo an attempt that does not count: an operator's failed attempt, or one that sent nothing.
+
+        Retries continue from the number of attempts before it.
+        """
         values = {"state": state, "attempts": _NOTIFICATION.c.attempts - int(state == FAILED)}
         statement = _NOTIFICATION.update().where(_of(notification_id)).values(values)
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:
-        """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``, and minutes of methods that got
-        nothing since then. Returns how many rows.
+        """Remove at most `ROWS_A_PORTION` rows that are unchanged since ``before_ms``, and older minutes of methods.
+        Return the number of rows.
 
-        Rows of withheld notifications stay until their alarm is OK, with those next to them: `stages.deduplication`
-        needs them.
+        Rows of withheld notifications, and the rows next to them, stay until their alarm is OK, because
+        `stages.deduplication` needs them.
         """
         is_active = sa.exists().where(_ALARM.c.id == _NOTIFICATION.c.alarm_id, _ALARM.c.state != OK)
         is_needed = sa.and_(is_active, sa.or_(_NOTIFICATION.c.state.in_(_WITHHELD), _is_next_to_withheld()))
         is_old = sa.and_(_NOTIFICATION.c.updated < before_ms, ~is_needed)
         portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
-        # The age is compared twice, because an attempt may begin between the choice of a row and its removal.
+        # The age is compared twice, because an attempt may begin between the selection of a row and its removal.
         statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)
 
         def work(connection: sa.Connection) -> int:
@@ -141,7 +147,7 @@ class Ledger:
 
 
 def _is_next_to_withheld() -> sa.ColumnElement[bool]:
-    """Return whether no change of the alarm is between that of this row and a withheld one."""
+    """Return the condition that no change of the alarm is between the change of this row and a withheld one."""
     withheld, between = _NOTIFICATION.alias(), _NOTIFICATION.alias()
     own_ms, withheld_ms, between_ms = _NOTIFICATION.c.alarm_time, withheld.c.alarm_time, between.c.alarm_time
     is_between = sa.or_(
@@ -173,7 +179,7 @@ def _finish(
 
 
 def announcement(notification: Notification, row: Row, *, state: str, answer: str | None, now_ms: int) -> bytes:
-    """Return the message to the topic ``alarm-notifications``. It names the method, and not its address."""
+    """Return the message to the topic ``alarm-notifications``. It names the method but not its address."""
     change = notification.change
     return json_text.write(
         {

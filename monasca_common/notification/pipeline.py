@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the stages: reads what is stored about a change, and stores what they decide."""
+"""Runs the stages: reads the facts about a change, and stores the decisions."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from monasca_common.storage.sql import tables
 
 _ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
 _METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
-_MOST_VALUES = 500  # of a dimension in one change: a statement has a bounded number of parameters
+_MOST_VALUES = 500  # of a dimension in one change, because the number of parameters of a statement is limited
 _MOST_METRICS = 10_000  # of the alarms that may inhibit one change
-_MOST_WITHHELD = 100  # changes of one alarm that are read, one after the other
+_MOST_WITHHELD = 100  # changes of one alarm that are read, newest first
 
-# Built once, because building it takes longer than reading. Of one change, the row of the method itself comes first,
-# because methods can differ, for example after a resend. A method without a row takes that of another method.
+# Built once, because building it takes longer than executing it. Of one change, the row of the method itself comes
+# first, because methods can differ, for example after a resend. A method without a row uses the row of another method.
 _BEFORE = (
     sa.select(*(_NOTIFICATION.c[name] for name in ("state", "new_state", "alarm_time", "change")))
     .where(
@@ -67,7 +67,7 @@ _BEFORE = (
 
 
 class Pipeline:
-    """Thread-safe. Each call raises `StorageError`. ``count``: counts what happens to notifications."""
+    """Applies the stages to stored facts. Thread-safe. Each call raises `StorageError`. ``count``: counts deferrals."""
 
     def __init__(self, database: AlarmsDatabase, rules: StageRules, clock: Clock, count: Callable[[str], None]) -> None:
         self.deferred = DeferredNotifications(database)
@@ -77,15 +77,15 @@ class Pipeline:
         self._count = count
 
     def facts(self, change: AlarmChange, method_ids: Sequence[str]) -> list[Facts]:
-        """Return those for each of the methods, in their order."""
+        """Return the facts for each method, in order."""
         return self._database.read(lambda connection: self._facts(connection, change, method_ids))
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
-        """``None``: the alarm is deleted."""
+        """Return the present state of the alarm; ``None``: it is deleted."""
         return self._database.read(lambda connection: _current(connection, change))
 
     def defers(self, notification: Notification, method: NotificationMethod, facts: Facts) -> bool:
-        """Decide on a new notification; if it is not sent now, defer it."""
+        """Decide on a new notification. Return whether it is not sent now, because it is deferred or has ended."""
         now_ms = self._clock.time_ms()
         deferral = decide(self._rules, facts, notification.change, method.id, now_ms) or self.limit(method.id)
         if deferral is None:
@@ -94,13 +94,14 @@ class Pipeline:
         state = self.deferred.defer(notification, method.id, deferral, now_ms)
         if state == deferral.state:
             self._count(state)
-        return state not in (SENDING, FAILED)  # of an attempt before a crash: a retry must follow
+        return state not in (SENDING, FAILED)  # after a crash: the attempt must continue
 
     def end_suppression(self, withheld: Deferred, method: NotificationMethod | None) -> bool | None:
-        """Decide again on what a silence or an inhibition withheld. Return whether it is sent now, which the ledger has
-        then; if not, it is deferred again or removed. ``None``: no decision, because the alarm is changing.
+        """Decide again on a silenced or inhibited notification. Return whether to send it now; otherwise it is deferred
+        again or removed. ``None``: no decision, because another transaction is changing the alarm.
 
-        One transaction decides. A change of the alarm comes before it, or waits for it and finds what it recorded.
+        One transaction decides and records: a change of the alarm commits before it, or waits and then finds the
+        record.
         """
         change, now_ms = withheld.notification.change, self._clock.time_ms()
 
@@ -124,7 +125,7 @@ class Pipeline:
         return self._database.write(work)
 
     def suppresses(self, member: Deferred) -> bool:
-        """Decide again on a member of a group: a silence, or the alarm of a host, may have begun while it waited."""
+        """Decide again on a member of a group, because a silence or an inhibition may have begun while it waited."""
         change, now_ms = member.notification.change, self._clock.time_ms()
         [facts] = self.facts(change, [member.row.method_id])
         deferral = decide(self._rules, facts, change, member.row.method_id, now_ms, SUPPRESSION)
@@ -133,7 +134,7 @@ class Pipeline:
         return deferral is not None
 
     def leaves_out(self, repeat: Deferred, alarm: CurrentAlarm) -> bool:
-        """Decide on a repeat that is due."""
+        """Return whether a repeat that is due is not sent."""
         change = repeat.notification.change
         [facts] = self.facts(change, [repeat.row.method_id])
         facts = replace(facts, repeated=alarm)
@@ -142,12 +143,12 @@ class Pipeline:
         return (deferral or self.limit(repeat.row.method_id)) is not None
 
     def limit(self, method_id: str, *, is_digest: bool = False) -> Deferral | None:
-        """Defer until the next minute, if the method gets no further message in this one."""
+        """Defer until the next minute if the limit of this minute is reached."""
         most, now_ms = self._rules.max_per_minute, self._clock.time_ms()
         due_ms = self.deferred.admit(method_id, most, now_ms, is_digest=is_digest) if most else None
         if due_ms is None:
             return None
-        return Deferral(HELD, due_ms, f"the method gets {most} a minute", f"{LIMIT_KEY}{method_id}")
+        return Deferral(HELD, due_ms, f"the method gets at most {most} messages a minute", f"{LIMIT_KEY}{method_id}")
 
     def begin_repeats(self, notification: Notification, method: NotificationMethod) -> None:
         if is_repeated(notification.change, method.period):
@@ -160,7 +161,7 @@ class Pipeline:
         return [Facts(silences, active, *_notified(connection, change, each)) for each in method_ids]
 
     def _active(self, connection: sa.Connection, change: AlarmChange) -> Sequence[ActiveAlarm]:
-        """Return alarms that may inhibit it: of the source of a rule, and with one of the change's dimensions."""
+        """Return alarms that may inhibit the change: sources of a rule that share one of its dimensions."""
         rules = self._rules.inhibitions
         pairs = _pairs(change, {key for rule in rules for key in rule.equal})
         if not pairs:
@@ -192,7 +193,10 @@ class Pipeline:
 
 
 def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = False) -> CurrentAlarm | None:
-    """``lock``: the alarm changes only after this transaction; ``None`` if another transaction is changing it."""
+    """Return the present state of the alarm.
+
+    ``lock``: prevent changes until this transaction ends; ``None`` if another transaction is changing the alarm.
+    """
     columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
     joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
     statement = joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant)
@@ -203,9 +207,9 @@ def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = Fal
 
 
 def _notified(connection: sa.Connection, change: AlarmChange, method_id: str) -> tuple[bool, str | None]:
-    """Return whether the change before was withheld, and the state of the alarm that the method knows.
+    """Return whether the change before was withheld, and the state of which the method was notified last.
 
-    That is the state before the earliest of an unbroken run of withheld changes, if the one before that was sent.
+    This is the state before the earliest of the successive withheld changes, if the change before that was sent.
     """
     known: str | None = change.old_state
     at_ms, withheld = change.time_ms, 0
@@ -225,11 +229,11 @@ def _old_state(row: Row) -> str:
 
 
 def _pairs(change: AlarmChange, keys: set[str]) -> dict[str, list[str]]:
-    """Return the change's values of these dimensions."""
+    """Return the values of these dimensions in the change."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for metric in change.metrics:
         for key in keys & metric.dimensions.keys():
-            # No stored dimension has a NUL, and a database accepts no statement with one.
+            # Databases store no NUL and accept no statement with one.
             if len(values[key]) < _MOST_VALUES and "\0" not in metric.dimensions[key]:
                 values[key][metric.dimensions[key]] = None
     return {key: list(some) for key, some in values.items()}

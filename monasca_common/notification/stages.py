@@ -5,15 +5,15 @@
 silence            defer until the silence ends                                     `STAGES`, pure
 inhibition         defer, and decide again a minute later
 acknowledgement    leave the repeat out
-deduplication      leave out what the method knows already
+deduplication      leave out a state that the method was notified of before
 grouping           defer until the group has waited
 rate limit         defer until the method's minute is over                          `rate_limit`, pure
-slots              return as a retry if the receiver has no free slot               ``slots.py``
-deliver            send; a failure returns as a retry                               ``delivery.py``
+slots              schedule a retry if the receiver has no free slot                ``slots.py``
+deliver            send; schedule a retry after a failure                           ``delivery.py``
 record             store the outcome, and publish it                                ``ledger.py``
 =================  ==================================================================================
 
-Time and what is stored are arguments here; ``pipeline.py`` reads and stores it.
+Time and stored facts are arguments here; ``pipeline.py`` reads them and stores the decisions.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ LIMIT_KEY = "limit/"
 
 @dataclass(frozen=True, slots=True)
 class Inhibition:
-    """An alarm of the definition with this name, or of this severity, inhibits those with equal values of ``equal``.
-
-    By severity it inhibits alarms of lower severities only.
-    """
+    """A rule: an alarm of the definition with this name, or of this severity, inhibits alarms that have the same values
+    of the dimensions ``equal``. By severity, it inhibits only alarms of lower severities."""
 
     equal: tuple[str, ...]
     definition: str | None = None
@@ -52,8 +50,8 @@ class Inhibition:
 
 @dataclass(frozen=True, slots=True)
 class StageRules:
-    """The operator's rules. ``group_by``: `DEFINITION`, or keys of dimensions; empty: no groups. ``max_per_minute``: 0:
-    no limit. ``inhibitions``: the strongest first."""
+    """The operator's rules. ``group_by``: `DEFINITION`, or keys of dimensions; empty: no groups. ``max_per_minute``: 0
+    for no limit. ``inhibitions``: the strongest first."""
 
     group_by: tuple[str, ...] = ()
     group_wait_ms: int = 30_000
@@ -63,7 +61,7 @@ class StageRules:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAlarm:
-    """An alarm in the state ALARM. ``dimensions``: those of each of its metrics."""
+    """An alarm in the state ALARM. ``dimensions``: of each of its metrics."""
 
     id: str
     definition_id: str
@@ -74,7 +72,7 @@ class ActiveAlarm:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAlarm:
-    """``since_ms``: the time of the change to its state."""
+    """The present state of an alarm, and the time of the change to it."""
 
     state: str
     since_ms: int
@@ -88,11 +86,11 @@ class CurrentAlarm:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is stored about a change and one method.
+    """The stored facts about a change and one method.
 
     ``active``: alarms that may inhibit it. ``withheld_before``: whether the change before it was silenced or inhibited.
-    ``last_notified``: the state that the method knows; ``None``: unknown, because its notification was not sent.
-    ``repeated``: the alarm, if a repeat of the change is due.
+    ``last_notified``: the state of which the method was notified last; ``None``: unknown, because a notification was
+    not sent. ``repeated``: the alarm, if a repeat of the change is due.
     """
 
     silences: Sequence[Silence] = ()
@@ -107,10 +105,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """Why a notification is not sent now.
+    """The decision not to send a notification now.
 
-    ``state``: of the ledger. ``due_ms``: when the stages decide again; ``None``: never. ``group_key``: notifications
-    with an equal key are sent in one message. ``silence_id``: of the silence that it waits for.
+    ``state``: in the ledger. ``due_ms``: when the stages decide again; ``None``: never. ``group_key``: notifications
+    with an equal key are sent in one message. ``silence_id``: of the silence for whose end it waits.
     """
 
     state: str
@@ -122,7 +120,7 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True)
 class RateWindow:
-    """A minute of one method: when it began, and how many messages the method got."""
+    """A minute of one method: its start, and the number of messages to the method."""
 
     since_ms: int
     count: int
@@ -132,12 +130,12 @@ class RateWindow:
         return self.since_ms + MINUTE_MS
 
 
-#: StageRules, facts, the change, the id of the method, and the time in ms.
+#: Takes the rules, the facts, the change, the id of the method, and the time in ms.
 Stage = Callable[[StageRules, Facts, AlarmChange, str, int], Deferral | None]
 
 
 def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, now_ms: int) -> Deferral | None:
-    """Defer while a silence covers the change: until the end of the one that ends last."""
+    """Defer until the end of the last silence that covers the change."""
     dimensions = [metric.dimensions for metric in change.metrics]
     covering = [
         each
@@ -147,7 +145,7 @@ def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: s
     last = max(covering, key=lambda each: (each.until_ms, each.id), default=None)
     if last is None:
         return None
-    # Decided now, because the rows that hold what was sent last may be removed before the silence ends.
+    # Decided now, because the rows with the last notified state may be removed before the silence ends.
     due_ms = None if facts.is_known(change) else last.until_ms
     return Deferral(SILENCED, due_ms, last.shown, silence_id=last.id)
 
@@ -155,7 +153,7 @@ def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: s
 def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, now_ms: int) -> Deferral | None:
     """Defer while another alarm inhibits this one.
 
-    The source of a rule is inhibited by stronger rules only, so that no two alarms inhibit each other.
+    The source of a rule is inhibited only by stronger rules, so that two alarms never inhibit each other.
     """
     ranks = (rank for rank, rule in enumerate(rules.inhibitions) if rule.has_source(change.name, change.severity))
     stronger = rules.inhibitions[: next(ranks, len(rules.inhibitions))]
@@ -182,7 +180,7 @@ def acknowledgement(
 def deduplication(
     _rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, _now_ms: int
 ) -> Deferral | None:
-    """Leave out a change back to the state that the method knows, if those between were withheld."""
+    """Leave out a change back to the last notified state, if the changes in between were withheld."""
     if not facts.withheld_before or not facts.is_known(change):
         return None
     return Deferral(SILENCED, None, f"no other state than {change.new_state} was notified")
@@ -195,10 +193,10 @@ def grouping(rules: StageRules, _facts: Facts, change: AlarmChange, method_id: s
     parts = [_group_part(each, change) for each in rules.group_by]
     # A hash, because values may be longer than an index accepts.
     digest = hashlib.blake2b(json_text.write(parts), digest_size=16).hexdigest()
-    return Deferral(HELD, now_ms + rules.group_wait_ms, "it waits for its group", f"{method_id}/{digest}")
+    return Deferral(HELD, now_ms + rules.group_wait_ms, "waiting for the group", f"{method_id}/{digest}")
 
 
-#: Those that decide whether what has waited is sent: a member of a group, or a repeat.
+#: The stages that decide whether a member of a group, or a repeat, is sent.
 SUPPRESSION: tuple[Stage, ...] = (silence, inhibition, acknowledgement)
 STAGES: tuple[Stage, ...] = (*SUPPRESSION, deduplication, grouping)
 
@@ -211,7 +209,7 @@ def decide(
     now_ms: int,
     stages: Sequence[Stage] = STAGES,
 ) -> Deferral | None:
-    """Return the decision of the first stage that defers; ``None``: the rate limit decides next."""
+    """Return the decision of the first stage that defers; ``None``: the rate limit is next."""
     decisions = (stage(rules, facts, change, method_id, now_ms) for stage in stages)
     return next((deferral for deferral in decisions if deferral is not None), None)
 
@@ -224,12 +222,12 @@ def rate_limit(window: RateWindow | None, now_ms: int, most: int) -> RateWindow 
 
 
 def is_repeated(change: AlarmChange, period_seconds: int) -> bool:
-    """Return whether a method with this period gets repeats of the change: of each state but OK."""
+    """Return whether a method with this period gets repeats of the change: of each state except OK."""
     return period_seconds > 0 and change.new_state != OK
 
 
 def next_repeat_ms(due_ms: int, period_seconds: int, now_ms: int) -> int:
-    """Return the next time of the period in the future: missed repeats are not made up for."""
+    """Return the next time of the period in the future: missed repeats are not sent later."""
     period_ms = period_seconds * 1000
     return due_ms + max(1, (now_ms - due_ms) // period_ms + 1) * period_ms
 
@@ -248,7 +246,7 @@ def _rank(severity: str) -> int:
 
 
 def _values(keys: Sequence[str], dimensions: Mapping[str, str]) -> tuple[str, ...] | None:
-    """``None``: a key is missing."""
+    """Return the values of these dimensions; ``None``: a key is missing."""
     values = tuple(dimensions[key] for key in keys if key in dimensions)
     return values if len(values) == len(keys) else None
 

@@ -230,7 +230,7 @@ class CrashTest(CrashCase):
 
     @periodic("a fail point of the processor, which TestCrash of the processor covers")
     def test_after_the_retry_is_published(self):
-        self.crash("processor.after_outputs=kill@2")
+        self.crash("notification.after_release=kill@2")
         self.assert_none_lost_and_doubles_counted()
 
     @periodic("a fail point of the processor, which TestCrash of the processor covers")

@@ -271,23 +271,24 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         self.addCleanup(self.executor.shutdown)
 
     def test_they_are_sent_concurrently_by_a_bounded_number_of_threads(self):
-        names, both = set(), threading.Barrier(2, timeout=50)
+        done, both = [], threading.Barrier(2, timeout=50)
 
         def work(number):
-            names.add(threading.get_ident())
             if number < 2:
                 both.wait()
-            return number
+            done.append((number, threading.get_ident()))
 
-        works = [partial(work, number) for number in range(16)]
-        self.assertEqual(list(range(16)), _concurrently(works, self.executor))
-        self.assertEqual(2, len(names))
+        _concurrently([partial(work, number) for number in range(16)], self.executor)
+        self.assertEqual(list(range(16)), sorted(number for number, _ in done))
+        self.assertEqual(2, len({thread for _, thread in done}))
 
     def test_while_the_executor_is_busy_the_thread_of_the_change_sends_all(self):
         busy = threading.Event()
         self.addCleanup(busy.set)
         self.executor.submit(busy.wait, 50)
-        self.assertEqual([threading.get_ident()] * 3, _concurrently([threading.get_ident] * 3, self.executor))
+        threads = []
+        _concurrently([lambda: threads.append(threading.get_ident())] * 3, self.executor)
+        self.assertEqual([threading.get_ident()] * 3, threads)
 
     def test_an_error_of_one_is_raised_once_the_others_are_sent(self):
         sent = []
