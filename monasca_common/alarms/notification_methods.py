@@ -143,7 +143,7 @@ class NotificationMethods:
         self._keys = keys
 
     def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        """Raises `AddressUnreadable`; so do the others that return a method, except `notified` and `get_or_unreadable`."""
+        """Raises `AddressUnreadable`, as all methods except `notified` and `get_or_unreadable` do."""
         those = _SELECT.where(_METHOD.c.tenant == tenant)
         if all(sort.field != "address" for sort in sorts):
             return self._opened(self._database.rows(ordered(those, sorts, _COLUMNS, _METHOD.c.id, part)))
