@@ -99,9 +99,9 @@ class Serving:
                     self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
 
     def _turn(self) -> None:
+        self._wait_for_callers()
         if not self._waiting():
             self._sleep()
-        self._wait_for_callers()
         self._limits.request()
         try:
             self._collect()
@@ -118,7 +118,7 @@ class Serving:
 
     def _wait_for_callers(self) -> None:
         """Wait until as many callers wait as for the last outcomes, or until these are a millisecond old."""
-        while self._callers > 1 and self._waiting() < self._callers:
+        while self._waiting() < self._callers:
             remaining = self._return_deadline - _REAL_TIME.monotonic()
             if remaining <= 0:
                 return

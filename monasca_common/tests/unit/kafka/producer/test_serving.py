@@ -1,54 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
 """The serving thread waits a moment for callers that mostly return together."""
 
-import threading
 import time
+from unittest import mock
 
-from monasca_common.kafka.producer import serving
-from monasca_common.kafka.transport.memory import MemoryProducer
-from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
+from oslotest import base
+
+from monasca_common.kafka.producer.serving import Serving
+from monasca_common.kafka.producer.table import Waiter
 
 
-class TestReturningCallers(ProducerCase):
+class TestReturningCallers(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.patch(serving, "_IDLE_SECONDS", 50)
-        self.publisher = self.warm_producer()
-        self.queued = []  # messages, at each flush
-        flush = MemoryProducer.flush
+        self.patch(Serving, "start", lambda serving: None)
+        self.transport = mock.Mock()
+        self.table = mock.Mock(waiters={}, due=())
+        self.table.in_flight.return_value = (0, 0)
+        limits = mock.Mock(tap=None)
+        limits.transports.return_value = [self.transport]
+        self.serving = Serving(self.table, limits)
+        self.serving._wake = mock.Mock(wait=self.wait)
+        self.waits = []
 
-        def count(transport, timeout):
-            self.queued.append(transport.queued())
-            return flush(transport, timeout)
+    def wait(self, clock, seconds):
+        """Another caller comes each time the thread waits."""
+        self.waits.append(seconds)
+        self.come(1)
 
-        self.patch(MemoryProducer, "flush", count)
+    def come(self, callers):
+        self.table.waiters |= {Waiter(lambda: False): None for _ in range(callers)}
 
-    def expect(self, callers, seconds):
-        """Have the last outcomes released ``callers``, whose time to return ends in ``seconds``."""
-        thread = self.publisher._serving
-        self.wait_until(lambda: thread.idle)
-        thread._callers, thread._return_deadline = callers, time.monotonic() + seconds
+    def collect_for(self, callers):
+        """Have ``callers`` wait, and release all of them with the next outcomes."""
+        self.come(callers)
+        self.serving._collect()
+        self.table.waiters.clear()
 
-    def publish(self):
-        thread = threading.Thread(target=self.publisher.publish, args=("t", [b"a"]), daemon=True)
-        thread.start()
-        return thread
+    def test_the_next_flush_waits_until_all_callers_have_returned(self):
+        self.collect_for(3)
+        self.serving._wait_for_callers()
+        self.assertEqual(3, len(self.waits))
+        self.assertLessEqual(max(self.waits), 0.001)
 
-    def test_one_flush_serves_all_callers_that_the_last_outcomes_released(self):
-        self.expect(callers=2, seconds=50)
-        first = self.publish()
-        self.wait_until(lambda: self.publisher._table.waiters)
-        self.assertEqual([], self.queued)
-        for thread in (first, self.publish()):
-            thread.join(50)
-        self.assertEqual([2], self.queued)
+    def test_a_caller_that_is_late_delays_no_other(self):
+        self.collect_for(3)
+        self.serving._return_deadline = time.monotonic()
+        self.come(1)
+        self.serving._wait_for_callers()
+        self.assertEqual([], self.waits)
 
-    def test_a_caller_does_not_wait_for_one_that_is_late(self):
-        self.expect(callers=2, seconds=0)
-        self.publish().join(50)
-        self.assertEqual([1], self.queued)
+    def test_a_released_caller_that_has_not_left_yet_has_not_returned(self):
+        self.collect_for(1)
+        self.come(1)
+        for waiter in self.table.waiters:
+            waiter.over = True
+        self.serving._wait_for_callers()
+        self.assertEqual(1, len(self.waits))
 
-    def test_a_caller_that_does_not_return_is_expected_once(self):
-        self.expect(callers=2, seconds=0.001)
-        self.publish().join(50)
-        self.assertLessEqual(self.publisher._serving._callers, 1)
+    def test_sends_are_polled_and_wait_for_no_caller(self):
+        self.collect_for(0)
+        self.serving._wait_for_callers()
+        self.assertEqual([], self.waits)
+        self.transport.poll.assert_called_once_with(0)
+        self.transport.flush.assert_not_called()
