@@ -19,7 +19,7 @@ from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.operations.group_offsets import position_reader
+from monasca_common.operations.group_positions import position_reader
 from monasca_common.runtime import check_listener
 
 _LEAST_CHARACTERS = 12

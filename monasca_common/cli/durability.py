@@ -13,7 +13,6 @@ from cliff.lister import Lister
 from monasca_common.cli import progress
 from monasca_common.cli.command import ClusterCommand
 from monasca_common.kafka import Admin
-from monasca_common.kafka.config import unchecked_producer_options
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.operations.durability import (
     INTERNAL_TOPICS,
@@ -23,18 +22,16 @@ from monasca_common.operations.durability import (
     durability_findings,
     group_retention_findings,
     internal_topic_findings,
-    producer_findings,
     topic_durability,
 )
-from monasca_common.operations.group_offsets import position_reader
+from monasca_common.operations.group_positions import position_reader, which_counts
 from monasca_common.operations.lag.history import LagHistory, following, read_history
-from monasca_common.operations.lag.positions import which_counts
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagWindow
 from monasca_common.operations.settings import history_topic, lag_window
 
 _READ_SECONDS = 30.0
-_STEPS = 4
+_STEPS = 3
 
 
 class DurabilityCheck(ClusterCommand, Lister):
@@ -73,7 +70,6 @@ class DurabilityCheck(ClusterCommand, Lister):
     def _steps(self, parsed_args: argparse.Namespace) -> Iterator[Iterable[Finding]]:
         """What each step finds."""
         conf, wanted = self.read(parsed_args), parsed_args.topic
-        yield producer_findings(unchecked_producer_options(conf))
         admin, connection = self.cluster(parsed_args)
         there = admin.partition_counts()
         to_come = [each for each in INTERNAL_TOPICS if each.name not in there and each.name in (wanted or [each.name])]
@@ -98,7 +94,7 @@ class DurabilityCheck(ClusterCommand, Lister):
     ) -> list[Finding]:
         """Each group against each topic that it reads; which of its positions counts is told on standard error."""
         now_ms = round(time.time() * 1000)
-        states = survey.look(survey.groups(), now_ms, set(topics), history)
+        states = survey.scan(survey.groups(), now_ms, set(topics), history)
         judged = following(states, now_ms, window).groups
         findings = {
             group: list(group_retention_findings(group, {each: known.lag for each, known in partitions.items()}))

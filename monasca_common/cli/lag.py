@@ -19,7 +19,13 @@ from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.operations.group_offsets import position_reader
+from monasca_common.operations.group_positions import (
+    DatabasePositions,
+    ReadPositions,
+    no_database,
+    position_reader,
+    which_counts,
+)
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -27,7 +33,6 @@ from monasca_common.operations.lag.history import (
     offline_partitions,
     read_history,
 )
-from monasca_common.operations.lag.positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagVerdict, LagWindow, group_lag
 from monasca_common.operations.settings import DLQ_GROUP, history_topic, lag_window
@@ -141,7 +146,7 @@ class Survey:
         if self._history is None:
             self._history = self._read_history()
         now_ms = round(time.time() * _MS)
-        states = self._cluster.look(groups, now_ms, history=self._history)
+        states = self._cluster.scan(groups, now_ms, history=self._history)
         self._history = following(states, now_ms, self._window)
         return self._history.groups
 

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from monasca_common.cli.command import stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
-from monasca_common.operations.group_offsets import position_reader
+from monasca_common.operations.group_positions import position_reader
 
 
 class LagServe(ServiceCommand):

@@ -26,8 +26,8 @@ from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import CONSUMER_GROUPS, KAFKA_GROUP, consumer_settings, register
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations import group_offsets, offset_plan
-from monasca_common.operations.group_offsets import GroupOffsets
+from monasca_common.operations import group_positions, offset_plan
+from monasca_common.operations.group_positions import GroupOffsets
 from monasca_common.operations.offset_plan import Move, PartitionOffsets
 from monasca_common.storage import load_storage
 from monasca_common.storage.base import Kind
@@ -69,7 +69,7 @@ class _OffsetsCommand(MonascaCommand, Lister):
         admin = plugins.load_admin(conf, section)
         self._stores_rows = section in _PERSISTER_GROUPS
         self._database = storage_settings(conf).connection if has_database(conf) else ""
-        kept = group_offsets.find(load_storage(conf) if self._database else None, admin, group, parsed_args.kept_in)
+        kept = group_positions.find(load_storage(conf) if self._database else None, admin, group, parsed_args.kept_in)
         chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
         if not chosen:
             raise ConfigurationError("no consumer in the configuration has this group_id: name its topics with --topic")
@@ -78,8 +78,10 @@ class _OffsetsCommand(MonascaCommand, Lister):
         copies = admin.group_offsets(group)
         where = "the database, with a copy in Kafka" if kept.place == "database" else "Kafka"
         self.complain(f"group {group}, {_count(self._members)}; its offsets are kept in {where}")
-        for line in group_offsets.differing(kept, copies):
-            self.complain(line)
+        if kept.place == "database":
+            counting = {partition: each.next_offset for partition, each in kept.read().items()}
+            for line in group_positions.differing_copies(counting, copies):
+                self.complain(line)
         return self.act(parsed_args, admin, kept, standings, copies)
 
     def act(

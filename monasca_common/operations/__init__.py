@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator asks of a running system: are its consumers late, would anything be lost, what was not handled?"""
+"""Operations: lag, offsets, durability, dead letters, mirrors and the dashboard."""

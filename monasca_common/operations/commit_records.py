@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of the topic ``__consumer_offsets``: who committed which offset, and when.
+"""Decodes the commits of groups in the topic ``__consumer_offsets``.
 
-Brokers tell the last offset of a group, but not its time, nor those before. The topic has them all until it is
-compacted. Its format is Kafka's own: OffsetCommitKey and OffsetCommitValue, versions 0 to 4; records of newer versions
-are left out.
+Brokers report the last offset of a group, but not its time, nor earlier ones. The topic has all until compaction. The
+format is Kafka's: OffsetCommitKey and OffsetCommitValue, versions 0 to 4; records of newer versions are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LENGTH_BITS = 7
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """``offset``: the next to read; ``None``: the group's offset of this partition was removed."""
+    """A commit. ``offset``: the next to read; ``None``: the group's offset was deleted."""
 
     group: str
     partition: TopicPartition
@@ -32,7 +31,7 @@ class CommitRecord:
 
 
 class _Bytes:
-    """Reads one value after the other. Raises `struct.error` or `ValueError` where they end too early."""
+    """Reads values in sequence. Raises `struct.error` or `ValueError` at a premature end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -46,13 +45,13 @@ class _Bytes:
     def text(self, length: int) -> str:
         end = self._at + max(0, length)
         if end > len(self._data):
-            raise ValueError("a text ends beyond its record")
+            raise ValueError("a text exceeds its record")
         value = self._data[self._at : end].decode()
         self._at = end
         return value
 
     def compact_length(self) -> int:
-        """A length plus one, 7 bits a byte, the lowest first."""
+        """Read a varint, which is the length plus one, and return the length."""
         value = shift = 0
         while True:
             byte = self.text_byte()
@@ -63,15 +62,15 @@ class _Bytes:
 
     def text_byte(self) -> int:
         if self._at >= len(self._data):
-            raise ValueError("a length ends beyond its record")
+            raise ValueError("a length exceeds its record")
         self._at += 1
         return self._data[self._at - 1]
 
 
 def commit_record(key: bytes | None, value: bytes | None, time_ms: int) -> CommitRecord | None:
-    """``None`` for records about members of groups, and for those that this version cannot read.
+    """Return the commit; ``None`` for records about members, and for those of unknown versions.
 
-    ``time_ms``: the record's own time, which counts where an offset was removed.
+    ``time_ms``: the record's timestamp, used if an offset was deleted.
     """
     try:
         return _read(key or b"", value, time_ms)
@@ -94,5 +93,5 @@ def _read(key: bytes, value: bytes | None, time_ms: int) -> CommitRecord | None:
     offset = facts.number(_LONG)
     if version >= _WITH_LEADER_EPOCH:
         facts.number(_INT)
-    facts.text(facts.compact_length() if version == _COMPACT else facts.number(_SHORT))  # what the consumer noted
+    facts.text(facts.compact_length() if version == _COMPACT else facts.number(_SHORT))  # the consumer's metadata
     return CommitRecord(group, partition, offset, facts.number(_LONG))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads chosen offsets of logs, as no group: nothing is asked of one, nor committed to it."""
+"""Reads given offsets of logs without a consumer group."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
-_NAME = "monasca-log-reader"  # a consumer needs the name of a group; this one never gets an offset
+_NAME = "monasca-log-reader"  # a consumer needs a group name; nothing is committed to it
 _FEW_MESSAGES = 100
 _PATIENCE_SECONDS = 30.0
 _BUFFER_BYTES = 8 * 1024 * 1024
 
 
 class LogReader:
-    """``patience_seconds``: how long it waits for messages that are known to be there. ``most_seconds``: how long a
-    reading may take in all; whoever takes what it has found is waited for."""
+    """``patience_seconds``: the time-out without a message while some exist. ``most_seconds``: the time-out of a whole
+    read, including the time of its caller."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class LogReader:
     def messages(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Generator[Message, None, None]:
-        """What is in each partition from its start up to its end.
+        """Return the messages of each partition from its start to its end.
 
-        Raises `RetriableError` where it is not read in time: what was not read is not known.
+        Raises `RetriableError` after a time-out.
         """
         left = {partition for partition, start in starts.items() if start < ends[partition]}
         if not left:
@@ -68,8 +68,8 @@ class LogReader:
     def at(
         self, offsets: Mapping[TopicPartition, Sequence[int]], ends: Mapping[TopicPartition, int]
     ) -> Iterator[Message]:
-        """The first message that is left at or behind each of these offsets, which ascend, each message once; none from
-        its end on. Raises `RetriableError` as `messages`."""
+        """Return the first message at or after each of these ascending offsets, before the end, each message once.
+        Raises `RetriableError` after a time-out."""
         left = {partition: list(wanted) for partition, wanted in offsets.items()}
         if not left:
             return
@@ -95,7 +95,7 @@ class LogReader:
                 waiting.check(left, came=bool(batch.partitions))
 
     def follow(self, starts: Mapping[TopicPartition, int], done: Callable[[], bool]) -> Iterator[Message]:
-        """What is there and what comes, until ``done``, which is asked several times a second."""
+        """Return existing and new messages until ``done``, which is called several times per second."""
         with self._open(starts) as consumer:
             while not done():
                 batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
@@ -107,26 +107,26 @@ class LogReader:
 
 
 class _Patience:
-    """How long a reading has taken, and since when nothing has come."""
+    """The time-outs of a read: in total, and since the last message."""
 
     def __init__(self, patience_seconds: float, most_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._most_seconds = most_seconds
-        self._began = self._heard = time.monotonic()
+        self._began = self._received = time.monotonic()
 
     def check(self, left: set[TopicPartition] | dict[TopicPartition, list[int]], *, came: bool) -> None:
-        """Raises `RetriableError` if these were not read in time. ``came``: whether anything has come just now."""
+        """Raises `RetriableError` after a time-out with partitions left. ``came``: whether messages were received."""
         now = time.monotonic()
         if came:
-            self._heard = now
+            self._received = now
         if left and now - self._began > self._most_seconds:
             raise RetriableError(
-                f"{_place(left)} and {len(left) - 1} more could not be read within {self._most_seconds:g} s: try "
-                "again, or ask for less"
+                f"{_place(left)} and {len(left) - 1} more partitions were not read within {self._most_seconds:g} s: "
+                "try again, or read less"
             )
-        if left and now - self._heard > self._patience_seconds:
+        if left and now - self._received > self._patience_seconds:
             raise RetriableError(
-                f"no message for {self._patience_seconds:g} s, and {_place(left)} has more: look at the brokers"
+                f"no message for {self._patience_seconds:g} s, although {_place(left)} has more: check the brokers"
             )
 
 
@@ -141,7 +141,7 @@ def _finish(consumer: KafkaConsumer, left: dict[TopicPartition, list[int]], part
 
 
 def _is_passed_over(consumer: KafkaConsumer, error: Exception) -> bool:
-    """Whether this was deleted before it was read, and the consumer reads on behind it."""
+    """Return whether the offset was deleted before it was read; the consumer then continues after it."""
     if not isinstance(error, OffsetOutOfRange):
         return False
     return consumer.seek_to_beginning([error.partition])[error.partition] > (error.offset or 0)

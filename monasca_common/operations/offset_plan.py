@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moving a group's offsets means for its messages: computed before anything is changed, and shown to the operator.
+"""Computes the effects of moving a group's offsets on its messages, before anything is changed.
 
-Counts are differences of offsets. Control records and compaction leave gaps in them, so fewer messages may be meant.
+Counts are differences of offsets. Control records and compaction leave gaps, so the number of messages may be smaller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """Where a group reads on in a partition. ``topic_id``: of the topic that this is of, where it was written down."""
+    """The position of a group in a partition. ``topic_id``: the id of its topic, if it was stored."""
 
     next_offset: int
     topic_id: str | None = None
@@ -25,8 +25,8 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """What a partition holds: offsets from ``first`` to just before ``end``. ``written_end``: where it ends with what
-    unfinished transactions have written, which some clients read; ``None``: at ``end``."""
+    """The log of a partition: offsets from ``first`` to before ``end``. ``written_end``: the end including open
+    transactions, which some clients read; ``None``: ``end``."""
 
     topic_id: str
     first: int
@@ -36,10 +36,8 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """One partition of a group: what is kept of it, ``None`` before its first reader, and what the log holds.
-
-    ``log``: ``None`` where the partition does not exist (any more).
-    """
+    """One partition of a group. ``kept``: its stored position, or ``None``. ``log``: ``None`` if the partition does not
+    exist."""
 
     partition: TopicPartition
     kept: GroupOffset | None
@@ -47,7 +45,7 @@ class PartitionOffsets:
 
     @property
     def is_recreated(self) -> bool:
-        """What is kept is of another topic of the same name."""
+        """Whether the stored position belongs to a deleted topic of the same name."""
         return (
             self.kept is not None
             and self.log is not None
@@ -57,7 +55,7 @@ class PartitionOffsets:
 
     @property
     def problem(self) -> str:
-        """Why a reader cannot go on; empty if it can."""
+        """Why a reader cannot continue; empty if it can."""
         if self.log is None:
             return "no such partition"
         if self.is_recreated:
@@ -70,13 +68,13 @@ class PartitionOffsets:
 
     @property
     def gone(self) -> int:
-        """Deleted by retention before they were read."""
+        """Offsets that retention deleted unread."""
         position = self._position
         return 0 if position is None or self.log is None else max(0, self.log.first - position)
 
     @property
     def left(self) -> int:
-        """Messages that are read from where the group is, or from the first where it is nowhere in this log."""
+        """Messages from the group's position, or from the start without one, to the end."""
         if self.log is None:
             return 0
         position = self._position
@@ -87,7 +85,7 @@ class PartitionOffsets:
         return None if self.kept is None or self.is_recreated else self.kept.next_offset
 
     def skipped(self, target: int) -> int:
-        """Messages that are in the log, unread, and skipped when reading starts at ``target``."""
+        """Return the number of unread messages skipped by reading from ``target``."""
         if self.log is None:
             return 0
         return max(0, target - max(self.log.first, self._position or 0))
@@ -100,7 +98,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``target``: the offset to read on from, or ``None`` to forget a partition that no longer exists."""
+    """``target``: the new position, or ``None`` to delete that of a partition that no longer exists."""
 
     standing: PartitionOffsets
     target: int | None
@@ -117,19 +115,21 @@ class Move:
 def read_partition_offsets(
     admin: Admin, known: Mapping[TopicPartition, GroupOffset], chosen: Mapping[str, Sequence[int]]
 ) -> list[PartitionOffsets]:
-    """Return one for each chosen partition; without numbers, for all of the topic's and those that only ``known`` has.
+    """Return each chosen partition; without numbers, all partitions of the topic and those that only ``known`` has.
 
-    ``known``: all offsets of the group. ``chosen``: numbers of partitions by topic. Raises `ConfigurationError` for a
+    ``known``: all positions of the group. ``chosen``: partition numbers by topic. Raises `ConfigurationError` for a
     topic or partition that does not exist.
     """
     standings = []
     for topic, numbers in chosen.items():
         if topic not in admin.topic_ids([topic], timeout=_ANSWER_SECONDS):
-            raise ConfigurationError(f"there is no topic {topic!r} to read on in: correct its name, or create it first")
+            raise ConfigurationError(f"topic {topic!r} does not exist: correct its name, or create it first")
         description = admin.describe_topic(topic)
         missing = [number for number in numbers if number >= description.partitions]
         if missing:
-            raise ConfigurationError(f"topic {topic!r} has {description.partitions} partitions, and no {missing[0]}")
+            raise ConfigurationError(
+                f"topic {topic!r} has {description.partitions} partitions, and no partition {missing[0]}"
+            )
         wanted = [TopicPartition(topic, number) for number in numbers or range(description.partitions)]
         firsts, ends = admin.first_offsets(wanted), admin.end_offsets(wanted)
         beyond = [each for each in wanted if each in known and known[each].next_offset > ends[each]]
@@ -143,32 +143,32 @@ def read_partition_offsets(
 
 
 def targets_at_time(admin: Admin, logs: Mapping[TopicPartition, LogSpan], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the first offset of this time or later; the end where there is none."""
+    """Return the first offset with this time or a later one, or the end."""
     found = admin.offsets_for_times(dict.fromkeys(logs, time_ms))
     return {partition: log.end if (at := found[partition]) is None else at for partition, log in logs.items()}
 
 
 def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> dict[TopicPartition, int]:
-    """Raises `ConfigurationError` for an offset that a log does not have."""
+    """Raises `ConfigurationError` for an offset outside a log."""
     for partition, log in logs.items():
         if not log.first <= offset <= log.end:
             place = f"{partition.topic}/{partition.partition}"
             raise ConfigurationError(
-                f"{place} has offsets from {log.first} to {log.end}, and no {offset}: name one of them, for this "
-                f"partition alone (--topic {partition.topic}:{partition.partition})"
+                f"{place} has offsets from {log.first} to {log.end}, but not {offset}: use one of them, only for this "
+                f"partition (--topic {partition.topic}:{partition.partition})"
             )
     return dict.fromkeys(logs, offset)
 
 
 def shifted_targets(standings: Iterable[PartitionOffsets], by: int) -> dict[TopicPartition, int]:
-    """Return offsets within the logs. Raises `ConfigurationError` for a partition without an offset."""
+    """Return offsets within the logs. Raises `ConfigurationError` for a partition without a position."""
     targets = {}
     for each in standings:
         if each.log is None:
             continue
         if each.kept is None or each.is_recreated:
             raise ConfigurationError(
-                f"{each.partition.topic}/{each.partition.partition} has no offset of this topic to shift: say "
+                f"{each.partition.topic}/{each.partition.partition} has no offset of this topic to shift: use "
                 "--to-earliest, --to-latest, --to-datetime, --by-duration or --to-offset"
             )
         targets[each.partition] = min(max(each.kept.next_offset + by, each.log.first), each.log.end)
@@ -176,26 +176,26 @@ def shifted_targets(standings: Iterable[PartitionOffsets], by: int) -> dict[Topi
 
 
 def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
-    """What happens to messages, in words. ``rows``: the group is a persister's, which stores them by key."""
+    """Describe the effects on messages. ``rows``: the group is a persister's, which stores rows by key."""
     lines = []
     skipped, again = sum(move.skipped for move in moves), sum(move.read_again for move in moves)
     gone = sum(move.standing.gone for move in moves)
     if skipped:
-        lines.append(f"Skipped, and never read by this group: up to {skipped:,} messages that are in the log.")
+        lines.append(f"Skipped and never read by this group: up to {skipped:,} messages in the log.")
     if again:
         then = (
-            "each is stored once nevertheless, for rows are keyed: metrics by series and time, the rest by message id"
+            "each is still stored once, because rows have keys: metrics by series and time, others by message id"
             if rows
-            else "what adds them up, as aggregates do, counts them twice"
+            else "consumers that add them up, such as aggregates, count them twice"
         )
         lines.append(f"Read again: up to {again:,} messages; {then}.")
     if not skipped and not again:
-        lines.append("No message in the log is skipped, none is read again.")
+        lines.append("No message in the log is skipped or read again.")
     if gone:
-        lines.append(f"Lost already: {gone:,} offsets were deleted from the log before they were read.")
-    again_made = sorted({move.standing.partition.topic for move in moves if move.standing.is_recreated})
+        lines.append(f"Already lost: {gone:,} offsets were deleted from the log before they were read.")
+    recreated = sorted({move.standing.partition.topic for move in moves if move.standing.is_recreated})
     lines += [
-        f"Topic {topic} was deleted and recreated: what the old one held beyond the stored offset is gone."
-        for topic in again_made
+        f"Topic {topic} was deleted and recreated: messages of the old topic after the stored offset are lost."
+        for topic in recreated
     ]
     return lines

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the service of lag, and of the check at the start of every service.
+"""The settings of the lag service, and of the check at the start of every service.
 
-Frozen, and declared here as options. This module imports neither a Kafka client nor Prometheus.
+This module imports neither a Kafka client nor Prometheus.
 """
 
 from __future__ import annotations
@@ -29,31 +29,30 @@ from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 LAG_GROUP = "lag"
 MONITORING_GROUP = "monitoring"
 HISTORY_TOPIC = "monasca-lag"
-# Of `monasca-common dlq replay`, unless --group names another.
-DLQ_GROUP = "monasca-dlq-replay"
+DLQ_GROUP = "monasca-dlq-replay"  # the default group of `monasca-common dlq replay`
 
 
 @dataclass(frozen=True, slots=True)
 class JudgingSettings:
-    """When a consumer is judged, and how."""
+    """The limits of verdicts on consumers."""
 
     window_seconds: float = option(
         60.0,
         minimum=1.0,
         maximum=86_400.0,
         unit="seconds",
-        help="How long a consumer may be silent, or late, before it is judged. Too small: pauses look like faults. Too "
-        "large: faults are reported late.",
+        help="How long a consumer may be silent or late before it has a problem status. Too small: pauses are "
+        "reported. Too large: problems are reported late.",
     )
     least_headroom: float = option(
         0.25,
         minimum=0.0,
         maximum=1.0,
         unit="part of the time",
-        help="Unread messages expire soon when no more than this part of the time that Kafka keeps them is left until "
-        "one of them is deleted unread, at the speed at which their group reads: 0.25 is a quarter. `monasca-common "
-        "lag`, `durability check`, the dashboard and the alert MonascaUnreadExpires go by it. Too small: nobody has "
-        "the time to do something. Too large: groups that are slow on purpose look like faults.",
+        help="Unread messages expire soon if at most this part of their retention time is left until one of them is "
+        "deleted unread, at the speed of their group: 0.25 is a quarter. Used by `monasca-common lag`, `durability "
+        "check`, the dashboard and the alert MonascaUnreadExpires. Too small: operators have no time to act. Too "
+        "large: groups that are slow on purpose are reported.",
     )
 
     allowed_lag: int = option(
@@ -61,9 +60,9 @@ class JudgingSettings:
         minimum=0,
         maximum=1_000_000_000,
         unit="messages",
-        help="A partition with at most this many unread messages has the status OK, as with allowed-lag of Burrow. "
-        "Lost messages and those that expire soon are errors nevertheless. Too large: a consumer that has stopped on a "
-        "quiet topic is not reported.",
+        help="A partition with at most this many unread messages has the status OK, like Burrow's allowed-lag. Lost "
+        "messages and messages that expire soon are still errors. Too large: a consumer that has stopped on a quiet "
+        "topic is not reported.",
     )
 
     @property
@@ -73,7 +72,7 @@ class JudgingSettings:
 
 @dataclass(frozen=True, slots=True)
 class LagSettings:
-    """The settings of the service of lag. ``groups``: patterns of names. ``topic``: has the history."""
+    """The settings of the lag service. ``groups``: patterns of names. ``topic``: stores the history."""
 
     connection: ConnectionSettings
     producer: ProducerSettings
@@ -83,26 +82,25 @@ class LagSettings:
         minimum=1.0,
         maximum=3600.0,
         unit="seconds",
-        help="The time from one survey of all groups to the next. Too small: brokers are asked all the time. Too "
-        "large: faults are reported late, and less is known of the ends of logs.",
+        help="The interval between surveys of all groups. Too small: load on the brokers. Too large: problems are "
+        "reported late, and verdicts are less exact.",
     )
     judging: JudgingSettings = field(default_factory=JudgingSettings, metadata=made_of(JudgingSettings))
     groups: tuple[str, ...] = option(
         ("*",),
-        help="The consumer groups that are looked at, separated by commas; * and ? stand for other characters.",
+        help="The consumer groups to survey, separated by commas, with the wildcards * and ?.",
     )
     topic: str = option(
         HISTORY_TOPIC,
-        help="The compacted topic that keeps the history, so that a restart knows what came before it; "
-        "`monasca-common init` makes it.",
+        help="The compacted topic that stores the history for restarts; `monasca-common init` creates it.",
     )
     max_partitions: int = option(
         10_000,
         minimum=1,
         maximum=1_000_000,
         unit="partitions",
-        help="How many partitions of groups have metrics of their own, the worst first. Too small: the partition at "
-        "fault is found by `monasca-common lag show` alone. Too large: Prometheus has too many series.",
+        help="The number of partitions with own metrics, the worst first. Too small: only `monasca-common lag show` "
+        "shows the partition with a problem. Too large: Prometheus has too many series.",
     )
 
     def watches(self, group: str) -> bool:
@@ -114,13 +112,12 @@ class StartCheckSettings:
     durability_check: Literal["off", "warn", "refuse"] = option(
         "warn",
         choices={
-            "off": "nothing is checked",
-            "warn": "what could lose messages is logged in one line, and the service starts",
-            "refuse": "a service does not start while messages could be lost, or while that is not known",
+            "off": "check nothing",
+            "warn": "log risks in one line, and start",
+            "refuse": "do not start while messages could be lost, or while that is unknown",
         },
-        help="What `monasca-common api`, `persister`, `notification`, `pipeline run`, `lag serve`, `audit serve`, "
-        "`audit count`, `dashboard` and `mirror run` do at their start about topics of theirs that could lose "
-        "messages; `monasca-common durability check` shows all of that.",
+        help="What services do at their start if their topics could lose messages. `monasca-common durability check` "
+        "shows all findings.",
     )
 
 
@@ -133,12 +130,12 @@ _MONITORING = OptionGroup(MONITORING_GROUP, options_of(StartCheckSettings))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Every group with its options, for oslo.config's generator of sample files."""
+    """Return the option groups for oslo.config's sample generator."""
     return [_LAG.listed(), _MONITORING.listed()]
 
 
 def lag_settings(conf: cfg.ConfigOpts) -> LagSettings:
-    """Registers every option that it reads. Raises `ConfigurationError`, which names the option."""
+    """Return the settings of ``[lag]``. Raises `ConfigurationError`, which names the option."""
     read = GroupReader(conf, _LAG)
     return read.settings(
         LagSettings,
@@ -150,12 +147,12 @@ def lag_settings(conf: cfg.ConfigOpts) -> LagSettings:
 
 
 def lag_window(conf: cfg.ConfigOpts) -> LagWindow:
-    """As ``[lag]`` has it. Raises `ConfigurationError`, which names the option."""
+    """Return the window of ``[lag]``. Raises `ConfigurationError`, which names the option."""
     return GroupReader(conf, _LAG).settings(JudgingSettings).window
 
 
 def history_topic(conf: cfg.ConfigOpts) -> str:
-    """Where ``lag serve`` keeps its history. Raises `ConfigurationError`, which names the option."""
+    """Return the topic of ``lag serve``. Raises `ConfigurationError`, which names the option."""
     return str(GroupReader(conf, _LAG)["topic"])
 
 

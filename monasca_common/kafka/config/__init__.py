@@ -5,7 +5,6 @@ from monasca_common.kafka.config.configuration import (
     connection_settings,
     consumer_settings,
     producer_settings,
-    unchecked_producer_options,
 )
 from monasca_common.kafka.config.groups import (
     CONSUMER_GROUPS,
@@ -35,6 +34,5 @@ __all__ = [
     "options_of",
     "producer_settings",
     "register",
-    "unchecked_producer_options",
     "with_defaults",
 ]

@@ -52,15 +52,6 @@ def producer_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Produce
     )
 
 
-def unchecked_producer_options(conf: cfg.ConfigOpts) -> Mapping[str, str]:
-    """``producer_options`` as they are written, with those that `producer_settings` refuses. Raises
-    `ConfigurationError` for lines that are not of the form name=value."""
-    read = GroupReader(conf, group_of(KAFKA_GROUP))
-    return guarded_options.parse_unchecked(
-        read.own("producer_options") or (), option="producer_options", group=read.group
-    )
-
-
 def consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
     """The settings of the consumer that ``group`` configures. Raises `ConfigurationError`."""
     if group == KAFKA_GROUP:

@@ -92,22 +92,6 @@ def parse(lines: Sequence[str], *, option: str, group: str) -> Mapping[str, str]
 
     Raises `ConfigurationError`, which names a librdkafka option but never quotes a value: some are secret.
     """
-    parsed = _split(lines, option=option, group=group)
-    for name in parsed:
-        reason = refusal(option, name)
-        if reason:
-            raise ConfigurationError(f"{option} in group [{group}]: {name} is refused: {reason}")
-    return MappingProxyType(parsed)
-
-
-def parse_unchecked(lines: Sequence[str], *, option: str, group: str) -> Mapping[str, str]:
-    """As `parse`, with the options that it refuses, and of an option's names the one that it is refused by."""
-    parsed = _split(lines, option=option, group=group)
-    plain = ((name.removeprefix(_TOPICS), value) for name, value in parsed.items())
-    return MappingProxyType({_OTHER_NAMES.get(name, name): value for name, value in plain})
-
-
-def _split(lines: Sequence[str], *, option: str, group: str) -> dict[str, str]:
     parsed = {}
     for number, line in enumerate(lines, start=1):
         name, equals, value = (part.strip() for part in line.partition("="))
@@ -117,4 +101,8 @@ def _split(lines: Sequence[str], *, option: str, group: str) -> dict[str, str]:
                 f"a line, and repeat the line: {option} = socket.keepalive.enable=true"
             )
         parsed[name] = value
-    return parsed
+    for name in parsed:
+        reason = refusal(option, name)
+        if reason:
+            raise ConfigurationError(f"{option} in group [{group}]: {name} is refused: {reason}")
+    return MappingProxyType(parsed)

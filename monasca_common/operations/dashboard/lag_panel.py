@@ -22,8 +22,8 @@ from monasca_common.operations.dashboard.view import (
     rate,
     span,
 )
+from monasca_common.operations.group_positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.operations.lag.history import LagHistory, PartitionHistory, following
-from monasca_common.operations.lag.positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, LagWindow, PartitionState, group_lag
 
@@ -89,7 +89,7 @@ class LagGatherer:
     def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
         if self._history is None:
             self._history = self._read_history() or LagHistory()
-        looked = self._survey.look(self._survey.groups(), now_ms, history=self._history)
+        looked = self._survey.scan(self._survey.groups(), now_ms, history=self._history)
         self._history = following(looked, now_ms, self._window)
         self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
         before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}

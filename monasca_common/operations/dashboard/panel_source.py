@@ -80,7 +80,7 @@ class PanelSource(Generic[T]):
         due_ms = self._due_ms if self._began_ms is None else self._began_ms
         return max(0, self._now_ms() - due_ms) / 1000
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Gather once."""
         now_ms = self._began_ms = self._now_ms()
         before = self._snapshot
@@ -97,7 +97,7 @@ class PanelSource(Generic[T]):
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.look()
+            self.refresh()
             self._stopping.wait(self._interval_seconds)
 
 

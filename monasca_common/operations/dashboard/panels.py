@@ -27,8 +27,8 @@ from monasca_common.operations.dashboard.load_panel import LoadGatherer
 from monasca_common.operations.dashboard.panel_source import PanelSource, Snapshot
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.dashboard.view import PanelView
+from monasca_common.operations.group_positions import ReadPositions
 from monasca_common.operations.lag.history import read_history
-from monasca_common.operations.lag.positions import ReadPositions
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagWindow
 from monasca_common.runtime.health import ServiceHealth, liveness, readiness

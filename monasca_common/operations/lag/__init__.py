@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of consumer groups: the survey, the verdict on each partition, the history, and the service."""
+"""The lag of consumer groups: surveys, verdicts, their history, and the service."""

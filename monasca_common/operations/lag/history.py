@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of groups from earlier looks, and the compacted topic that keeps it.
+"""The results of earlier scans of groups, and the compacted topic that stores them.
 
-The topic has a record for each partition of each group, whose key names them and whose value has the last verdict and
-what it was judged by; and one for the survey as a whole. A newer record replaces an older one, and a tombstone says
-that the group or the partition is gone. Both are JSON objects, so that other programs can read them.
+The topic has a record for each partition of each group, with the last verdict and its inputs, and one for the survey. A
+newer record replaces an older one; a tombstone means that the group or the partition no longer exists. Keys and values
+are JSON objects, so that other programs can read them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _SURVEY = b'{"survey":"lag"}'
 
 @dataclass(frozen=True, slots=True)
 class PartitionHistory:
-    """``lag``: the verdict at the last look, which was at ``time_ms``."""
+    """``lag``: the verdict of the last scan, at ``time_ms``."""
 
     time_ms: int
     lag: LagVerdict
     commits: tuple[Commit, ...] = ()
-    looks: tuple[LogScan, ...] = ()
+    scans: tuple[LogScan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LagHistory:
-    """``surveyed_ms``: when the last survey was; ``None``: there was none. ``groups``: by name, then by partition."""
+    """``surveyed_ms``: the time of the last survey, or ``None``. ``groups``: by name, then by partition."""
 
     surveyed_ms: int | None = None
     groups: Mapping[str, Mapping[TopicPartition, PartitionHistory]] = field(default_factory=dict)
@@ -56,15 +56,15 @@ class LagHistory:
     def of(self, group: str, partition: TopicPartition) -> PartitionHistory | None:
         return self.groups.get(group, {}).get(partition)
 
-    def looks(self, group: str, partition: TopicPartition) -> tuple[LogScan, ...]:
-        """The earlier looks at a partition. One at which nothing happened until the last survey was seen by that too,
-        although the topic has no record of it."""
+    def scans(self, group: str, partition: TopicPartition) -> tuple[LogScan, ...]:
+        """Return the earlier scans of a partition. If nothing has changed since its record was written, the last survey
+        counts as a scan too."""
         known = self.of(group, partition)
-        if known is None or not known.looks:
+        if known is None or not known.scans:
             return ()
-        if self.surveyed_ms is None or known.looks[-1].time_ms >= self.surveyed_ms:
-            return known.looks
-        return (*known.looks, replace(known.looks[-1], time_ms=self.surveyed_ms))
+        if self.surveyed_ms is None or known.scans[-1].time_ms >= self.surveyed_ms:
+            return known.scans
+        return (*known.scans, replace(known.scans[-1], time_ms=self.surveyed_ms))
 
 
 class _HistoryKey(msgspec.Struct, frozen=True):
@@ -87,14 +87,13 @@ class _HistoryLag(msgspec.Struct, frozen=True):
 
 
 class _HistoryValue(msgspec.Struct, frozen=True):
-    """``commits``: time, offset, end. ``looks``: time, start, end, position, whether something was unread, up to
-    where nothing was left to read, and whether a transaction was open."""
+    """``commits``: time, offset, end. ``scans``: the fields of `LogScan`."""
 
     version: int
     time_ms: int
     lag: _HistoryLag
     commits: tuple[tuple[int, int, int], ...] = ()
-    looks: tuple[tuple[int, int, int, int | None, bool, int, bool], ...] = ()
+    scans: tuple[tuple[int, int, int, int | None, bool, int, bool], ...] = msgspec.field(default=(), name="looks")
 
 
 class _HistorySurvey(msgspec.Struct, frozen=True):
@@ -102,34 +101,34 @@ class _HistorySurvey(msgspec.Struct, frozen=True):
     time_ms: int
 
 
-def kept_looks(looks: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ...]:
-    """Those of the window; the last at which nothing was unread; those at which the log's start had moved, as many as a
-    window has; and the first, where the group had committed nothing yet."""
-    recent = _spaced(looks, window)
-    read = [look for look in looks if not look.is_unread][-1:]
-    moved = [later for earlier, later in pairwise(looks) if later.first > earlier.first]
-    before = [earlier for earlier, later in pairwise(looks) if later.first > earlier.first][-window.commits :][:1]
-    first = [look for look in looks[:1] if look.position is None and looks[-1].position is None]
-    kept = {look.time_ms: look for look in (*first, *before, *moved[-window.commits :], *read, *recent)}
+def kept_scans(scans: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ...]:
+    """Return the scans to keep: those of the window, the last with nothing unread, those after which the log's start
+    had moved (one window of them), and the first one if the group had no commit yet."""
+    recent = _spaced(scans, window)
+    read = [scan for scan in scans if not scan.is_unread][-1:]
+    moved = [later for earlier, later in pairwise(scans) if later.first > earlier.first]
+    before = [earlier for earlier, later in pairwise(scans) if later.first > earlier.first][-window.commits :][:1]
+    first = [scan for scan in scans[:1] if scan.position is None and scans[-1].position is None]
+    kept = {scan.time_ms: scan for scan in (*first, *before, *moved[-window.commits :], *read, *recent)}
     return tuple(kept[time_ms] for time_ms in sorted(kept))
 
 
-def _spaced(looks: Sequence[LogScan], window: LagWindow) -> list[LogScan]:
-    """From the oldest on, so that what was kept stays; the newest always."""
+def _spaced(scans: Sequence[LogScan], window: LagWindow) -> list[LogScan]:
+    """Thin out from the oldest on, so that kept scans stay; always keep the newest."""
     least_ms = window.seconds * 1000 / max(1, window.commits - 2)
     kept: list[LogScan] = []
-    for look in looks:
+    for scan in scans:
         if len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms:
-            kept[-1] = look
+            kept[-1] = scan
         else:
-            kept.append(look)
+            kept.append(scan)
     return kept[-window.commits :]
 
 
-def end_at(looks: Sequence[LogScan], time_ms: int, window: LagWindow) -> int | None:
-    """Where the log ended at that time, between the looks before and after it; ``None``: they are too far apart, or
-    there are none."""
-    for earlier, later in pairwise(looks):
+def end_at(scans: Sequence[LogScan], time_ms: int, window: LagWindow) -> int | None:
+    """Return the end of the log at that time, interpolated between two scans; ``None`` if they are too far apart or
+    missing."""
+    for earlier, later in pairwise(scans):
         if earlier.time_ms <= time_ms <= later.time_ms:
             apart_ms, grown = later.time_ms - earlier.time_ms, later.end - earlier.end
             if grown and apart_ms > window.seconds * 1000:
@@ -141,7 +140,7 @@ def end_at(looks: Sequence[LogScan], time_ms: int, window: LagWindow) -> int | N
 def following(
     states: Mapping[str, Mapping[TopicPartition, PartitionState]], now_ms: int, window: LagWindow
 ) -> LagHistory:
-    """The history after a look that found these states, with its verdicts."""
+    """Return the history after a scan with these states, with the verdicts on them."""
     return LagHistory(
         now_ms,
         {
@@ -153,17 +152,17 @@ def following(
 
 def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> PartitionHistory:
     if state.is_offline:
-        return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, state.looks)
+        return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, state.scans)
     position = state.commits[-1].offset if state.commits else None
-    is_first = not state.looks and state.is_assigned is not False
-    is_taken = bool(state.looks) and state.looks[0].is_unread and state.is_assigned is True
+    is_first = not state.scans and state.is_assigned is not False
+    is_taken = bool(state.scans) and state.scans[0].is_unread and state.is_assigned is True
     if position is None and (is_first or is_taken):
-        # A member that is seen for the first time, and has committed nothing, may begin at the end of the log.
-        state = replace(state, unread_since_ms=None, looks=())
+        # A new member without commits may start at the end of the log.
+        state = replace(state, unread_since_ms=None, scans=())
     is_unread, is_open = state.unread_since_ms is not None, (state.written_end or 0) > state.end
-    look = LogScan(now_ms, state.first, state.end, position, is_unread, read_to(state), is_open)
-    looks = kept_looks((*state.looks, look), window)
-    return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)
+    scan = LogScan(now_ms, state.first, state.end, position, is_unread, read_to(state), is_open)
+    scans = kept_scans((*state.scans, scan), window)
+    return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, scans)
 
 
 def offline_partitions(partitions: Mapping[TopicPartition, PartitionHistory]) -> list[str]:
@@ -173,7 +172,7 @@ def offline_partitions(partitions: Mapping[TopicPartition, PartitionHistory]) ->
 
 
 def to_keep(kept: LagHistory, after: LagHistory) -> LagHistory:
-    """What the topic is to have, where it has ``kept``: a partition at which nothing has happened stays as it is."""
+    """Return what the topic should contain: a partition without changes keeps its record."""
     groups = {
         group: {partition: _newest(kept.of(group, partition), known) for partition, known in partitions.items()}
         for group, partitions in after.groups.items()
@@ -184,13 +183,13 @@ def to_keep(kept: LagHistory, after: LagHistory) -> LagHistory:
 def _newest(kept: PartitionHistory | None, known: PartitionHistory) -> PartitionHistory:
     if kept is None or kept.commits != known.commits or kept.lag != known.lag:
         return known
-    if not known.looks or not kept.looks or known.looks[-1].is_unread:
+    if not known.scans or not kept.scans or known.scans[-1].is_unread:
         return known
-    return kept if replace(known.looks[-1], time_ms=kept.looks[-1].time_ms) == kept.looks[-1] else known
+    return kept if replace(known.scans[-1], time_ms=kept.scans[-1].time_ms) == kept.scans[-1] else known
 
 
 def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
-    """What makes the history in the topic the later one. The record of the survey is the last."""
+    """Return the records that update the topic; the record of the survey is the last."""
     for group, partitions in after.groups.items():
         for partition, known in partitions.items():
             if kept.of(group, partition) != known:
@@ -206,7 +205,7 @@ def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
 def read_history(
     admin: Admin, connection: ConnectionSettings, topic: str, *, timeout_seconds: float
 ) -> LagHistory | None:
-    """What the topic keeps; ``None`` where there is no such topic. Raises `TransportError`."""
+    """Return the history in the topic; ``None`` if the topic does not exist. Raises `TransportError`."""
     count = admin.partition_counts().get(topic)
     if count is None:
         return None
@@ -216,7 +215,7 @@ def read_history(
 
 
 def history_of(records: Iterable[tuple[bytes | None, bytes | None]]) -> LagHistory:
-    """The history that these keys and values make, in their order. What another version has written is left out."""
+    """Return the history of these keys and values in their order; ignore records of other versions."""
     values: dict[bytes, bytes | None] = {key: value for key, value in records if key is not None}
     groups: dict[str, dict[TopicPartition, PartitionHistory]] = defaultdict(dict)
     surveyed_ms = None
@@ -246,7 +245,7 @@ def _value(known: PartitionHistory) -> _HistoryValue:
         tuple((each.time_ms, each.offset, each.end) for each in known.commits),
         tuple(
             (each.time_ms, each.first, each.end, each.position, each.is_unread, each.read_to, each.is_open)
-            for each in known.looks
+            for each in known.scans
         ),
     )
 
@@ -257,5 +256,5 @@ def _history(value: _HistoryValue) -> PartitionHistory:
         value.time_ms,
         LagVerdict(status=LagStatus[value.lag.status], **lag),
         tuple(Commit(*each) for each in value.commits),
-        tuple(LogScan(*each) for each in value.looks),
+        tuple(LogScan(*each) for each in value.scans),
     )

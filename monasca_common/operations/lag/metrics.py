@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last survey of lag has found, for Prometheus: of each group, and of the worst partitions."""
+"""Prometheus metrics of the last lag survey: all groups, and the worst partitions."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ _PREFIX = "monasca_lag"
 _SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _ORDER = list(LagStatus)
 Figure = Callable[[LagVerdict], float | None]
-# Name, text, and value; ``None``: there is none to show.
+# Name, help and value; ``None``: no sample.
 _FIGURES: tuple[tuple[str, str, Figure], ...] = (
     ("messages", "Unread messages", lambda lag: lag.messages),
-    ("seconds", "The age of the oldest unread message", lambda lag: lag.seconds),
-    ("deleted_messages", "Messages that retention removed unread", lambda lag: lag.deleted),
+    ("seconds", "Age of the oldest unread message", lambda lag: lag.seconds),
+    ("deleted_messages", "Messages that retention deleted unread", lambda lag: lag.deleted),
     (
         "hidden_messages",
-        "Offsets after a transaction that stays open, which no reader of committed messages gets",
+        "Offsets hidden from readers of committed messages by an open transaction",
         lambda lag: lag.hidden,
     ),
-    ("truncated_messages", "Offsets that were committed and are no longer in the log", lambda lag: lag.truncated),
+    ("truncated_messages", "Committed offsets beyond the end of the log", lambda lag: lag.truncated),
     (
         "headroom_seconds",
-        "How long until retention removes the oldest unread message",
+        "Time until retention deletes the oldest unread message",
         lambda lag: lag.headroom_seconds,
     ),
     (
         "lost_in_seconds",
-        "How long until retention removes an unread message at the speed at which the group reads",
+        "Time until retention deletes an unread message at the group's speed",
         lambda lag: lag.lost_in_seconds,
     ),
     (
         "expires_soon",
-        "1 where little of the time is left in which unread messages are kept",
+        "1 if retention will soon delete unread messages",
         lambda lag: lag.expires_soon,
     ),
-    ("completeness", "How much of the window is known, 0 to 1", lambda lag: lag.completeness),
+    ("completeness", "The known part of the window, 0 to 1", lambda lag: lag.completeness),
 )
 _PARTITION = ("group", "topic", "partition")
 
 
 class LagMetrics(ServiceMetrics):
-    """``max_partitions``: how many have metrics of their own. The metrics of groups count all partitions."""
+    """``max_partitions``: the number of partitions with own metrics. Metrics of groups count all partitions."""
 
     def __init__(self, max_partitions: int) -> None:
         super().__init__(_PREFIX)
@@ -56,9 +56,9 @@ class LagMetrics(ServiceMetrics):
         self._partitions: list[tuple[str, TopicPartition, LagVerdict]] = []
         outcomes = ("complete", "failed")
         self._surveys = self.counter("surveys", "Surveys of all groups, by outcome", "outcome", known=outcomes)
-        self._seconds = self.histogram("survey_seconds", "How long complete surveys took", buckets=_SECONDS)
-        self._last = self.gauge("last_survey_timestamp_seconds", "When the last complete survey was")
-        self._left_out = self.gauge("left_out_partitions", "Partitions without metrics of their own")
+        self._seconds = self.histogram("survey_seconds", "Duration of complete surveys", buckets=_SECONDS)
+        self._last = self.gauge("last_survey_timestamp_seconds", "Time of the last complete survey")
+        self._left_out = self.gauge("left_out_partitions", "Partitions without own metrics")
         for name, text, value in _FIGURES:
             self.computed_gauge(name, text, *_PARTITION, samples=partial(self._partition_figures, value))
             self.computed_gauge(f"group_{name}", text, "group", samples=partial(self._group_figures, value))
@@ -67,7 +67,7 @@ class LagMetrics(ServiceMetrics):
         self.computed_gauge(
             "status", f"The verdict: {numbers}", *_PARTITION, samples=partial(self._partition_figures, rank)
         )
-        text = "1 for the status of the group's worst partition"
+        text = "1 for the group's status, which is that of its worst partition"
         self.computed_gauge("group_status", text, "group", "status", samples=self._group_statuses)
 
     def completed(self, history: LagHistory, seconds: float) -> None:

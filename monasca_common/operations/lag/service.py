@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of lag: it surveys every group again and again, and keeps what it found in a topic and for Prometheus.
+"""The lag service: surveys every group periodically, and stores the results in a topic and as metrics.
 
-It reads the history from the topic at its start, so a restart knows what came before it. SIGTERM ends it with status
-0 after the survey that it is at; several may run at once, because what each finds replaces what another has found.
+It reads the history from the topic when it starts. SIGTERM ends it with status 0 after the current survey. Several
+instances may run, because the results of one replace those of another.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.group_positions import ReadPositions, no_database, which_counts
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -31,7 +32,6 @@ from monasca_common.operations.lag.history import (
     to_keep,
 )
 from monasca_common.operations.lag.metrics import LagMetrics
-from monasca_common.operations.lag.positions import ReadPositions, no_database, which_counts
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag
 from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
@@ -42,14 +42,13 @@ from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
-# A survey is late when so many intervals have passed since the last complete one.
-_LATE_INTERVALS = 3
-READ_SECONDS = 60.0  # of a survey, for the topic of commits and the oldest unread messages
-_SHOWN_LINES = 6  # of the log, on which positions count
+_LATE_INTERVALS = 3  # intervals since the last complete survey after which the next one is late
+READ_SECONDS = 60.0  # the time-out of a survey's reads: committed offsets and the oldest unread messages
+_SHOWN_LINES = 6  # in a log line on which positions count
 
 
 class LagService(PublishingLoop):
-    """``admin``: of the cluster whose groups are looked at."""
+    """``admin``: of the cluster whose groups are surveyed."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class LagService(PublishingLoop):
         clock: Clock | None = None,
         read_positions: ReadPositions = no_database,
     ) -> None:
-        super().__init__("the survey of lag", settings.producer, clock)
+        super().__init__("the lag survey", settings.producer, clock)
         self.longest_seconds = settings.interval_seconds
         self._settings = settings
         self._admin = admin
@@ -89,12 +88,12 @@ class LagService(PublishingLoop):
         self.metrics.failed()
 
     def survey(self, producer: KafkaProducer) -> LagHistory:
-        """Look at all groups once, and keep what was found. Raises `MessagingError`."""
+        """Survey all groups once, and store the results. Raises `MessagingError`."""
         began = self.clock.monotonic()
         before = self._history if self._history is not None else self._read()
         now_ms = self.clock.time_ms()
         groups = [group for group in self._survey.groups() if self._settings.watches(group)]
-        found = following(self._survey.look(groups, now_ms, history=before), now_ms, self._window)
+        found = following(self._survey.scan(groups, now_ms, history=before), now_ms, self._window)
         self._history = found
         self.metrics.completed(found, self.clock.monotonic() - began)
         self._report(before, found)
@@ -112,7 +111,7 @@ class LagService(PublishingLoop):
         )
         if kept is None:
             raise ConfigurationError(
-                f"there is no topic {self._settings.topic}, which keeps the history of lag: make it with "
+                f"topic {self._settings.topic}, which stores the lag history, does not exist: create it with "
                 "`monasca-common init --execute`"
             )
         self._kept = kept
@@ -125,15 +124,15 @@ class LagService(PublishingLoop):
         self._kept = wanted
 
     def _report(self, before: LagHistory, found: LagHistory) -> None:
-        """Log each group whose status has changed, or which begins or ceases to lose messages; and which positions
-        of these count."""
+        """Log each group whose status has changed, or which starts or stops losing messages, and which of its positions
+        count."""
         changed = {}
         for group, partitions in found.groups.items():
             lag, earlier = group_lag(known.lag for known in partitions.values()), before.groups.get(group)
             was = None if earlier is None else _concern(group_lag(known.lag for known in earlier.values()))
             if _concern(lag) != was and (was is not None or lag.is_error):
                 log = LOG.warning if lag.is_error else LOG.info
-                log("group %s is %s: %s; %s", group, lag.status.name, lag.status.value, _facts(lag, partitions))
+                log("group %s is %s: it %s; %s", group, lag.status.name, lag.status.value, _facts(lag, partitions))
                 changed[group] = partitions
         lines = which_counts(changed, self._read_positions()) if changed else []
         if lines:
@@ -144,7 +143,7 @@ class LagService(PublishingLoop):
         surveyed_ms = self._history.surveyed_ms if self._history is not None else None
         late_seconds = _LATE_INTERVALS * self._settings.interval_seconds + READ_SECONDS
         if surveyed_ms is not None and self.clock.time_ms() - surveyed_ms > late_seconds * 1000:
-            yield f"the last complete survey was {(self.clock.time_ms() - surveyed_ms) // 1000} s ago"
+            yield f"the last complete survey ended {(self.clock.time_ms() - surveyed_ms) // 1000} s ago"
 
 
 def _concern(lag: LagVerdict) -> tuple[LagStatus, bool]:
@@ -164,14 +163,14 @@ def _facts(lag: LagVerdict, partitions: Mapping[TopicPartition, PartitionHistory
 def run(
     conf: cfg.ConfigOpts, until: Callable[[LagService], object], read_positions: ReadPositions = no_database
 ) -> None:
-    """Serve what ``conf`` describes. ``until``: is given the service before it begins, to stop it when it is time.
+    """Run the service of ``conf``. ``until``: receives the service before it starts, to stop it later.
 
     Raises `ConfigurationError` if it cannot start.
     """
     settings = lag_settings(conf)
     service = LagService(settings, load_admin(conf), read_positions=read_positions)
     with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # first: who sees that it has started may stop it
+        until(service)  # first, because the log line below may trigger a stop
         LOG.info("%s", start_line(settings))
         service.run()
     LOG.info("%s", stopped("lag", surveys=service.surveys))

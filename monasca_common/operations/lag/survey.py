@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the groups of a cluster once: their commits, the logs that they read, and how old what is unread is.
+"""Scans the groups of a cluster: their commits, the logs that they read, and the age of unread messages.
 
-Where the end of a log at an earlier commit is not known from a history, it is estimated: it is the first offset whose
-message is not older than that commit. Where producers send old timestamps, that is too far, and an earlier lag looks
-larger.
+If the history does not have the end of a log at an earlier commit, the end is estimated as the first offset whose
+message is not older than that commit. With old timestamps of producers the estimate is too high, and the earlier lag
+too large.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from monasca_common.operations.lag.verdict import Commit, LagWindow, LogScan, Pa
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
-# How many windows it looks back, so that commits which come seldom still fill one.
-_LOOK_BACK = 10
-# Commits from shortly before the last survey may have come after it had read the topic.
-_OVERLAP_MS = 30_000
+_LOOK_BACK = 10  # windows, so that rare commits still fill one
+_OVERLAP_MS = 30_000  # the last survey may have read the topic before commits of this time
 _NO_HISTORY = LagHistory()
 
 _GroupPartition = tuple[str, TopicPartition]
@@ -34,7 +32,7 @@ _Commits = dict[_GroupPartition, list[CommitRecord]]
 
 
 class LagSurvey:
-    """``timeout_seconds``: how long it may read the topic of commits, and the unread messages of each group."""
+    """``timeout_seconds``: for reading committed offsets, and for reading unread messages."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, window: LagWindow, *, timeout_seconds: float
@@ -45,20 +43,20 @@ class LagSurvey:
         self._times: dict[tuple[TopicPartition, int], int] = {}
 
     def groups(self) -> list[str]:
-        """Every group of the cluster that is to keep up, in the order of their names: not that of dead letters, which
-        wait for an operator. Raises `TransportError`; so does `look`."""
+        """Return the sorted names of all groups, except the one for replays of dead letters, which wait for an
+        operator. Raises `TransportError`, as `scan`."""
         return sorted(set(self._admin.groups()) - {DLQ_GROUP})
 
-    def look(
+    def scan(
         self,
         groups: Sequence[str],
         now_ms: int,
         topics: Collection[str] | None = None,
         history: LagHistory = _NO_HISTORY,
     ) -> dict[str, dict[TopicPartition, PartitionState]]:
-        """The partitions of each group, as far as they exist: those that it has an offset in, those that a member
-        reads, and the others of these topics if its members subscribe to topics. ``topics``: of these alone.
-        ``history``: what earlier looks found.
+        """Return the state of each group's existing partitions: those with an offset, those that a member reads, and,
+        if its members subscribe to topics, all others of these topics. ``topics``: only these. ``history``: earlier
+        scans.
 
         Raises `RetriableError` if it takes too long.
         """
@@ -78,7 +76,7 @@ class LagSurvey:
         records = self._records(
             {group for group in groups if offsets[group]}, since_ms, len(leaders.get(OFFSETS_TOPIC, ()))
         )
-        # The ends are asked for after the commits, so that no commit lies beyond them because of the order.
+        # Ends are read after the commits, so that no commit lies beyond them.
         logs = _LogSpans(self._admin, set().union(*partitions_of.values()), leaders)
         pasts = {
             group: _GroupPast(
@@ -117,7 +115,7 @@ class LagSurvey:
                     unread_since_ms=unread.get(each),
                     retention_ms=logs.retention_ms[each.topic],
                     is_size_limited=logs.is_size_limited[each.topic],
-                    looks=past.looks[each],
+                    scans=past.scans[each],
                     written_end=logs.written_ends[each],
                     is_assigned=assigned[group].has(each),
                 )
@@ -129,22 +127,22 @@ class LagSurvey:
                     0,
                     0,
                     () if known is None else known.commits,
-                    looks=() if known is None else known.looks,
+                    scans=() if known is None else known.scans,
                     is_offline=True,
                 )
         return states
 
     def _since_ms(self, offsets: _Offsets, now_ms: int, history: LagHistory) -> int:
-        """From when on commits are read: where all that there are were seen by the last survey, from that on."""
+        """Return the time from which to read commits: that of the last survey if it saw all partitions."""
         since_ms = round(now_ms - self._window.seconds * _LOOK_BACK * 1000)
         known = all(history.of(group, each) is not None for group, found in offsets.items() for each in found)
         return max(since_ms, history.surveyed_ms - _OVERLAP_MS) if known and history.surveyed_ms else since_ms
 
     def _records(self, groups: set[str], since_ms: int, count: int) -> _Commits:
-        """The commits of these groups since then, in their order. ``count``: the partitions of the topic of commits."""
+        """Return the groups' commits since then, in their order. ``count``: partitions of the topic of commits."""
         found: _Commits = defaultdict(list)
         if not count and groups:
-            raise AuthorizationError(f"{OFFSETS_TOPIC} cannot be seen: let this user describe and read it")
+            raise AuthorizationError(f"{OFFSETS_TOPIC} is not visible: permit this user to describe and read it")
         partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]
         starts = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms)) if partitions else {}
         known = {partition: start for partition, start in starts.items() if start is not None}
@@ -163,23 +161,23 @@ class LagSurvey:
         *,
         has_gap: bool,
     ) -> list[CommitRecord]:
-        """Those of the history and the newer ones of the topic. ``current``: the offset that the group has now.
-        ``has_gap``: some of the topic between the history and ``since_ms`` was not read.
+        """Return the commits of the history and newer ones of the topic. ``current``: the group's present offset.
+        ``has_gap``: commits between the history and ``since_ms`` were not read.
 
-        It is ahead where a transaction that is open hides later records of the topic: then it counts as committed now.
+        If ``current`` is ahead of all, an open transaction hides later commits, and it counts as committed now.
         """
         newer = _newer(records[current.group, current.partition], known)
         kept = spaced((*known, *newer), self._window)
         if not kept or (has_gap and not newer and current.offset != kept[-1].offset):
-            # Committed at an unknown time, not later than that.
+            # Committed at an unknown time before that.
             return spaced((*kept, replace(current, time_ms=since_ms)), self._window)
         return spaced((*kept, current), self._window) if _goes_back(current, kept[-1]) else kept
 
     def _unread_since(
         self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
     ) -> dict[tuple[TopicPartition, int], int]:
-        """The time of the first message at or after each offset that is below the end of its log; none where only
-        markers of transactions are left. What an earlier look has read is not read again while it is there."""
+        """Return the time of the first message at or after each offset before the end of its log; none if only control
+        records are left. Times that an earlier scan has read are reused while the message exists."""
         wanted = {(each, at) for group in starts for each, at in group.items() if at < logs.ends[each]}
         self._times = {
             (each, at): time_ms
@@ -204,8 +202,8 @@ class LagSurvey:
         past: _GroupPast,
         logs: _LogSpans,
     ) -> dict[TopicPartition, list[int]]:
-        """Where each log ended at each of its commits: as looks found it; else as far as timestamps tell, by one
-        request for a commit of each. Where nothing is unread, nobody needs to know it: then it is the offset."""
+        """Return the end of each log at each commit: from scans, or else estimated from timestamps, with one request
+        per commit. If nothing is unread, the end does not matter, and is the offset."""
         ends: dict[TopicPartition, list[int]] = {partition: [] for partition in commits}
         for number in range(max(map(len, commits.values()), default=0)):
             there = {partition: records[number] for partition, records in commits.items() if number < len(records)}
@@ -223,8 +221,7 @@ class LagSurvey:
 
 
 class _LogSpans:
-    """The logs of those partitions that exist: where each begins and ends, and what its topic removes. ``offline``:
-    those without a leader, of which nothing else is known."""
+    """The logs of existing partitions: their starts, ends and retention. ``offline``: those without a leader."""
 
     def __init__(self, admin: Admin, partitions: set[TopicPartition], leaders: _Leaders) -> None:
         there = {each for each in partitions if each.partition in leaders.get(each.topic, ())}
@@ -239,7 +236,7 @@ class _LogSpans:
 
 
 class _GroupPast:
-    """What is known of the partitions of a group from earlier looks."""
+    """The partitions of a group in earlier scans."""
 
     def __init__(
         self,
@@ -251,7 +248,7 @@ class _GroupPast:
         now_ms: int,
         window: LagWindow,
     ) -> None:
-        self.looks: dict[TopicPartition, tuple[LogScan, ...]] = {}
+        self.scans: dict[TopicPartition, tuple[LogScan, ...]] = {}
         self.commits: dict[TopicPartition, list[CommitRecord]] = {}
         self._ends: dict[TopicPartition, dict[int, int]] = {}
         self.partitions = list(partitions)
@@ -259,22 +256,22 @@ class _GroupPast:
         for each in self.partitions:
             known = history.of(group, each)
             commits = () if known is None else known.commits
-            self.looks[each] = history.looks(group, each)
+            self.scans[each] = history.scans(group, each)
             self.commits[each] = [CommitRecord(group, each, commit.offset, commit.time_ms) for commit in commits]
             self._ends[each] = {commit.time_ms: commit.end for commit in commits}
 
     def starts(self, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The offset that the group reads next in each partition."""
+        """Return the offset that the group reads next in each partition."""
         firsts = self._logs.firsts
-        return {each: committed.get(each, expected_start(firsts[each], self.looks[each])) for each in self.partitions}
+        return {each: committed.get(each, expected_start(firsts[each], self.scans[each])) for each in self.partitions}
 
     def end_at(self, partition: TopicPartition, time_ms: int) -> int | None:
-        """Where the log ended at that time; ``None``: no look knows."""
+        """Return the end of the log at that time; ``None`` if no scan shows it."""
         if time_ms in self._ends[partition]:
             return self._ends[partition][time_ms]
         first, end = self._logs.firsts[partition], self._logs.ends[partition]
         now = LogScan(self._now_ms, first, end, None, is_unread=True, read_to=first)
-        return end_at((*self.looks[partition], now), time_ms, self._window)
+        return end_at((*self.scans[partition], now), time_ms, self._window)
 
 
 def _of(topics: Collection[str] | None, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -282,28 +279,28 @@ def _of(topics: Collection[str] | None, partitions: Iterable[TopicPartition]) ->
 
 
 def retention_ms(config: Mapping[str, str]) -> int | None:
-    """How long a topic with this configuration keeps messages; ``None`` where time removes nothing."""
+    """Return how long a topic with this configuration keeps messages; ``None`` if time does not limit it."""
     retention = int(config["retention.ms"])
     return retention if "delete" in config["cleanup.policy"] and retention >= 0 else None
 
 
 def is_size_limited(config: Mapping[str, str]) -> bool:
-    """Whether a topic with this configuration removes what is beyond a size."""
+    """Return whether a topic with this configuration limits its size."""
     return "delete" in config["cleanup.policy"] and int(config["retention.bytes"]) >= 0
 
 
 def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
-    """The last of them, so far from each other that they span the window; the newest always.
+    """Return the last commits, thinned out to span the window; always including the newest.
 
-    A consumer that commits ten times a second would otherwise be judged by its last second. They are chosen from the
-    oldest on: so what was chosen stays, however often a look adds to it. The commit that a group went back from stays
-    as well: without it nobody could tell that it did.
+    Otherwise, a consumer with ten commits per second would be judged by its last second. They are chosen from the
+    oldest on, so chosen ones stay when scans add others. The commit before a group went back stays too, because it
+    shows that.
     """
     least_ms = window.seconds * 1000 / max(1, window.commits - 2)
     kept: list[CommitRecord] = []
     for record in records:
         if record.offset is None:
-            kept = []  # what was committed before is forgotten
+            kept = []  # the group's offset was deleted
         elif len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms and not _goes_back(kept[-1], record):
             kept[-1] = record
         else:
@@ -320,7 +317,7 @@ def _newer(records: Sequence[CommitRecord], known: Sequence[CommitRecord]) -> li
 
 
 def _commits(records: Sequence[CommitRecord], ends: Sequence[int], unread_since_ms: int | None) -> tuple[Commit, ...]:
-    """A message from a clock that is ahead makes the ends too small, so what is unread since before a commit counts."""
+    """Timestamps from a clock that is ahead make ends too small, so a message unread before a commit raises them."""
     return tuple(
         Commit(
             record.time_ms, record.offset, max(at, record.offset + 1) if _was_unread(record, unread_since_ms) else at

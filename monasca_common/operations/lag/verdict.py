@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a consumer: a pure function of its recent commits, of the log that it reads, and of the time.
+"""The verdict on a consumer: a pure function of its recent commits, its log, and the time.
 
-The number of unread messages alone says little: a large lag that falls is healthy, a lag of one that stays for an
-hour is not. So the verdict looks at how commits and lag moved over a window. Times are milliseconds since 1970.
+The number of unread messages is not enough: a large lag that falls is healthy, a lag of one that stays for an hour is
+not. The verdict depends on the change of commits and lag over a window. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# A pause is long when it is so many times longer than the window's time, and than the usual time between two commits.
-_LONG_PAUSE = 10
+_LONG_PAUSE = 10  # times the window, and times the usual interval between two commits
 
 
 class LagStatus(enum.Enum):
-    """From the best to the worst. The value says what it means."""
+    """From best to worst. The value completes "the group …"."""
 
-    OK = "it keeps up, or it catches up"
+    OK = "keeps up or catches up"
     WARNING = (
-        "it commits and moves on, but its lag never falls; or its log ends before its offset; or a transaction that "
-        "stays open hides messages"
+        "commits, but its lag does not fall, its offset is beyond the end of the log, or an open transaction hides "
+        "messages"
     )
-    STALL = "it commits again and again, always the same offset"
-    STOP = "it leaves messages unread and does not commit"
-    REWIND = "it went back to an earlier offset"
-    OFFLINE = "a partition has no leader, so neither readers nor this check can reach it"
+    STALL = "commits the same offset again and again"
+    STOP = "has unread messages but does not commit"
+    REWIND = "went back to an earlier offset"
+    OFFLINE = "has a partition without a leader, which can be neither read nor checked"
 
     @property
     def is_error(self) -> bool:
@@ -36,9 +35,9 @@ class LagStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LagWindow:
-    """``commits``: how many make a complete window. ``seconds``: how long a consumer may take before it is judged.
-    ``least_headroom``: 0 to 1; messages expire soon when no more than this part of the time that they are kept is left
-    until one of them is deleted unread. ``allowed_lag``: unread messages in a partition that are always OK.
+    """``commits``: the number in a complete window. ``seconds``: how long a consumer may be silent or late.
+    ``least_headroom``: 0 to 1; messages expire soon if at most this part of their retention time is left until one of
+    them is deleted unread. ``allowed_lag``: unread messages in a partition that are always OK.
     """
 
     commits: int = 10
@@ -49,7 +48,7 @@ class LagWindow:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """``offset``: the next to read. ``end``: where the log ended when the offset was committed."""
+    """``offset``: the next to read. ``end``: the end of the log at the time of the commit."""
 
     time_ms: int
     offset: int
@@ -62,10 +61,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """What was seen of a partition at one time: where its log began and ended, and the group's ``position`` (``None``:
-    it had committed none). ``is_unread``: whether a message was left for the group to read. ``read_to``: up to where
-    nothing was left to read: beyond the position where only markers of transactions follow it, and not beyond what was
-    deleted before it was read. ``is_open``: whether an open transaction had written after the end.
+    """A partition at one time: the start and end of its log, and the group's ``position`` (``None`` without a commit).
+
+    ``is_unread``: whether the group had unread messages. ``read_to``: the offset before which nothing was unread: after
+    the position if only control records follow it, but not after messages deleted unread. ``is_open``: whether an open
+    transaction had written after the end.
     """
 
     time_ms: int
@@ -79,15 +79,13 @@ class LogScan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition of a group. ``first`` and ``end``: of its log now. ``commits``: in the order of their times.
+    """One partition of a group. ``first``, ``end``: of its log now. ``commits``: ordered by time.
 
-    ``unread_since_ms``: Kafka's timestamp of the oldest unread message; ``None`` where nothing is unread. Offsets do
-    not tell that: the markers of transactions have offsets, and nobody ever reads them.
-    ``retention_ms``: how long the topic keeps messages; ``None`` where time removes nothing.
-    ``is_size_limited``: whether it removes what is beyond a size. ``looks``: earlier ones, in the order of their times;
-    none where there is no history. ``written_end``: where the log ends with what unfinished transactions have written;
-    ``None``: at ``end``. ``is_assigned``: whether a live member reads it; ``None``: not known during a rebalance.
-    ``is_offline``: it has no leader, so its log is not known.
+    ``unread_since_ms``: the timestamp of the oldest unread message, or ``None``; offsets do not show that, because
+    control records have offsets too. ``retention_ms``: how long the topic keeps messages; ``None`` if time does not
+    limit it. ``is_size_limited``: whether the topic limits its size. ``scans``: earlier ones, ordered by time.
+    ``written_end``: the end including open transactions; ``None``: ``end``. ``is_assigned``: whether a live member
+    reads it; ``None`` during a rebalance. ``is_offline``: it has no leader, so its log is unknown.
     """
 
     first: int
@@ -96,7 +94,7 @@ class PartitionState:
     unread_since_ms: int | None = None
     retention_ms: int | None = None
     is_size_limited: bool = False
-    looks: tuple[LogScan, ...] = ()
+    scans: tuple[LogScan, ...] = ()
     written_end: int | None = None
     is_assigned: bool | None = True
     is_offline: bool = False
@@ -104,16 +102,14 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class LagVerdict:
-    """On a partition, or on a group. ``messages``: unread ones, as a difference of offsets. ``seconds``: the age of the
-    oldest of them.
+    """The verdict on a partition or a group. ``messages``: unread offsets. ``seconds``: the age of the oldest message.
 
-    ``deleted``: messages that retention removed before they were read. ``headroom_seconds``: how long until it removes
-    the oldest unread one if nobody reads it; ``None`` where nothing is unread, or nothing is known to be removed.
-    ``completeness``: 0 to 1, how much of the window is known. ``truncated``: offsets that the group has committed and
-    the log no longer has: an unclean election threw messages away, or the topic was recreated. ``lost_in_seconds``:
-    how long until retention removes an unread message if the group reads on as fast as in the window; ``None`` also
-    where it reads faster than retention follows. ``expires_soon``: whether that is near. ``hidden``: offsets that no
-    reader of committed messages gets, because a transaction before them stays open.
+    ``deleted``: messages that retention deleted unread. ``headroom_seconds``: the time until it deletes the oldest
+    unread one; ``None`` if nothing is unread or no deletion is expected. ``completeness``: 0 to 1, the known part of
+    the window. ``truncated``: committed offsets that the log no longer has, after an unclean election or a recreation
+    of the topic. ``lost_in_seconds``: the time until retention deletes an unread message at the group's speed in the
+    window; ``None`` also if the group is faster than retention. ``expires_soon``: whether that is near. ``hidden``:
+    offsets that readers of committed messages do not get, because an earlier transaction stays open.
     """
 
     status: LagStatus
@@ -129,7 +125,7 @@ class LagVerdict:
 
     @property
     def is_error(self) -> bool:
-        """Whether somebody has to do something now, lest messages are lost, or because they are."""
+        """Whether an operator must act now, because messages are lost or soon will be, or are not read."""
         return self.status.is_error or self.expires_soon or bool(self.deleted or self.truncated)
 
 
@@ -137,7 +133,7 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
     if state.is_offline:
         return LagVerdict(LagStatus.OFFLINE, 0, 0.0, 0, None, 0.0)
     recent = _recent(state.commits, window)
-    position = recent[-1].offset if recent else expected_start(state.first, state.looks)
+    position = recent[-1].offset if recent else expected_start(state.first, state.scans)
     is_unread = state.unread_since_ms is not None
     messages = max(0, state.end - max(position, state.first)) if is_unread else 0
     truncated = max(0, position - max(state.end, state.written_end or 0))
@@ -154,7 +150,7 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
         seconds=seconds,
         deleted=max(0, state.first - _known_read_to(state, position)),
         headroom_seconds=None if headroom_ms is None else headroom_ms / 1000,
-        completeness=min(1.0, max(len(recent), len(state.looks)) / window.commits),
+        completeness=min(1.0, max(len(recent), len(state.scans)) / window.commits),
         truncated=truncated,
         lost_in_seconds=None if lost_in_ms is None else lost_in_ms / 1000,
         expires_soon=_expires_soon(lost_in_ms, headroom_ms, seconds, window),
@@ -162,25 +158,23 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
     )
 
 
-def expected_start(first: int, looks: Sequence[LogScan]) -> int:
-    """Where a group that has committed nothing begins: at the end that its log had when the group was first seen,
-    because a group that asks for the latest messages reads none of the earlier ones; at ``first`` without a history,
-    and if no member read the partition then."""
-    return looks[0].end if looks and not looks[0].is_unread else first
+def expected_start(first: int, scans: Sequence[LogScan]) -> int:
+    """Return where a group without commits starts: at the end of the log at its first scan, because it may read only
+    new messages; at ``first`` without a history, or if no member read the partition then."""
+    return scans[0].end if scans and not scans[0].is_unread else first
 
 
 def read_to(state: PartitionState) -> int:
-    """Up to where nothing is left to read now. What was deleted unread stays unread until the group commits beyond it,
-    also where the rest of the log is empty. At a first look nobody knows whether what lies between were messages or
-    markers of transactions."""
-    position = state.commits[-1].offset if state.commits else expected_start(state.first, state.looks)
+    """Return the offset before which nothing is unread. Messages deleted unread count as unread until the group commits
+    after them. At a first scan, deleted offsets count as read, because they may be control records."""
+    position = state.commits[-1].offset if state.commits else expected_start(state.first, state.scans)
     known = _known_read_to(state, position)
-    is_lost = bool(state.looks) and state.first > known
+    is_lost = bool(state.scans) and state.first > known
     return known if state.unread_since_ms is not None or is_lost else max(known, state.end)
 
 
 def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
-    """A group is as well as its worst partition; one without partitions is not late."""
+    """Combine the verdicts: a group has the status of its worst partition, and is OK without partitions."""
     parts = list(partitions)
     order = list(LagStatus)
     rooms = [each.headroom_seconds for each in parts if each.headroom_seconds is not None]
@@ -200,19 +194,19 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
 
 
 def _hidden(state: PartitionState, now_ms: int, window: LagWindow) -> int:
-    """How many offsets lie after the end for readers of what is committed, where a transaction has been open for longer
-    than the window's time. That end is where the oldest open transaction begins, so looks at one end have seen the same
-    transaction. Timestamps do not count: a copy has those of its originals."""
-    open_ms = [look.time_ms for look in state.looks if look.is_open and look.end == state.end]
+    """Return the number of offsets after the last stable offset if a transaction is open for longer than the window.
+    The oldest open transaction starts there, so scans with the same end have seen the same transaction. Timestamps are
+    not used, because a mirror copies them."""
+    open_ms = [scan.time_ms for scan in state.scans if scan.is_open and scan.end == state.end]
     if state.written_end is None or not open_ms or now_ms - open_ms[0] <= window.seconds * 1000:
         return 0
     return state.written_end - state.end
 
 
 def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
-    """Those that the window is made of: none from before a pause that is far longer than any other. Otherwise one that
-    reads again after a weekend, and dies, would have the weekend's time until it is judged. One that reads in bursts
-    has several long pauses, and keeps them.
+    """Return the commits of the window, without those before a pause far longer than any other: otherwise, a consumer
+    that starts after a weekend and dies would be judged only after another weekend. A consumer that reads in bursts has
+    several long pauses, and keeps them.
     """
     recent = commits[-window.commits :]
     gaps = [later.time_ms - earlier.time_ms for earlier, later in pairwise(recent)]
@@ -223,7 +217,7 @@ def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
 
 
 def _status(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> LagStatus:
-    """Of a partition with unread messages. A consumer that stopped has stopped, whatever it did before."""
+    """Return the status of a partition with unread messages. A stop counts whatever the consumer did before."""
     if _has_stopped(state, recent, now_ms, window):
         return LagStatus.STOP
     if not recent:
@@ -238,15 +232,15 @@ def _status(state: PartitionState, recent: Sequence[Commit], now_ms: int, window
 
 
 def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> bool:
-    """No commit for longer than the window spans, although there was something to read throughout.
+    """Return whether there was no commit for longer than the window although messages were unread throughout.
 
-    A consumer that has read everything may be silent, so the time counts from the arrival of the first unread message.
-    Its timestamp is its producer's word: one from the future says nothing, and one from the past does not count from
-    before the last look that found nothing unread.
+    A consumer that has read everything may be silent, so the time counts from the first unread message. Its timestamp
+    comes from a producer: one in the future is ignored, and one before the last scan with nothing unread is raised to
+    it.
     """
     unread_since = state.unread_since_ms
     began = [commit.time_ms for commit in recent[-1:]]
-    began += [look.time_ms for look in state.looks if not look.is_unread]
+    began += [scan.time_ms for scan in state.scans if not scan.is_unread]
     if unread_since is not None and unread_since <= now_ms:
         began.append(unread_since)
     span_ms = max(window.seconds * 1000, recent[-1].time_ms - recent[0].time_ms if recent else 0)
@@ -254,12 +248,12 @@ def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, w
 
 
 def _has_gone_back(commits: Sequence[Commit]) -> bool:
-    """Its last offset is below one that it had before; one that caught up with it again has recovered."""
+    """Return whether the last offset is lower than an earlier one; reaching that again is a recovery."""
     return commits[-1].offset < max(commit.offset for commit in commits)
 
 
 def _never_falls(recent: Sequence[Commit]) -> bool:
-    """A lag that is the same at every commit, and no more than what is read in the time of the window, is that of a
+    """Return whether the lag never fell. A constant lag of at most what was read within the window is that of a
     consumer which keeps pace at a distance."""
     read, behind = recent[-1].offset - recent[0].offset, recent[-1].lag
     falls = any(later.lag < earlier.lag for earlier, later in pairwise(recent))
@@ -267,8 +261,8 @@ def _never_falls(recent: Sequence[Commit]) -> bool:
 
 
 def _is_in_pace(state: PartitionState, recent: Sequence[Commit], now_ms: int) -> bool:
-    """The oldest unread message is younger than the longest time between two commits: the group has read what was
-    there at its last commit but one. A timestamp from the future says nothing."""
+    """Return whether the oldest unread message is younger than the longest interval between two commits: the group has
+    then read all that existed at its last commit but one. A timestamp in the future is ignored."""
     longest_ms = max(later.time_ms - earlier.time_ms for earlier, later in pairwise(recent))
     return state.unread_since_ms is not None and 0 <= now_ms - state.unread_since_ms <= longest_ms
 
@@ -278,27 +272,26 @@ def _is_long_enough(recent: Sequence[Commit], window: LagWindow) -> bool:
 
 
 def _known_read_to(state: PartitionState, position: int) -> int:
-    """As the last look had it; the position where there is none, or where the group has gone back since."""
-    last = state.looks[-1] if state.looks else None
+    """Return ``read_to`` of the last scan, or the position without a scan or after the group went back."""
+    last = state.scans[-1] if state.scans else None
     if last is None or last.position is None or last.position > position:
         return position
     return max(position, last.read_to)
 
 
-_Seen = tuple[int, int, int]  # of a log: when, its start, its end
+_Seen = tuple[int, int, int]  # time, start and end of a log
 
 
 @dataclass(frozen=True, slots=True)
 class _Removal:
-    """How long at least until retention reaches the position, and how many offsets it then goes on by."""
+    """The minimum time until retention reaches the position, and its speed in offsets."""
 
     in_ms: float
     per_ms: float
 
 
 def _removals(state: PartitionState, position: int, messages: int, now_ms: int) -> list[_Removal]:
-    """By time, and by size, as far as they are known. A broker removes whole segments, by the newest message in each,
-    so each of them may come later."""
+    """Return the expected deletions by time and by size. Brokers delete whole segments, so each may happen later."""
     found = []
     if state.retention_ms is not None and state.unread_since_ms is not None:
         age_ms = max(1, now_ms - state.unread_since_ms)
@@ -309,9 +302,9 @@ def _removals(state: PartitionState, position: int, messages: int, now_ms: int) 
 
 
 def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Removal | None:
-    """How long until the log's start reaches the position at the speed at which it was seen to move. It moves by whole
-    segments, so the next move is the nearer the longer ago the last one was."""
-    seen = [*((look.time_ms, look.first, look.end) for look in state.looks), (now_ms, state.first, state.end)]
+    """Return when the log's start reaches the position at its observed speed. It moves by whole segments, so the next
+    move is nearer the longer ago the last one was."""
+    seen = [*((scan.time_ms, scan.first, scan.end) for scan in state.scans), (now_ms, state.first, state.end)]
     moves = [(before, after) for before, after in pairwise(seen) if after[1] > before[1]]
     per_ms = _start_per_ms(moves, state.end, now_ms) if moves else 0.0
     if not per_ms:
@@ -322,9 +315,9 @@ def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Remo
 
 
 def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -> float:
-    """The greatest speed of the log's start from one of its moves to the last: so a burst counts at once, and a pause
-    before it hides nothing. That there was no move for longer than usual makes it slower. ``moves``: what was seen
-    before and after each."""
+    """Return the greatest speed of the log's start from any of its moves to the last: a burst counts immediately, and
+    an earlier pause does not hide it. An unusually long time without a move lowers it. ``moves``: before and after
+    each."""
     last_ms, last, _ = moves[-1][1]
     speeds = []
     for later, (_, (time_ms, first, _)) in enumerate(reversed(moves[:-1]), 1):
@@ -332,20 +325,20 @@ def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -
         speeds.append((last - first) / (max(last_ms, now_ms - usual_ms) - time_ms))
     if speeds:
         return max(speeds)
-    # One move has no speed. But the log is full, and loses at its start what it gains at its end.
+    # One move has no speed, but a full log loses at its start what it gains at its end.
     time_ms, _, former_end = moves[0][0]
     return max(0, end - former_end) / max(1, now_ms - time_ms)
 
 
 def _read_per_ms(recent: Sequence[Commit], now_ms: int) -> float:
-    """How many offsets the group reads, from the window's first commit until now."""
+    """Return the group's speed in offsets, from the first commit of the window until now."""
     if len(recent) < 2:
         return 0.0
     return max(0, recent[-1].offset - recent[0].offset) / max(1, now_ms - recent[0].time_ms)
 
 
 def _lost_in_ms(removals: Iterable[_Removal], read_per_ms: float) -> float | None:
-    """When the first removal overtakes a group that reads at this speed; ``None``: none does."""
+    """Return when the first deletion overtakes a group with this speed; ``None`` if none does."""
     times = [each.in_ms / (1 - read_per_ms / each.per_ms) for each in removals if each.per_ms > read_per_ms]
     return min(times, default=None)
 

@@ -14,7 +14,7 @@ _LETTERS = "metrics.dlq"
 _MISSING_TOPICS = (
     ("persister", "dead-letter topic 'alarm-state-transitions.dlq' cannot be used"),
     ("notification", "dead-letter topic"),
-    ("lag serve", "there is no topic monasca-lag"),
+    ("lag serve", "topic monasca-lag, which stores the lag history, does not exist"),
     ("audit serve", "'monasca-audit', which does not exist"),
     ("mirror run", "reach the same cluster"),
 )
@@ -48,8 +48,8 @@ class TestEveryCommand(ClusterCommandCase):
             ("lag list --group g", 3, "g: the cluster has no such group"),
             ("lag show --group g", 2, "g: this group has no offset in any topic"),
             ("lag watch --looks 1", 0, "without a history"),
-            ("offsets show --group g --topic x --kept-in kafka", 1, "there is no topic 'x'"),
-            ("offsets reset --group g --topic x --kept-in kafka --to-latest --execute", 1, "there is no topic 'x'"),
+            ("offsets show --group g --topic x --kept-in kafka", 1, "topic 'x' does not exist"),
+            ("offsets reset --group g --topic x --kept-in kafka --to-latest --execute", 1, "topic 'x' does not exist"),
             ("dlq list", 0, f"{_LETTERS}: there is no such topic"),
             ("dlq list --reason x", 3, "no letter that waits is selected"),
             ("dlq show metrics.dlq/0/0", 3, f"there is no letter {_LETTERS}/0/0"),
@@ -107,5 +107,5 @@ class TestEveryCommand(ClusterCommandCase):
         persister = self.start("persister")
         out, err = persister.communicate(timeout=SECONDS)
         self.assertEqual((1, ""), (persister.returncode, out), err)
-        for part in ("topic metrics: there is one copy of each message", "durability_check in group [monitoring]"):
+        for part in ("topic metrics: there is one replica", "durability_check in group [monitoring]"):
             self.assertIn(part, err)

@@ -171,7 +171,7 @@ class MadeUpFigures:
             return getattr(self, attribute)
 
         source = PanelSource(name, gather, interval_seconds=0.1, timeout_seconds=60, now_ms=_now_ms)
-        source.look()
+        source.refresh()
         return source
 
 

@@ -56,7 +56,7 @@ class LagCase(Waiting, base.BaseTestCase):
         servers = self.cluster.direct_options()["bootstrap.servers"]
         survey = LagSurvey(self.admin, ConnectionSettings(servers), window, timeout_seconds=SECONDS)
         now_ms = round(time.time() * 1000)
-        states = survey.look([self.group(name) for name in names], now_ms)
+        states = survey.scan([self.group(name) for name in names], now_ms)
         return {name: partition_lag(states[self.group(name)][self.partition], now_ms, window) for name in names}
 
 
@@ -115,7 +115,7 @@ class TestLagSurvey(LagCase):
         servers = self.cluster.direct_options()["bootstrap.servers"]
         survey = LagSurvey(self.admin, ConnectionSettings(servers), _WINDOW, timeout_seconds=SECONDS)
         group = self.group("orphan")
-        self.assertEqual({group: {}}, survey.look([group], round(time.time() * 1000)))
+        self.assertEqual({group: {}}, survey.scan([group], round(time.time() * 1000)))
 
     def test_a_look_leaves_no_group_behind(self):
         self.put(2)

@@ -60,6 +60,6 @@ class TestJavaClient(LagCase):
             connection = ConnectionSettings(self.cluster.direct_options()["bootstrap.servers"])
             survey = LagSurvey(self.admin, connection, LagWindow(), timeout_seconds=SECONDS)
             now_ms = round(time.time() * 1000)
-            state = survey.look([self.group(protocol)], now_ms)[self.group(protocol)][self.partition]
+            state = survey.scan([self.group(protocol)], now_ms)[self.group(protocol)][self.partition]
             self.assertEqual([4, 8], [commit.offset for commit in state.commits])
             self.assertTrue(all(began <= commit.time_ms <= now_ms for commit in state.commits), state)

@@ -90,7 +90,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
         window = LagWindow(seconds=self.window_seconds)
         survey = LagSurvey(self.admin, ConnectionSettings(self.servers), window, timeout_seconds=SECONDS)
         now_ms = round(time.time() * 1000)
-        return partition_lag(survey.look([self.group], now_ms)[self.group][self.partition], now_ms, window)
+        return partition_lag(survey.scan([self.group], now_ms)[self.group][self.partition], now_ms, window)
 
 
 @periodic("starts the service twice; TestProcess is the smoke test")

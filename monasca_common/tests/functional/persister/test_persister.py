@@ -123,7 +123,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(persister)
         # The broker of the tests has one copy of each message, which is told once before the start.
         could_be_lost, start, stop = persister.log.read_text().splitlines()
-        self.assertIn("there is one copy of each message", could_be_lost)
+        self.assertIn("there is one replica", could_be_lost)
         for part in (self.topic, self.group, self.servers, self.url.partition("@")[2] or self.url, persister.url[7:]):
             self.assertIn(part, start)
         self.assertIn("rows stored 10; dead letters 0; restarts 0", stop)

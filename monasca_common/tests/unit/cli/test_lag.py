@@ -31,13 +31,13 @@ class LagCommandCase(CommandCase):
 
     def made(self, _admin, _connection, window):
         self.window = window
-        return mock.Mock(groups=lambda: list(self.groups), look=self.look)
+        return mock.Mock(groups=lambda: list(self.groups), scan=self.scan)
 
     def read_history(self, _admin, _connection, topic, **_):
         self.asked.append(topic)
         return LagHistory(1)
 
-    def look(self, groups, now_ms, history):
+    def scan(self, groups, now_ms, history):
         end = self.ends[min(self.looks, len(self.ends) - 1)]
         self.looks += 1
         state = PartitionState(0, end, (Commit(now_ms - 1000, 5, end),), now_ms - 1000 if end > 5 else None)

@@ -199,7 +199,7 @@ class TestReset(OffsetsCase):
     def test_only_of_a_persister_is_it_promised_that_rows_stay_single(self):
         self.store(_FIRST)
         self.store(_FIRST, group="spark-aggregate")
-        for group, promise in ((_GROUP, "stored once"), ("spark-aggregate", "counts them twice")):
+        for group, promise in ((_GROUP, "still stored once"), ("spark-aggregate", "count them twice")):
             status, _, err = self.run_command("reset", "--to-earliest", "--topic", "metrics:0", group=group)
             self.assertEqual(0, status)
             self.assertIn("kept in the database", err)
@@ -257,7 +257,7 @@ class TestReset(OffsetsCase):
         self.cluster.log[_SECOND] = (40, 60)
         status, _, error = self.run_command("reset", "--to-offset", "70", "--execute")
         self.assertEqual(1, status)
-        self.assertIn("metrics/1 has offsets from 40 to 60, and no 70", error)
+        self.assertIn("metrics/1 has offsets from 40 to 60, but not 70", error)
         self.assertEqual(0, self.run_command("reset", "--to-offset", "60", "--execute")[0])
         self.assertEqual({60}, {each.next_offset for each in self.stored()})
 
@@ -352,7 +352,7 @@ class TestGroupsInKafka(OffsetsCase):
         self.configuration = self.file(self.consumer + connection)
         status, _, error = self.run_command("reset", "--to-latest", "--execute")
         self.assertEqual((1, []), (status, self.cluster.altered))
-        self.assertIn("run `monasca-common db upgrade`, or say --kept-in kafka for a group", error)
+        self.assertIn("run `monasca-common db upgrade`, or use --kept-in kafka for a group", error)
         self.assertEqual(0, self.run_command("reset", "--to-latest", "--execute", "--kept-in", "kafka")[0])
 
     def test_the_operators_word_about_the_place_counts(self):
@@ -403,8 +403,8 @@ class TestUsage(OffsetsCase):
 
     def test_what_is_not_there_is_named(self):
         for arguments, group, named in (
-            (["--topic", "metricks"], _GROUP, "no topic 'metricks'"),
-            (["--topic", "metrics:0,7"], _GROUP, "2 partitions, and no 7"),
+            (["--topic", "metricks"], _GROUP, "topic 'metricks' does not exist"),
+            (["--topic", "metrics:0,7"], _GROUP, "2 partitions, and no partition 7"),
             ([], "unknown", "--topic"),
         ):
             status, _, error = self.run_command("reset", "--to-latest", *arguments, group=group)

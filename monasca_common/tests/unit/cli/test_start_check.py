@@ -56,12 +56,12 @@ class StartCheckTest(ConfigurationTestCase):
     def test_by_default_the_service_starts_and_says_in_one_line_what_could_be_lost(self):
         self.assertIsNone(self.check("", StartingAdmin(copies=1)))
         [line] = self.log.output.splitlines()
-        for part in ("topic monasca-lag: there is one copy of each message", "monasca-common durability check"):
+        for part in ("topic monasca-lag: there is one replica", "monasca-common durability check"):
             self.assertIn(part, line)
 
     def test_with_refuse_it_does_not_start(self):
         refused = self.check("refuse", StartingAdmin(copies=1))
-        for part in ("topic monasca-lag: there is one copy", "durability_check in group [monitoring] is refuse"):
+        for part in ("topic monasca-lag: there is one replica", "durability_check in group [monitoring] is refuse"):
             self.assertIn(part, refused)
 
     def test_brokers_that_do_not_answer_are_waited_for_by_the_service_unless_it_is_to_refuse(self):

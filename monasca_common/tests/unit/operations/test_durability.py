@@ -53,7 +53,7 @@ class TestDurabilityFindings(base.BaseTestCase):
     def test_a_finding_says_what_to_change(self):
         texts = [each.text for topic, _ in _CASES.values() for each in durability_findings(topic)]
         for text in texts:
-            self.assertTrue(any(word in text for word in ("raise", "lower", "add a copy", "set it", "start", "until")))
+            self.assertTrue(any(word in text for word in ("raise", "lower", "add a replica", "set it", "start")))
 
 
 class TestRetentionFindings(base.BaseTestCase):
@@ -100,4 +100,4 @@ class TestRetentionFindings(base.BaseTestCase):
         self.assertEqual(
             [("log", "truncated"), ("metrics", "deleted_unread")], [(each.topic, each.rule) for each in found]
         )
-        self.assertIn("3 messages were removed", found[1].text)
+        self.assertIn("3 messages were deleted", found[1].text)

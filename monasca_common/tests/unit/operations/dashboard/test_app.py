@@ -37,7 +37,7 @@ class Users:
 
 def source(name, figures):
     made = PanelSource(name, lambda _now: figures, interval_seconds=1, timeout_seconds=1, now_ms=lambda: 0)
-    made.look()
+    made.refresh()
     return made
 
 
@@ -110,10 +110,10 @@ class ViewsTest(base.BaseTestCase):
         figures = [lag_of(3), lag_of(2)]
         lag = PanelSource("lag", lambda _: figures.pop(), interval_seconds=1, timeout_seconds=1, now_ms=lambda: 0)
         panels = Panels({"lag": lag}, lambda: 0)
-        lag.look()
+        lag.refresh()
         first, again = panels.views(), panels.views()
         self.assertTrue(all(one is other for one, other in zip(first, again, strict=True)))
-        lag.look()
+        lag.refresh()
         self.assertEqual([2, 3], [len(views[1].rows) for views in (first, panels.views())])
 
     def test_figures_that_cannot_be_shown_leave_the_other_panels(self):

@@ -6,8 +6,8 @@ from oslotest import base
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.lag_panel import LagGatherer, group_panel, lag_panel
 from monasca_common.operations.dashboard.panel_source import Snapshot
+from monasca_common.operations.group_positions import DatabasePositions, no_database
 from monasca_common.operations.lag.history import LagHistory
-from monasca_common.operations.lag.positions import DatabasePositions, no_database
 from monasca_common.operations.lag.verdict import Commit, LagStatus, LagWindow, PartitionState
 
 TP = TopicPartition("metrics", 0)
@@ -26,12 +26,12 @@ class GroupsSurvey:
     def groups(self):
         return ["g", "new"]
 
-    def look(self, groups, now_ms, *, history):
+    def scan(self, groups, now_ms, *, history):
         self.histories.append(history)
         commits = {"g": (Commit(now_ms - self.silent_ms, self.offset, 9),), "new": ()}
-        looks = {group: history.looks(group, TP) for group in groups}
+        scans = {group: history.scans(group, TP) for group in groups}
         return {
-            group: {TP: PartitionState(0, 9, commits[group], NOW - 600_000, looks=looks[group])} for group in groups
+            group: {TP: PartitionState(0, 9, commits[group], NOW - 600_000, scans=scans[group])} for group in groups
         }
 
 
@@ -85,7 +85,9 @@ class LagGathererTest(base.BaseTestCase):
         self.stored = DatabasePositions(trouble="no answer")
         self.survey.silent_ms = 120_000
         (group, _) = self.gatherer()(NOW)
-        self.assertIn("is not known: no answer", group.which_counts[0])
+        self.assertIn(
+            "it is unknown whether a database has others, which would count: no answer", group.which_counts[0]
+        )
 
     def test_what_a_group_reads_in_a_second_is_known_after_two_looks(self):
         gather = self.gatherer()

@@ -28,7 +28,7 @@ class PanelSourceTest(base.BaseTestCase):
     def test_a_look_is_kept_with_its_time(self):
         self.answers.append(lambda: "figures")
         source = self.source()
-        source.look()
+        source.refresh()
         snapshot = source.snapshot()
         self.assertEqual(("figures", 1000, ""), (snapshot.figures, snapshot.gathered_ms, snapshot.error))
 
@@ -38,7 +38,7 @@ class PanelSourceTest(base.BaseTestCase):
         self.fail_with(RetriableError("still none"))
         source = self.source()
         for self.now_ms in (1000, 2000, 3000):
-            source.look()
+            source.refresh()
         snapshot = source.snapshot()
         self.assertEqual(("figures", 1000), (snapshot.figures, snapshot.gathered_ms))
         self.assertEqual(("still none", 2000), (snapshot.error, snapshot.failing_since_ms))
@@ -50,7 +50,7 @@ class PanelSourceTest(base.BaseTestCase):
 
         overdue = []
         source = self.source(slow)
-        source.look()
+        source.refresh()
         self.assertEqual([7.0], overdue)
         self.now_ms += 10
         self.assertEqual(0.0, source.seconds_overdue)
@@ -61,9 +61,9 @@ class PanelSourceTest(base.BaseTestCase):
         self.fail_with(ValueError("a defect"))
         self.answers.append(lambda: "figures")
         source = self.source()
-        source.look()
+        source.refresh()
         self.assertEqual("ValueError: a defect", source.snapshot().error)
-        source.look()
+        source.refresh()
         self.assertEqual(("", None), (source.snapshot().error, source.snapshot().failing_since_ms))
 
     def test_a_look_that_does_not_end_stops_only_its_own_panel(self):

@@ -49,9 +49,9 @@ class HealthTest(base.BaseTestCase):
             for name, gather in {"lag": fail, "load": lambda _now: ()}.items()
         }
         health = Panels(sources, lambda: 1000).health()
-        sources["load"].look()
+        sources["load"].refresh()
         self.assertEqual((False, {"ready": False, "reasons": ["lag: no figures yet"]}), health.ready())
-        sources["lag"].look()
+        sources["lag"].refresh()
         self.assertEqual((True, {"ready": True, "reasons": []}), health.ready())
         self.assertEqual((False, {"healthy": False, "failures": {"lag": "no broker answers"}}), health.health())
         self.assertTrue(health.live()[0])

@@ -12,7 +12,7 @@ from monasca_common.operations.lag.history import (
     end_at,
     following,
     history_of,
-    kept_looks,
+    kept_scans,
     records,
     to_keep,
 )
@@ -65,13 +65,13 @@ class TestTopic(base.BaseTestCase):
 
     def test_a_partition_at_which_nothing_happens_is_not_written_again(self):
         first = following({"g": {TP: IDLE, OTHER: UNREAD}}, NOW, WINDOW)
-        looks = {each: first.groups["g"][each].looks for each in (TP, OTHER)}
-        states = {TP: replace(IDLE, looks=looks[TP]), OTHER: replace(UNREAD, looks=looks[OTHER])}
+        scans = {each: first.groups["g"][each].scans for each in (TP, OTHER)}
+        states = {TP: replace(IDLE, scans=scans[TP]), OTHER: replace(UNREAD, scans=scans[OTHER])}
         second = to_keep(first, following({"g": states}, NOW + 1000, WINDOW))
         written = [json.loads(record.key) for record in records(first, second)]
         self.assertEqual([{"group": "g", "topic": "metrics", "partition": 1}, {"survey": "lag"}], written)
         read = history_of([*pairs(records(LagHistory(), first)), *pairs(records(first, second))])
-        self.assertEqual([NOW, NOW + 1000], [look.time_ms for look in read.looks("g", TP)])
+        self.assertEqual([NOW, NOW + 1000], [scan.time_ms for scan in read.scans("g", TP)])
 
     def test_a_group_that_is_gone_leaves_the_topic(self):
         before = following({"g": {TP: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
@@ -87,53 +87,53 @@ class TestTopic(base.BaseTestCase):
         self.assertEqual(LagHistory(), history_of([*strange, (strange[2][0], status)]))
 
     def test_who_was_never_seen_has_no_looks(self):
-        self.assertEqual((), LagHistory(NOW).looks("g", TP))
+        self.assertEqual((), LagHistory(NOW).scans("g", TP))
 
 
 class TestLooks(base.BaseTestCase):
-    def looks(self, *changes):
+    def scans(self, *changes):
         """One a second; each change is (first, end, position, is_unread)."""
         return tuple(LogScan(NOW + 1000 * number, *change, read_to=0) for number, change in enumerate(changes))
 
     def test_looks_of_a_window_are_kept_and_no_more(self):
-        looks = tuple(LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0) for number in range(600))
-        kept = kept_looks(looks, WINDOW)
-        self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
+        scans = tuple(LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0) for number in range(600))
+        kept = kept_scans(scans, WINDOW)
+        self.assertEqual([510, 540, 570, 599], [scan.end for scan in kept])
 
     def test_looks_that_come_fast_are_kept_as_those_that_come_slowly(self):
         kept = ()
         for number in range(600):
-            kept = kept_looks((*kept, LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0)), WINDOW)
+            kept = kept_scans((*kept, LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0)), WINDOW)
 
-        self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
+        self.assertEqual([510, 540, 570, 599], [scan.end for scan in kept])
 
     def test_the_last_look_with_nothing_unread_stays_however_old_it_is(self):
-        looks = self.looks((0, 5, 5, False), *[(0, 9, 5, True)] * 600)
-        self.assertEqual(looks[0], kept_looks(looks, WINDOW)[0])
+        scans = self.scans((0, 5, 5, False), *[(0, 9, 5, True)] * 600)
+        self.assertEqual(scans[0], kept_scans(scans, WINDOW)[0])
 
     def test_moves_of_the_start_stay_with_what_was_before_them(self):
-        looks = self.looks(*[(0, 900, 5, True)] * 50, *[(20, 900, 5, True)] * 600)
-        self.assertEqual([0, 20], sorted({look.first for look in kept_looks(looks, WINDOW)}))
-        self.assertEqual([looks[49], looks[50]], list(kept_looks(looks, WINDOW)[:2]))
+        scans = self.scans(*[(0, 900, 5, True)] * 50, *[(20, 900, 5, True)] * 600)
+        self.assertEqual([0, 20], sorted({scan.first for scan in kept_scans(scans, WINDOW)}))
+        self.assertEqual([scans[49], scans[50]], list(kept_scans(scans, WINDOW)[:2]))
 
     def test_the_first_look_stays_until_the_group_commits(self):
-        never = self.looks(*[(0, 10, None, True)] * 600)
-        self.assertEqual(never[0], kept_looks(never, WINDOW)[0])
+        never = self.scans(*[(0, 10, None, True)] * 600)
+        self.assertEqual(never[0], kept_scans(never, WINDOW)[0])
         committed = (*never, LogScan(NOW + 600_000, 0, 10, 10, is_unread=True, read_to=0))
-        self.assertNotEqual(never[0], kept_looks(committed, WINDOW)[0])
+        self.assertNotEqual(never[0], kept_scans(committed, WINDOW)[0])
 
     def test_an_end_between_two_looks_lies_between_theirs(self):
-        looks = self.looks((0, 100, 0, True), (0, 200, 0, True))
-        self.assertEqual([100, 150, 200], [end_at(looks, NOW + ms, WINDOW) for ms in (0, 500, 1000)])
-        self.assertEqual([None, None], [end_at(looks, NOW + ms, WINDOW) for ms in (-1, 1001)])
+        scans = self.scans((0, 100, 0, True), (0, 200, 0, True))
+        self.assertEqual([100, 150, 200], [end_at(scans, NOW + ms, WINDOW) for ms in (0, 500, 1000)])
+        self.assertEqual([None, None], [end_at(scans, NOW + ms, WINDOW) for ms in (-1, 1001)])
 
     def test_an_end_between_looks_that_are_far_apart_is_known_where_the_log_did_not_grow(self):
         for end, expected in ((200, None), (100, 100)):
-            looks = (
+            scans = (
                 LogScan(NOW, 0, 100, 0, is_unread=True, read_to=0),
                 LogScan(NOW + 60_001, 0, end, 0, is_unread=True, read_to=0),
             )
-            self.assertEqual(expected, end_at(looks, NOW + 30_000, WINDOW))
+            self.assertEqual(expected, end_at(scans, NOW + 30_000, WINDOW))
 
 
 class TestVerdict(base.BaseTestCase):
@@ -150,36 +150,36 @@ class TestVerdict(base.BaseTestCase):
             [(50, 50, 20, None), (50, 50, 20, None), (50, 90, 20, NOW), (60, 90, 20, NOW), (60, 90, 70, NOW)], 1
         ):
             commits = (Commit(NOW - 9000, offset, offset),)
-            state = PartitionState(first, end, commits, unread, 3_600_000, looks=known.looks)
+            state = PartitionState(first, end, commits, unread, 3_600_000, scans=known.scans)
             known = following({"g": {TP: state}}, NOW + 100_000 * number, WINDOW).of("g", TP)
             found.append(known.lag.deleted)
         self.assertEqual([30, 30, 30, 40, 0], found)
 
     def test_an_idle_log_that_ends_with_a_marker_and_expired_before_the_first_look_lost_nothing(self):
-        looks, found = (), []
+        scans, found = (), []
         for number in range(4):
-            state = PartitionState(101, 101, (Commit(NOW - 9000, 100, 101),), None, 3_600_000, looks=looks)
+            state = PartitionState(101, 101, (Commit(NOW - 9000, 100, 101),), None, 3_600_000, scans=scans)
             known = following({"g": {TP: state}}, NOW + 100_000 * number, WINDOW).of("g", TP)
-            looks = known.looks
+            scans = known.scans
             found.append(known.lag.deleted)
         self.assertEqual([0, 0, 0], found[1:])
 
     def test_markers_stay_read_when_the_look_that_found_them_is_not_kept(self):
         known = following({"g": {TP: replace(IDLE, commits=(Commit(NOW - 9000, 48, 48),))}}, NOW, WINDOW).of("g", TP)
         for number in range(1, 40):
-            state = PartitionState(0, 60, (Commit(NOW - 9000, 48, 48),), NOW, looks=known.looks)
+            state = PartitionState(0, 60, (Commit(NOW - 9000, 48, 48),), NOW, scans=known.scans)
             known = following({"g": {TP: state}}, NOW + 20_000 * number, WINDOW).of("g", TP)
-        expired = PartitionState(50, 60, state.commits, NOW, looks=known.looks[-1:])
+        expired = PartitionState(50, 60, state.commits, NOW, scans=known.scans[-1:])
         self.assertEqual(0, following({"g": {TP: expired}}, NOW + 900_000, WINDOW).of("g", TP).lag.deleted)
 
     def test_a_partition_that_is_added_is_judged_by_what_comes_after_it_was_first_seen(self):
         """The group has commits of the other partition, and nobody reads the new one."""
-        added, looks = PartitionState(0, 5, (), NOW - 1000), ()
+        added, scans = PartitionState(0, 5, (), NOW - 1000), ()
         found = []
         for seconds, end, unread in ((0, 5, NOW - 1000), (30, 9, NOW + 10_000), (80, 12, NOW + 10_000)):
-            states = {TP: IDLE, OTHER: replace(added, end=end, unread_since_ms=unread, looks=looks)}
+            states = {TP: IDLE, OTHER: replace(added, end=end, unread_since_ms=unread, scans=scans)}
             known = following({"g": states}, NOW + 1000 * seconds, WINDOW).of("g", OTHER)
-            looks = known.looks
+            scans = known.scans
             found.append((known.lag.status, known.lag.messages))
         self.assertEqual([(LagStatus.OK, 0), (LagStatus.OK, 4), (LagStatus.STOP, 7)], found)
 
@@ -188,6 +188,6 @@ class TestVerdict(base.BaseTestCase):
         first = following({"g": {TP: new}}, NOW, WINDOW)
         known = first.of("g", TP)
         self.assertEqual((LagStatus.OK, 0, 0.0), (known.lag.status, known.lag.messages, known.lag.completeness))
-        later = replace(new, end=60, unread_since_ms=NOW + 1000, looks=known.looks)
+        later = replace(new, end=60, unread_since_ms=NOW + 1000, scans=known.scans)
         found = following({"g": {TP: later}}, NOW + 70_000, WINDOW).of("g", TP).lag
         self.assertEqual((LagStatus.STOP, 10), (found.status, found.messages))

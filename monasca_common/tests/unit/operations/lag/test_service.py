@@ -13,9 +13,9 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.operations.group_positions import DatabasePositions, no_database
 from monasca_common.operations.lag import service as lag_service
 from monasca_common.operations.lag.history import LagHistory, history_of
-from monasca_common.operations.lag.positions import DatabasePositions, no_database
 from monasca_common.operations.lag.service import LagService, start_line
 from monasca_common.operations.lag.verdict import Commit, LagStatus, PartitionState
 from monasca_common.operations.settings import LagSettings, lag_settings
@@ -27,7 +27,7 @@ CONNECTION = ConnectionSettings("kafka:9092")
 
 
 class FakeSurvey:
-    """``states``: {group: {partition: state}}; ``failure``: what `look` raises."""
+    """``states``: {group: {partition: state}}; ``failure``: what `scan` raises."""
 
     def __init__(self):
         self.states, self.failure, self.histories = {}, None, []
@@ -35,7 +35,7 @@ class FakeSurvey:
     def groups(self):
         return sorted(self.states)
 
-    def look(self, groups, now_ms, *, history):
+    def scan(self, groups, now_ms, *, history):
         self.histories.append(history)
         if self.failure is not None:
             raise self.failure
@@ -82,14 +82,14 @@ class LagServiceTest(base.BaseTestCase):
         for _ in range(2):
             service.survey(self.producer)
         self.assertEqual(1, log.output.count("The database counts, because"), log.output)
-        self.assertIn("the verdict on g is by its copy in Kafka", log.output)
+        self.assertIn("the verdict on g uses its copy in Kafka", log.output)
         self.assertIn("metrics/0: 8 in the database, 5 in Kafka", log.output)
 
     def test_the_log_says_that_it_is_not_known_which_position_counts(self):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
         self.surveyed.states = {"g": self.stopped()}
         self.service(read_positions=lambda: DatabasePositions(trouble="no database answers")).survey(self.producer)
-        self.assertIn("others, which would count, is not known: no database answers", log.output)
+        self.assertIn("others, which would count: no database answers", log.output)
 
     def test_a_database_is_asked_once_however_many_groups_have_changed(self):
         read = mock.Mock(return_value=DatabasePositions())

@@ -166,7 +166,7 @@ def survey(admin, *, silent=(), per_poll=5000, timeout_seconds=0.3, ticks=None, 
         stack.enter_context(mock.patch.object(log_reading, "open_consumer", opened))
         if ticks is not None:
             stack.enter_context(mock.patch.object(log_reading.time, "monotonic", mock.Mock(side_effect=ticks)))
-        states = LagSurvey(admin, ConnectionSettings("nowhere:1"), window, timeout_seconds=timeout_seconds).look(
+        states = LagSurvey(admin, ConnectionSettings("nowhere:1"), window, timeout_seconds=timeout_seconds).scan(
             ["g"], NOW, None, history
         )["g"]
     return {tp: (state, partition_lag(state, NOW, window)) for tp, state in states.items()}
@@ -254,7 +254,7 @@ class TestHiddenCommits(base.BaseTestCase):
         self.assertEqual(10, lag.messages)
 
     def test_what_was_committed_while_nobody_looked_was_not_committed_now(self):
-        """The last look is further back than commits are read, and there are none since."""
+        """The last scan is further back than commits are read, and there are none since."""
         commits = tuple(Commit(NOW - 7_200_000 + 10_000 * n, 398 + n, 400) for n in range(3))
         for offset in (420, 380):
             known = PartitionHistory(NOW - 7_200_000, WELL, commits, ())
@@ -357,7 +357,7 @@ class TestThreshold(base.BaseTestCase):
             offsets = tuple(StoredOffset(group, "metrics", 0, None, 7) for group in groups)
             status = StorageStatus("1", "2", offsets=offsets, usable=usable)
             storage = SimpleNamespace(capabilities=capabilities, status=lambda: status)
-            return mock.patch("monasca_common.operations.group_offsets.load_storage", lambda _: storage)
+            return mock.patch("monasca_common.operations.group_positions.load_storage", lambda _: storage)
 
         database = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         said = "metrics/0: 7 in the database, 0 in Kafka"
@@ -385,7 +385,7 @@ class TestThreshold(base.BaseTestCase):
         more = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         for section, kept_in in (("mirror_target", "kafka"), ("kafka_metrics", "database")):
             options = ("--section", section)
-            with mock.patch("monasca_common.operations.group_offsets.load_storage", lambda _: storage):
+            with mock.patch("monasca_common.operations.group_positions.load_storage", lambda _: storage):
                 for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "-f", "json")):
                     _, (row,) = self.run_command("lag", *command, *options, least_headroom=0.9, more=more)
                     self.assertEqual((kept_in, kept_in == "database"), (row["kept_in"], row["copy_differs"]))
@@ -487,8 +487,8 @@ class TestGroupsOfAnyClient(base.BaseTestCase):
     def test_what_was_there_before_such_a_group_was_first_seen_may_be_none_of_its_business(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
         admin.assigned = [TP]
-        look = LogScan(NOW - 600_000, 0, 10, None, is_unread=False, read_to=10)
-        history = LagHistory(NOW - 10_000, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), (look,))}})
+        scan = LogScan(NOW - 600_000, 0, 10, None, is_unread=False, read_to=10)
+        history = LagHistory(NOW - 10_000, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), (scan,))}})
         _, lag = survey(admin, history=history)[TP]
         self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
 
@@ -558,12 +558,12 @@ class TestOfflinePartitions(base.BaseTestCase):
 
     def test_what_was_known_is_kept_until_the_partition_has_a_leader(self):
         commits = (Commit(NOW - 300_000, 3, 9),)
-        looks = (LogScan(NOW - 300_000, 0, 9, 3, is_unread=True, read_to=3),)
-        history = LagHistory(NOW - 10_000, {"g": {self.offline: PartitionHistory(NOW - 10_000, WELL, commits, looks)}})
+        scans = (LogScan(NOW - 300_000, 0, 9, 3, is_unread=True, read_to=3),)
+        history = LagHistory(NOW - 10_000, {"g": {self.offline: PartitionHistory(NOW - 10_000, WELL, commits, scans)}})
         states = {"g": {tp: state for tp, (state, _) in survey(self.admin, history=history).items()}}
         after = following(states, NOW, LagWindow())
         known = after.of("g", self.offline)
-        self.assertEqual((commits, looks, LagStatus.OFFLINE), (known.commits, known.looks, known.lag.status))
+        self.assertEqual((commits, scans, LagStatus.OFFLINE), (known.commits, known.scans, known.lag.status))
         self.assertEqual(known, to_keep(history, after).of("g", self.offline))
 
     def test_a_list_names_the_partition_and_has_status_1(self):
@@ -587,11 +587,11 @@ class TestOpenTransactions(base.BaseTestCase):
         admin.written = 15
         return {"g": {tp: state for tp, (state, _) in survey(admin, history=history).items()}}
 
-    def lag(self, *looks):
-        """``looks``: how long ago each was, the end of the log, and whether a transaction was open."""
+    def lag(self, *scans):
+        """``scans``: how long ago each was, the end of the log, and whether a transaction was open."""
         made = tuple(
             LogScan(NOW - ago_ms, 0, end, 10, is_unread=False, read_to=10, is_open=is_open)
-            for ago_ms, end, is_open in looks
+            for ago_ms, end, is_open in scans
         )
         history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), made)}})
         lag = partition_lag(self.states(history)["g"][TP], NOW, LagWindow())
@@ -612,7 +612,7 @@ class TestOpenTransactions(base.BaseTestCase):
 
     def test_a_look_keeps_whether_one_is_open(self):
         after = following(self.states(), NOW, LagWindow())
-        self.assertEqual([True], [look.is_open for look in after.of("g", TP).looks])
+        self.assertEqual([True], [scan.is_open for scan in after.of("g", TP).scans])
 
 
 class TestTruncation(base.BaseTestCase):
@@ -634,10 +634,10 @@ class TestWithHistory(base.BaseTestCase):
         year_ms = 365 * 86_400_000
         log = FakeLog([NOW - year_ms] * 500)
         commits = [(NOW - 90_000 + 10_000 * n, 100) for n in range(10)]
-        looks = tuple(
+        scans = tuple(
             LogScan(NOW - 95_000 + 10_000 * n, 0, 400 + 10 * n, 100, is_unread=True, read_to=100) for n in range(9)
         )
-        history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 15_000, WELL, (), looks)}})
+        history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 15_000, WELL, (), scans)}})
         state, lag = survey(SurveyedAdmin(log, {TP: 100}, commits), history=history)[TP]
         self.assertEqual(LagStatus.STALL, lag.status)
         self.assertEqual([405, 415], [commit.end for commit in state.commits[:2]])
@@ -676,21 +676,21 @@ class TestReading(base.BaseTestCase):
         self.admin.offsets_of = lambda groups: {group: {TP: self.at[group]} for group in groups}
         self.survey = LagSurvey(self.admin, ConnectionSettings("nowhere:1"), LagWindow(), timeout_seconds=1.0)
 
-    def look(self):
-        states = self.survey.look(list(self.at), NOW)
+    def scan(self):
+        states = self.survey.scan(list(self.at), NOW)
         return {group: state[TP].unread_since_ms for group, state in states.items()}
 
     def test_wherever_the_groups_are_one_consumer_reads_for_all(self):
-        self.assertEqual({"a": NOW - 990, "b": NOW - 980, "c": NOW - 990, "d": None}, self.look())
+        self.assertEqual({"a": NOW - 990, "b": NOW - 980, "c": NOW - 990, "d": None}, self.scan())
         self.assertEqual([{TP: [10, 20]}], self.reads)
 
     def test_a_message_that_is_known_is_not_read_again_unless_retention_has_removed_it(self):
-        self.look()
+        self.scan()
         self.at["b"] = 30
-        self.look()
+        self.scan()
         self.assertEqual([{TP: [30]}], self.reads[1:])
         self.admin.first = 15
-        self.assertEqual(NOW - 985, self.look()["a"])
+        self.assertEqual(NOW - 985, self.scan()["a"])
         self.assertEqual([{TP: [15]}], self.reads[2:])
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from oslotest import base
 
-from monasca_common.operations.lag.history import kept_looks
+from monasca_common.operations.lag.history import kept_scans
 from monasca_common.operations.lag.verdict import (
     Commit,
     LagStatus,
@@ -168,13 +168,13 @@ class TestPace(base.BaseTestCase):
 
 
 class TestHistory(base.BaseTestCase):
-    """What a single look cannot know, and earlier ones do."""
+    """What a single scan cannot know, and earlier ones do."""
 
     def test_messages_with_old_timestamps_are_unread_since_the_last_look_that_found_none(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
         cases = {
             "no history, so the timestamp counts": ((), LagStatus.STOP),
-            "they came after the last look": ((_look(0.2, 500, 500, is_unread=False),), LagStatus.OK),
+            "they came after the last scan": ((_look(0.2, 500, 500, is_unread=False),), LagStatus.OK),
             "they came a minute ago": (
                 (_look(1.0, 500, 500, is_unread=False), _look(0.5, 600, 500)),
                 LagStatus.OK,
@@ -184,9 +184,9 @@ class TestHistory(base.BaseTestCase):
                 LagStatus.STOP,
             ),
         }
-        for name, (looks, expected) in cases.items():
+        for name, (scans, expected) in cases.items():
             with self.subTest(name):
-                state = PartitionState(0, 600, commits, _NOW - 40 * _MINUTE, None, looks=looks)
+                state = PartitionState(0, 600, commits, _NOW - 40 * _MINUTE, None, scans=scans)
                 self.assertEqual(expected, _judged(state).status)
 
     def test_a_group_that_never_committed_is_judged_from_when_it_was_first_seen(self):
@@ -199,17 +199,17 @@ class TestHistory(base.BaseTestCase):
             ),
             "the first message came just now": ((_look(9, 120, None, is_unread=False),), LagStatus.OK, 0),
         }
-        for name, (looks, expected, unread) in cases.items():
+        for name, (scans, expected, unread) in cases.items():
             with self.subTest(name):
                 since = _NOW - 8 * _MINUTE if unread else None
-                lag = _judged(PartitionState(0, 120, (), since, None, looks=looks))
+                lag = _judged(PartitionState(0, 120, (), since, None, scans=scans))
                 self.assertEqual((expected, unread), (lag.status, lag.messages))
 
     def test_a_group_that_died_is_a_stop_as_soon_as_something_comes_and_not_before(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
-        looks = (_look(3, 500, 500, is_unread=False),)
-        self.assertEqual(LagStatus.OK, _judged(PartitionState(0, 500, commits, None, None, looks=looks)).status)
-        unread = PartitionState(0, 501, commits, _NOW - 2 * _MINUTE, None, looks=looks)
+        scans = (_look(3, 500, 500, is_unread=False),)
+        self.assertEqual(LagStatus.OK, _judged(PartitionState(0, 500, commits, None, None, scans=scans)).status)
+        unread = PartitionState(0, 501, commits, _NOW - 2 * _MINUTE, None, scans=scans)
         self.assertEqual(LagStatus.STOP, _judged(unread).status)
 
     def test_markers_of_transactions_that_retention_removes_are_not_deleted_messages(self):
@@ -221,16 +221,16 @@ class TestHistory(base.BaseTestCase):
             "messages were left": (498, 500, (_look(5, 500, 498),), 2),
             "the group has gone back since": (400, 500, (read,), 100),
         }
-        for name, (position, first, looks, expected) in cases.items():
+        for name, (position, first, scans, expected) in cases.items():
             with self.subTest(name):
-                state = PartitionState(first, 600, _commits((position, 600)), _NOW - 1000, None, looks=looks)
+                state = PartitionState(first, 600, _commits((position, 600)), _NOW - 1000, None, scans=scans)
                 self.assertEqual(expected, _judged(state).deleted)
 
     def test_looks_make_the_window_of_a_group_that_seldom_commits_complete(self):
-        looks = tuple(_look(4 - number, 500, 500, is_unread=False) for number in range(4))
+        scans = tuple(_look(4 - number, 500, 500, is_unread=False) for number in range(4))
         state = PartitionState(0, 500, _commits((500, 500)), None, None)
         self.assertEqual(0.25, _judged(state).completeness)
-        self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, looks=looks)).completeness)
+        self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, scans=scans)).completeness)
 
     def test_headroom_by_size_is_how_long_the_start_of_the_log_takes_to_the_position(self):
         # The start moves by 150 each three minutes, at last two minutes ago.
@@ -251,39 +251,39 @@ class TestHistory(base.BaseTestCase):
             "the start did not move": ((_look(10, 900, 500),), 500, 0, None),
             "no history": ((), 500, 300, None),
         }
-        for name, (looks, position, first, expected) in cases.items():
+        for name, (scans, position, first, expected) in cases.items():
             with self.subTest(name):
                 commits = _commits((position, 1000))
-                state = PartitionState(first, 1000, commits, _NOW - _MINUTE, None, is_size_limited=True, looks=looks)
+                state = PartitionState(first, 1000, commits, _NOW - _MINUTE, None, is_size_limited=True, scans=scans)
                 room = _judged(state).headroom_seconds
                 self.assertEqual(expected if expected is None else round(expected, 6), room and round(room, 6))
 
     def test_headroom_by_size_is_right_as_soon_as_the_start_moves_however_long_it_stood(self):
         """The group stopped at 400 three days ago; then the log is full, and its start moves by 10 each minute."""
         stopped, waiting, began = (Commit(_NOW - 1000, 400, 400),), 3 * 24 * 60, _NOW
-        looks = (LogScan(began, 0, 400, 400, is_unread=False, read_to=400),)
+        scans = (LogScan(began, 0, 400, 400, is_unread=False, read_to=400),)
         for minute in range(1, waiting + 40):
             first = max(0, minute - waiting + 1) * 10
             now_ms = began + minute * _MINUTE
             state = PartitionState(
-                first, 1000 + minute * 10, stopped, began + 1, None, is_size_limited=True, looks=looks
+                first, 1000 + minute * 10, stopped, began + 1, None, is_size_limited=True, scans=scans
             )
             if minute >= waiting:
                 self.assertEqual((400 - first) * 6.0, round(_judged(state, now_ms).headroom_seconds, 6))
-            look = LogScan(now_ms, first, state.end, 400, is_unread=True, read_to=400)
-            looks = kept_looks((*looks, look), _WINDOW)
+            scan = LogScan(now_ms, first, state.end, 400, is_unread=True, read_to=400)
+            scans = kept_scans((*scans, scan), _WINDOW)
 
     def test_the_nearer_of_time_and_size_is_the_headroom(self):
-        looks = (_look(10, 700, 500), _look(2, 950, 500, first=150))
+        scans = (_look(10, 700, 500), _look(2, 950, 500, first=150))
         for retention_ms, expected in ((2 * _MINUTE, 60.0), (90 * _MINUTE, 580.0)):
             state = PartitionState(
-                150, 1000, _commits((500, 1000)), _NOW - _MINUTE, retention_ms, is_size_limited=True, looks=looks
+                150, 1000, _commits((500, 1000)), _NOW - _MINUTE, retention_ms, is_size_limited=True, scans=scans
             )
             self.assertEqual(expected, round(_judged(state).headroom_seconds, 6))
 
     def test_a_start_that_moves_without_a_limit_of_size_says_nothing(self):
-        looks = (_look(10, 900, 500), _look(2, 950, 500, first=300))
-        state = PartitionState(300, 1000, _commits((500, 1000)), _NOW - _MINUTE, None, looks=looks)
+        scans = (_look(10, 900, 500), _look(2, 950, 500, first=300))
+        state = PartitionState(300, 1000, _commits((500, 1000)), _NOW - _MINUTE, None, scans=scans)
         self.assertIsNone(_judged(state).headroom_seconds)
 
 
@@ -344,14 +344,14 @@ class TestLoss(base.BaseTestCase):
 
     def test_retention_by_size_overtakes_as_well(self):
         def at(first, offsets):
-            looks = (_look(5, 0, 0), _look(4, 0, 0, first=first - 60), _look(3, 0, 0, first=first))
+            scans = (_look(5, 0, 0), _look(4, 0, 0, first=first - 60), _look(3, 0, 0, first=first))
             state = PartitionState(
                 first,
                 9000,
                 _commits(*[(each, 9000) for each in offsets], every_ms=20_000),
                 _NOW - _MINUTE,
                 is_size_limited=True,
-                looks=looks,
+                scans=scans,
             )
             return _judged(state)
 

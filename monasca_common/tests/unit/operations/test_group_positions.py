@@ -2,8 +2,8 @@
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.operations.group_positions import DatabasePositions, no_database, which_counts
 from monasca_common.operations.lag.history import PartitionHistory
-from monasca_common.operations.lag.positions import DatabasePositions, no_database, which_counts
 from monasca_common.operations.lag.verdict import Commit, LagStatus, LagVerdict
 
 _TP, _OTHER = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
@@ -42,7 +42,7 @@ class TestWhichCounts(base.BaseTestCase):
 
     def test_both_positions_and_the_reason_are_said(self):
         why, where = which_counts({"g": _judged(10, status=LagStatus.STOP)}, _stored(12))
-        self.assertIn("the verdict on g is by its copy in Kafka. The database counts, because", why)
+        self.assertIn("the verdict on g uses its copy in Kafka. The database counts, because", why)
         self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
 
     def test_where_the_position_is_and_whether_it_differs_are_facts(self):
@@ -73,5 +73,6 @@ class TestWhichCounts(base.BaseTestCase):
         groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
         (line,) = which_counts(groups, DatabasePositions(trouble="no answer"))
         self.assertEqual(
-            "judged by Kafka's offsets; whether a database has others, which would count, is not known: no answer", line
+            "verdicts use Kafka's offsets; it is unknown whether a database has others, which would count: no answer",
+            line,
         )
