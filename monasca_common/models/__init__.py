@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels in the topics, decoded and checked: metrics, logs, events and alarm transitions. No I/O."""
+"""The envelopes in topics: encoding, decoding and validation of metrics, logs, events and alarm transitions. No I/O."""

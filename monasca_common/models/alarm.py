@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alarm transitions: ``{"alarm-transitioned": {"tenantId", "alarmId", "newState", "oldState", "timestamp": <ms>, …}}``.
 
-A message must say whose alarm changed, when, and from what to what; what else is missing is stored as empty, as
-older threshold engines left out some of it. Sub-alarms and metrics are kept as JSON, as they are on the wire.
+Tenant, alarm, time and both states are required. Other missing members are stored as empty, because older threshold
+engines omit some. Sub-alarms and metrics are stored as the JSON of the message.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with an envelope or a posted body: every violation, each with its place and its rule.
+"""Errors of an envelope or a posted body: all violations, each with its place and its rule.
 
 ::
 
     ValueError
     └── InvalidEnvelope     breaks at least one rule (`violations` lists each)
-        └── NotJson         is not JSON at all, so that nothing else can be said of it
+        └── NotJson         is not JSON, so no other rule was checked
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LONGEST_KEY_SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``where``: like ``[3].dimensions.host``, empty for the whole. ``rule``: what is asked of it.
+    """``where``: like ``[3].dimensions.host``, empty for the whole. ``rule``: the broken rule.
 
-    Neither quotes a value, and ``where`` shows keys as plain ASCII of bounded length. ``too_large``: its size alone
-    is wrong, which HTTP has a status of its own for.
+    Neither quotes a value, and ``where`` contains keys as ASCII of bounded length. ``too_large``: HTTP has a separate
+    status for it.
     """
 
     where: str
@@ -34,12 +34,12 @@ class Violation:
         return f"{self.where} {self.rule}" if self.where else self.rule
 
     def within(self, place: str) -> Violation:
-        """The same violation, seen from outside of ``place``."""
+        """Return the violation with ``place`` before its place."""
         return Violation(joined(place, self.where), self.rule, self.too_large)
 
 
 class InvalidEnvelope(ValueError):
-    """Breaks the rules listed in ``violations``; sending it again as it is can never help."""
+    """Breaks the rules listed in ``violations``; a repeat cannot succeed."""
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = tuple(violations)
@@ -49,21 +49,21 @@ class InvalidEnvelope(ValueError):
 
 
 class NotJson(InvalidEnvelope):
-    """No JSON at all; its one violation has an empty ``where``."""
+    """Is not JSON; its only violation has an empty ``where``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__([Violation("", reason)])
 
 
 def joined(place: str, inner: str) -> str:
-    """``[3]`` and ``name`` make ``[3].name``; ``logs`` and ``[0]`` make ``logs[0]``."""
+    """Join ``[3]`` and ``name`` to ``[3].name``, ``logs`` and ``[0]`` to ``logs[0]``."""
     if place and inner and not inner.startswith("["):
         return f"{place}.{inner}"
     return place + inner
 
 
 def key_place(key: str) -> str:
-    """A key as part of a ``where``: strangers choose keys, and logs and terminals show them."""
+    """Return a key as part of a ``where``, escaped because clients choose keys, and logs and terminals show them."""
     if _PLAIN_KEY.fullmatch(key):
         return key
     shown = ascii(key[:_LONGEST_KEY_SHOWN])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events: ``{"event": {"event_type", "timestamp", "payload", "dimensions"}, "meta": {"project_id"}, "creation_time"}``.
 
-An event's time is its own ``timestamp`` (ms or ISO 8601), else that of the posted bulk, else the envelope's
-creation_time.
+The time of an event is its ``timestamp`` (ms or ISO 8601), or that of the posted bulk, or the envelope's creation_time.
 """
 
 from __future__ import annotations
@@ -45,10 +44,11 @@ def _event(value: bytes | None, *, max_dimensions: int) -> tuple[Event, bool]:
 
 
 def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
-    """``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``, with times in ``allowed``.
+    """Parse ``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``.
 
-    ``valid`` holds ``{"event_type", "payload", "dimensions", "timestamp"}``, the last in ms and only if one is known.
-    Raises `NotJson`, and `InvalidEnvelope` where the body as a whole breaks a rule (no events, a bad timestamp).
+    ``allowed``: the range of timestamps. ``valid`` contains ``{"event_type", "payload", "dimensions", "timestamp"}``,
+    the last in ms, if the event or the body has one. Raises `NotJson`, and `InvalidEnvelope` if the body as a whole
+    breaks a rule (no events, an invalid timestamp).
     """
     members = members_of(body)
     time_ms = _common_time(members.get("timestamp", b"null"), allowed)
@@ -81,12 +81,12 @@ def _parse_element(element: bytes, *, common_ms: int | None, allowed: Window, ma
         "dimensions": whole.dimensions(POSTED, max_dimensions),
     }
     whole.raise_violations()
-    if (known_ms := common_ms if time_ms is None else time_ms) is not None:
-        normalised["timestamp"] = known_ms
+    if (event_ms := common_ms if time_ms is None else time_ms) is not None:
+        normalised["timestamp"] = event_ms
     return json_text.write(normalised)
 
 
 def envelope(event_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
-    """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds. Events know no region."""
+    """Return the message of an element of `ParsedPost.valid`; ``creation_time`` in seconds. Events have no region."""
     meta = json_text.write({"project_id": tenant})
     return b'{"event":%b,"meta":%b,"creation_time":%b}' % (event_json, meta, times.seconds_text(creation_time))

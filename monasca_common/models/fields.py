@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The members of a JSON object, each looked at by its rule; what is wrong is collected, not raised at the first."""
+"""Validation of the members of a JSON object; all violations are collected before an error is raised."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _NOT_TEXT = "must be a string"
 
 
 class Fields:
-    """``place`` is where the object stands in the whole; ``violations`` is shared by all objects of one whole.
+    """``place``: of the object in the document. ``violations``: shared by all objects of the document.
 
-    What a rule refuses comes back as a harmless stand-in, so that the rest can be looked at as well.
+    A value that breaks a rule is returned as a harmless replacement, so that the remaining members are checked, too.
     """
 
     def __init__(self, members: Any, violations: list[Violation], place: str = "") -> None:
         self._place = place
         self._violations = violations
-        self._is_known = isinstance(members, dict)  # else nothing is said of its members
-        if not self._is_known:
+        self._is_object = isinstance(members, dict)  # otherwise missing members are not reported
+        if not self._is_object:
             violations.append(Violation(place, NOT_AN_OBJECT))
         self.members: dict[str, Any] = members if isinstance(members, dict) else {}
 
     @classmethod
     def read(cls, text: bytes | None, violations: list[Violation]) -> Fields:
-        """An object's text. Text that is not JSON is a violation; it is read as far as it goes, to say where."""
+        """Read an object. Text that is not JSON is a violation, and is read leniently to find its place."""
         if text is None:
             violations.append(Violation("", "has no value"))
-            return cls._nothing(violations)
+            return cls._empty(violations)
         try:
             return cls(json_text.read(text), violations)
         except NotJson as error:
@@ -44,23 +44,24 @@ class Fields:
         try:
             return cls(json_text.read_leniently(text), violations)
         except ValueError:
-            return cls._nothing(violations)
+            return cls._empty(violations)
 
     @classmethod
-    def _nothing(cls, violations: list[Violation]) -> Fields:
-        fields = cls({}, violations)
-        fields._is_known = False
+    def _empty(cls, violations: list[Violation], place: str = "") -> Fields:
+        """Return fields that do not report missing members."""
+        fields = cls({}, violations, place)
+        fields._is_object = False
         return fields
 
     def blame(self, key: str | None, rules: Iterable[str], *, too_large: bool = False) -> None:
-        """``key`` None: the object as a whole."""
+        """Add violations of the member ``key``; ``None``: of the object."""
         place = joined(self._place, "" if key is None else key_place(key))
         self._violations += [Violation(place, rule, too_large) for rule in rules]
 
     def get(self, key: str, *, required: bool = False) -> Any:
-        """None where it is missing or null, which is a violation of what is required, once."""
+        """Return a member. ``None``: it is missing or null, which is a violation if it is ``required``."""
         value = self.members.get(key)
-        if value is None and required and self._is_known:
+        if value is None and required and self._is_object:
             self.blame(key, ["must not be null" if key in self.members else _MISSING])
         return value
 
@@ -75,7 +76,7 @@ class Fields:
         return value
 
     def parsed(self, key: str, parse: Callable[[Any], Parsed], *, required: bool = True) -> Parsed | None:
-        """``parse`` raises a `ValueError` whose text is the rule."""
+        """Return a parsed member. ``parse`` raises a `ValueError` whose text is the rule."""
         value = self.get(key, required=required)
         if value is None:
             return None
@@ -86,15 +87,14 @@ class Fields:
             return None
 
     def inner(self, key: str, *, required: bool = True) -> Fields:
-        """An object within this one; an empty one where it is missing."""
-        value = self.get(key, required=required)
-        fields = Fields({} if value is None else value, self._violations, joined(self._place, key))
+        """Return the inner object ``key``, or an empty one if it is missing."""
+        value, place = self.get(key, required=required), joined(self._place, key)
         if value is None and required:
-            fields._is_known = False
-        return fields
+            return self._empty(self._violations, place)
+        return Fields({} if value is None else value, self._violations, place)
 
     def dimensions(self, limits: Limits, most: int = MOST_DIMENSIONS) -> dict[str, str]:
-        """The object of that name, of ``most`` entries."""
+        """Return the member ``dimensions``, with at most ``most`` entries."""
         fields = self.inner("dimensions", required=False)
         if len(fields.members) > most:
             fields.blame(None, [too_many_dimensions(len(fields.members), most)])
@@ -108,7 +108,7 @@ class Fields:
         return fields.members
 
     def document(self, key: str, kind: type, default: str) -> str:
-        """Any JSON of one kind (dict, list), as text."""
+        """Return a member of type ``kind`` (dict, list) as JSON."""
         value = self.get(key)
         if value is None:
             return default

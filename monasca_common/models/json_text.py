@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON of strangers, read and written by msgspec: bounded in depth, and free of what databases cannot keep.
+"""Untrusted JSON, read and written by msgspec: bounded in depth, without values that databases cannot store.
 
-msgspec refuses NaN, Infinity, numbers beyond a float, lone surrogates and bytes that are not UTF-8. Of a key that
-occurs twice the last one counts, as in every parser that reads these topics; what is written here has each once.
+msgspec refuses NaN, Infinity, numbers beyond a float, unpaired surrogates and bytes that are not UTF-8. The last of
+repeated keys is used, as by all parsers that read these topics; written JSON has each key once.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import msgspec
 
 from monasca_common.models.errors import NotJson
 
-MOST_DEPTH = 64  # of arrays and objects inside each other
+MOST_DEPTH = 64  # of nested arrays and objects
 A_NUL = "has a NUL character: databases cannot store it, remove it"
-HALF_A_PAIR = "has half of a surrogate pair, which is no character"
-_TOO_DEEP = f"has more than {MOST_DEPTH} arrays and objects inside each other"
+HALF_A_PAIR = "has an unpaired surrogate, which is not a character: remove it"
+_TOO_DEEP = f"has more than {MOST_DEPTH} levels of nested arrays and objects"
 
+#: The errors that msgspec raises for bytes of another type than it expects.
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""The errors that msgspec raises for bytes of another type than it expects."""
 
 _decode = msgspec.json.Decoder().decode
 write = msgspec.json.Encoder().encode
-#: Equal objects make equal text.
+#: Equal objects have equal texts.
 write_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def read(text: bytes | msgspec.Raw) -> Any:
-    """Raises `NotJson`."""
+    """Decode JSON. Raises `NotJson`."""
     try:
         return _decode(text)
     except UNREADABLE as error:
@@ -37,9 +37,9 @@ def read(text: bytes | msgspec.Raw) -> Any:
 
 
 def read_leniently(text: bytes) -> Any:
-    """What Python's own json reads: NaN, Infinity and lone surrogates as well, which clients in Python do write.
+    """Decode with Python's json, which accepts NaN, Infinity and unpaired surrogates, as clients in Python write them.
 
-    For finding out which part of a text is to blame; what comes back is not fit to be stored. Raises `ValueError`.
+    Use it only to find the invalid part of a text; the result must not be stored. Raises `ValueError`.
     """
     try:
         return json.loads(text)
@@ -48,7 +48,7 @@ def read_leniently(text: bytes) -> Any:
 
 
 def write_leniently(value: Any) -> bytes:
-    """What `read_leniently` read, as text again."""
+    """Encode a result of `read_leniently`."""
     try:
         return json.dumps(value).encode()
     except RecursionError:
@@ -56,20 +56,20 @@ def write_leniently(value: Any) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """What msgspec said, in a sentence that quotes nothing."""
+    """Return the reason of an error of msgspec, without quoting the text."""
     if isinstance(error, RecursionError):
         return _TOO_DEEP
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8"
     if "out of range" in str(error):
-        return "has a number beyond a 64-bit float, or of too many digits"
+        return "has a number that exceeds a 64-bit float, or has too many digits"
     if "surrogate" in str(error):
         return HALF_A_PAIR
     return f"is not JSON: {error}"
 
 
 def checked(value: Any) -> tuple[bytes, str | None]:
-    """The value as JSON, and why no database should be given it; None if nothing is wrong."""
+    """Return the value as JSON, and the reason why databases cannot store it, or ``None``."""
     try:
         written = write_sorted(value)
     except RecursionError:
@@ -82,7 +82,7 @@ def checked(value: Any) -> tuple[bytes, str | None]:
 def _fault(value: Any, written: bytes) -> str | None:
     if written.count(b"{") + written.count(b"[") > MOST_DEPTH and _is_deep(value):
         return _TOO_DEEP
-    # The escape may also be the text of an escaped backslash and "u0000".
+    # The same bytes may also be an escaped backslash before "u0000".
     if b"\\u0000" in written and _has_nul(value):
         return A_NUL
     return None

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of names, dimensions and value_meta: strict where metrics enter, lenient where they are stored.
+"""The limits of names, dimensions and value_meta: strict for posts, lenient for messages in topics.
 
-`POSTED` is what the API asks of a newcomer. `STORED` is what the persister asks of what is in the topic already, be
-it written by an older API, by an agent with its own producer or by another program: only what protects the database
-and its indexes is enforced there (types, lengths, no NUL), because a refused message is a dead letter, and characters
-that a newer rule forbids do no harm in a row. Lengths are in characters; ``len`` of a string, not bytes.
+The API enforces `POSTED`. The persister enforces `STORED`, because an older API, an agent with its own producer or
+another program may have written a message, and a refused message becomes a dead letter. So `STORED` only protects the
+database and its indexes (types, lengths, no NUL). Lengths are in characters, not bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from monasca_common.models.json_text import A_NUL, HALF_A_PAIR
 
 LONGEST_TEXT = 255
-MOST_DIMENSIONS = 100  # of a metric, a log or an event; those of OpenStack have a tenth of it
+MOST_DIMENSIONS = 100  # of a metric, a log or an event; metrics of OpenStack have about 10
 MOST_META_ENTRIES = 16
 MOST_META_BYTES = 2048
 LATEST_MS = 2**63 - 1
@@ -27,10 +26,8 @@ _FORBIDDEN = '<>={},"\\;&'
 
 @dataclass(frozen=True, slots=True)
 class TextRule:
-    """What a text may be: so many characters, none of ``forbidden``, not beginning with ``prefix``; never a NUL.
-
-    A NUL is refused because PostgreSQL can keep it neither as text nor as JSON.
-    """
+    """A text of ``least`` to ``most`` characters, without those of ``forbidden``, not starting with ``prefix``, and
+    without NUL, which PostgreSQL cannot store."""
 
     least: int = 1
     most: int | None = LONGEST_TEXT
@@ -40,7 +37,7 @@ class TextRule:
 
     @property
     def pattern(self) -> str:
-        """A regular expression that matches the texts that keep this rule, and no NUL."""
+        """A regular expression that matches texts that keep this rule."""
         start = f"(?!{re.escape(self.prefix)})" if self.prefix else ""
         return f"{start}[^\\0{re.escape(self.forbidden)}]{{{self.least},{'' if self.most is None else self.most}}}"
 
@@ -55,7 +52,7 @@ class TextRule:
             shown, rule = (" ".join("space" if c == " " else c for c in some) for some in (found, self.forbidden))
             yield f"has {shown}: none of {rule} is allowed"
         if self.prefix and text.startswith(self.prefix):
-            yield f"begins with {self.prefix}: such keys are reserved"
+            yield f"starts with {self.prefix}: such keys are reserved"
         if "\0" in text:
             yield A_NUL
         if not text.isascii() and _SURROGATES.search(text):
@@ -65,9 +62,9 @@ class TextRule:
 ANY_TEXT = TextRule(least=0, most=None)
 NON_EMPTY = TextRule()
 
-# Tenants and regions stand beside a name in one index, whose entries hold at most 2.7 kB: so these are in bytes.
+# In bytes, because an index contains tenant, region and name, and its entries have at most 2.7 kB.
 TENANT = TextRule(most=None, most_bytes=LONGEST_TEXT)
-REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers leave it out
+REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers omit it
 
 
 def too_many_dimensions(count: int, most: int) -> str:
@@ -76,7 +73,7 @@ def too_many_dimensions(count: int, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The rules of one side. ``only_text_in_meta``: whether values of value_meta must be strings."""
+    """The rules for one place. ``only_text_in_meta``: values of value_meta must be strings."""
 
     name: TextRule
     key: TextRule
@@ -90,12 +87,12 @@ class Limits:
         object.__setattr__(self, "_quick", re.compile(pattern))
 
     def keep(self, name: str, dimensions: Mapping[str, str]) -> bool:
-        """Whether a name and its dimensions keep every rule: one match instead of one a string, half the time."""
+        """Return whether a name and its dimensions keep all rules. One match takes half the time of one per string."""
         texts = [name]
         for pair in dimensions.items():
             texts += pair
         joined = "\0".join(texts)
-        # No text with a NUL of its own can pass for two: it would be one NUL too many.
+        # The count detects a text that contains a NUL and would match as two texts.
         return joined.count("\0") == len(texts) - 1 and self._quick.fullmatch(joined) is not None
 
 

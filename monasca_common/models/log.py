@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs: ``{"log": {"message", "dimensions", …}, "meta": {"tenantId", "region"}, "creation_time": <s>}``.
 
-A log's time is its own ``timestamp`` (ms or ISO 8601) if it has one, else the envelope's creation_time. What a log
-has beside message, dimensions and timestamp is kept as its ``fields``.
+The time of a log is its ``timestamp`` (ms or ISO 8601), or the envelope's creation_time. Members other than message,
+dimensions and timestamp are stored as ``fields``.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def _rest(log: Fields) -> bytes:
 
 
 def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
-    """``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's own dimensions win over the common ones.
+    """Parse ``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's dimensions override common ones.
 
-    ``allowed``: the timestamps that logs may have; ``max_dimensions``: of one log, with the common ones.
-    ``valid`` holds logs with their dimensions merged, and their timestamp, if any, in ms.
-    Raises `NotJson`, and `InvalidEnvelope` where the body as a whole breaks a rule (no logs, bad common dimensions).
+    ``allowed``: the range of timestamps. ``max_dimensions``: of a log, including common ones. ``valid`` contains logs
+    with merged dimensions, and their timestamp, if any, in ms. Raises `NotJson`, and `InvalidEnvelope` if the body as a
+    whole breaks a rule (no logs, invalid common dimensions).
     """
     members = members_of(body)
     if members.get("logs") in (None, b"null"):
@@ -102,5 +102,5 @@ def _parse_element(element: bytes, *, common: dict[str, str], allowed: Window, m
 
 
 def envelope(log_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
-    """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds."""
+    """Return the message of an element of `ParsedPost.valid`; ``creation_time`` in seconds."""
     return b'{"log":%b%b' % (log_json, envelope_ends(tenant, region, creation_time))

@@ -2,8 +2,8 @@
 """Metrics: from posted bodies to envelopes (the API), and from envelopes to rows (the persister).
 
 An envelope: ``{"metric": {"name", "dimensions": {}, "timestamp": <ms>, "value", "value_meta": null | {}},
-"meta": {"tenantId", "region"}, "creation_time": <s>}``, the last with milliseconds, if any, as a fraction. Members of
-other names are ignored.
+"meta": {"tenantId", "region"}, "creation_time": <s>}``, the last with milliseconds as a fraction. Other members are
+ignored.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ T = TypeVar("T")
 _LATEST_S = LATEST_MS // 1000
 _NUMBERS = {int, float}
 _REFUSED = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
-_TOGETHER = 1000  # messages: enough to spread the cost of a pass, few enough to stay in the processor's cache
+_BLOCK = 1000  # messages per pass: enough to spread its cost, few enough for the processor's cache
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
-_RESERVED = "which the database keeps for rows of its own: name the metric otherwise"
+_RESERVED = "which the database reserves for its own rows: use another name"
 
-# Building a named tuple from a tuple: a third cheaper than calling its class.
+# Creating a named tuple from a tuple takes a third less time than calling its class.
 _measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement] = partial(tuple.__new__, Measurement)
 
 
 class _Rules(NamedTuple):
-    """What a metric has to keep beside `Limits`."""
+    """The rules of a metric in addition to `Limits`."""
 
     allowed: Window
     max_dimensions: int
     reserved_names: frozenset[str]
 
 
-# Not tracked by the garbage collector (they cannot be part of a cycle): it would walk 20,000 of them in each batch.
-# Dimensions and meta stay text, because equal texts are equal series.
+# gc=False: they are not in reference cycles, and the garbage collector would scan 20,000 of them in each batch.
+# Dimensions and meta stay text, because equal texts have equal series.
 
 
 class _StoredMetric(msgspec.Struct, gc=False):
@@ -87,7 +87,7 @@ class _Envelope(msgspec.Struct, gc=False):
 
 
 class _PostedMetric(msgspec.Struct, gc=False, kw_only=True):
-    """Members in the order in which they are written. ``dimensions`` and ``value_meta`` become normalised text."""
+    """Members are in the order of the message. ``dimensions`` and ``value_meta`` are replaced by normalised text."""
 
     name: str
     dimensions: msgspec.Raw = msgspec.Raw(b"{}")
@@ -110,14 +110,11 @@ _decode_dimensions = msgspec.json.Decoder(dict[str, str] | None).decode
 
 
 class MetricDecoder:
-    """Values of messages to `Measurement` rows, with a memory of ``max_series`` series (about 1 kB each).
+    """Decodes values of messages to `Measurement` rows, and caches ``max_series`` series (about 1 kB each).
 
-    What has more than ``max_dimensions`` dimensions is refused.
-
-    The limits are `limits.STORED`: characters that the API refuses today are accepted, for what is in the topic
-    was accepted by whoever wrote it. Values of value_meta that are no strings become their JSON text; no or null
-    creation_time gives version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``, which equals it.
-    For one thread; what is remembered is computed from the text alone, so that nothing can make it wrong.
+    The limits are `limits.STORED` and ``max_dimensions``. Values of value_meta that are not strings become JSON text; a
+    missing creation_time is version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``, which equals it.
+    Not thread-safe. A cached series depends only on its text, so it cannot become wrong.
     """
 
     def __init__(self, max_series: int = 200_000, *, max_dimensions: int = MOST_DIMENSIONS) -> None:
@@ -125,43 +122,43 @@ class MetricDecoder:
         self._series: Seen[tuple[str, bytes, bytes], Series] = Seen(max_series, max_entry_bytes=4096)
 
     def decode_all(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
-        """What breaks a rule is looked at again, for all its violations."""
+        """Decode messages; those that break a rule are checked again to collect all violations."""
         return self._decode(values, self._measurements)
 
     def decode_readings(self, values: Sequence[bytes | None]) -> Decoded[tuple[Series, int, float]]:
-        """As `decode_all`, of each row no more than series, time in ms and value. The same messages break a rule."""
+        """Decode like `decode_all`, with the same errors, to only series, time in ms and value."""
         return self._decode(values, self._readings)
 
-    def _decode(self, values: Sequence[bytes | None], together: Callable[[Sequence[Any]], list[T]]) -> Decoded[T]:
+    def _decode(self, values: Sequence[bytes | None], decode: Callable[[Sequence[Any]], list[T]]) -> Decoded[T]:
         rows: list[T] = []
         errors: dict[int, InvalidEnvelope] = {}
-        for start in range(0, len(values), _TOGETHER):
-            some = values[start : start + _TOGETHER]
+        for start in range(0, len(values), _BLOCK):
+            block = values[start : start + _BLOCK]
             try:
-                rows += together(some)
+                rows += decode(block)
             except _REFUSED:
-                self._decode_each(some, start, together, rows, errors)
+                self._decode_each(block, start, decode, rows, errors)
         return Decoded(rows, good_indices(len(values), errors), errors)
 
     def _decode_each(
         self,
         values: Sequence[bytes | None],
         start: int,
-        together: Callable[[Sequence[Any]], list[T]],
+        decode: Callable[[Sequence[Any]], list[T]],
         rows: list[T],
         errors: dict[int, InvalidEnvelope],
     ) -> None:
-        """One by one; ``values`` begin at position ``start``."""
+        """Decode one by one. ``start``: index of the first value."""
         for index, value in enumerate(values, start):
             try:
-                rows += together((value,))
+                rows += decode((value,))
             except _REFUSED:
-                errors[index] = _why_not_stored(value, self._max_dimensions)
+                errors[index] = _stored_error(value, self._max_dimensions)
 
-    # Column by column, most of it in C: two thirds of the time that a loop over messages takes.
+    # Column by column, mostly in C: a third less time than a loop over messages.
 
     def _measurements(self, values: Sequence[bytes]) -> list[Measurement]:
-        """Raises where one breaks a rule."""
+        """Raise one of `_REFUSED` if a message breaks a rule."""
         envelopes = list(map(_decode_envelope, values))
         metrics = [envelope.metric for envelope in envelopes]
         series, times_ms, numbers = self._columns(envelopes, metrics)
@@ -170,7 +167,7 @@ class MetricDecoder:
         return list(map(_measurement, zip(series, times_ms, numbers, metas, versions, strict=True)))
 
     def _readings(self, values: Sequence[bytes]) -> list[tuple[Series, int, float]]:
-        """Raises where one breaks a rule."""
+        """Raise one of `_REFUSED` if a message breaks a rule."""
         envelopes = list(map(_decode_envelope, values))
         metrics = [envelope.metric for envelope in envelopes]
         rows = list(zip(*self._columns(envelopes, metrics), strict=True))
@@ -178,7 +175,7 @@ class MetricDecoder:
             if metric.value_meta:
                 _stored_meta(metric.value_meta)
         created = [envelope.creation_time for envelope in envelopes]
-        if not _are_usual(created):
+        if not _are_plain(created):
             _versions(created)
         return rows
 
@@ -191,13 +188,13 @@ class MetricDecoder:
         ]
         find = self._series.find
         series = list(map(find, keys))
-        if not all(series):  # asked again: one before it may have been the same
-            series = [known or find(key) or self._resolve(key) for known, key in zip(series, keys, strict=True)]
+        if not all(series):  # `find` again, because an earlier key of the block may be the same
+            series = [cached or find(key) or self._resolve(key) for cached, key in zip(series, keys, strict=True)]
         times_ms = [metric.timestamp for metric in metrics]
         if min(times_ms) < 0 or max(times_ms) > LATEST_MS:
             raise ValueError(times.NOT_A_TIME)
         numbers = [metric.value + 0.0 for metric in metrics]
-        return series, map(int, times_ms), numbers  # type: ignore[return-value]  # no series is missing any more
+        return series, map(int, times_ms), numbers  # type: ignore[return-value]  # no series is `None` now
 
     def _resolve(self, key: tuple[str, bytes, bytes]) -> Series:
         name, dimensions_text, meta_text = key
@@ -208,7 +205,7 @@ class MetricDecoder:
             raise ValueError("breaks a limit")
         if any(TENANT.faults(meta.tenant)) or any(REGION.faults(region)):
             raise ValueError("breaks a limit")
-        # The same few keys stand in all series.
+        # All series have the same few keys.
         dimensions = {intern(dimension): value for dimension, value in dimensions.items()}
         series = Series(series_id(meta.tenant, region, name, dimensions), meta.tenant, region, name, dimensions)
         self._series.keep(key, series, len(name) + len(dimensions_text) + len(meta_text))
@@ -216,13 +213,13 @@ class MetricDecoder:
 
 
 def _versions(created: list[Any]) -> list[int]:
-    """As `times.version` of each, without the call where they are what they usually are."""
-    if _are_usual(created):
+    """Return `times.version` of each, without calling it for plain numbers."""
+    if _are_plain(created):
         return [round(seconds * 1000) for seconds in created]
     return list(map(times.version, created))
 
 
-def _are_usual(created: list[Any]) -> bool:
+def _are_plain(created: list[Any]) -> bool:
     return set(map(type, created)) <= _NUMBERS and min(created) >= 0 and max(created) <= _LATEST_S
 
 
@@ -233,12 +230,11 @@ def parse_post(
     max_dimensions: int = MOST_DIMENSIONS,
     reserved_names: frozenset[str] = frozenset(),
 ) -> ParsedPost:
-    """A body of one metric or an array of metrics, with times in ``allowed``. The limits are `limits.POSTED`.
+    """Parse a metric or an array of metrics. The limits are `limits.POSTED`.
 
-    ``reserved_names``: those that no metric may have.
-
-    ``valid`` holds ``{"name", "dimensions", "timestamp", "value", "value_meta"}`` with the timestamp in integer ms.
-    Raises `NotJson`, and `InvalidEnvelope` for what is neither object nor array, or has too many elements.
+    ``allowed``: the range of timestamps. ``reserved_names``: no metric may have these.
+    ``valid`` contains ``{"name", "dimensions", "timestamp", "value", "value_meta"}``, the timestamp in integer ms.
+    Raises `NotJson`, and `InvalidEnvelope` if the body is neither object nor array, or has too many elements.
     """
     rules = _Rules(allowed, max_dimensions, reserved_names)
     try:
@@ -261,12 +257,12 @@ def _parse_each(body: bytes, parse: Callable[[bytes], bytes]) -> ParsedPost:
 
 
 def envelope(metric_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
-    """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds."""
+    """Return the message of an element of `ParsedPost.valid`; ``creation_time`` in seconds."""
     return b'{"metric":%b%b' % (metric_json, envelope_ends(tenant, region, creation_time))
 
 
 def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
-    """The messages of one request."""
+    """Return the messages of a request."""
     end = envelope_ends(tenant, region, creation_time)
     return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
 
@@ -275,18 +271,17 @@ def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
     try:
         return _normalised([_decode_posted(element)], rules)[0]
     except _REFUSED:
-        raise _why_not_posted(element, rules) from None
+        raise _posted_error(element, rules) from None
 
 
-# The text of the dimensions as it is written, by name, the text that was posted and how many there may be: checked
-# once, sorted once.
+# Normalised texts of dimensions, by name, posted text and maximum number: each is checked and sorted once.
 _checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
 
 
 def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
-    """The text of each. Raises where one breaks a rule.
+    """Return the JSON of each. Raise one of `_REFUSED` if a metric breaks a rule.
 
-    One loop without calls, then one pass in C: with a call for each metric it took a quarter longer.
+    A loop without calls and a pass in C; a call per metric takes a quarter longer.
     """
     allowed, max_dimensions, reserved_names = rules
     if reserved_names and not reserved_names.isdisjoint([metric.name for metric in metrics]):
@@ -305,7 +300,7 @@ def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
             metric.value = 0.0  # -0.0 equals it
         if metric.value_meta is not None:
             metric.value_meta = _posted_meta(metric.value_meta) if metric.value_meta else None  # type: ignore[assignment]
-    # Written by msgspec as a whole: a third of what formatting a text of the members costs.
+    # msgspec takes a third of the time of formatting the members.
     return list(map(_write, metrics))
 
 
@@ -343,7 +338,7 @@ def _as_text(value: Any) -> str:
 
 
 def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str | None, str]]:
-    """Keys (None for the whole) and rules."""
+    """Yield broken rules with their keys (``None``: the whole)."""
     if len(members) > MOST_META_ENTRIES:
         yield None, f"has {len(members)} entries: at most {MOST_META_ENTRIES} are allowed"
     written, fault = json_text.checked(members)
@@ -358,19 +353,19 @@ def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[t
             yield key, "must be a string"
 
 
-# Why not: slow, thorough, and only asked after the fast look has refused.
+# The slow checks, which collect all violations after the fast check has refused.
 
 
-def _why_not_posted(element: bytes, rules: _Rules) -> InvalidEnvelope:
+def _posted_error(element: bytes, rules: _Rules) -> InvalidEnvelope:
     violations: list[Violation] = []
-    _look_at_metric(Fields.read(element, violations), POSTED, rules)
+    _check_metric(Fields.read(element, violations), POSTED, rules)
     return _refusal(violations)
 
 
-def _why_not_stored(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
+def _stored_error(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
     violations: list[Violation] = []
     whole = Fields.read(value, violations)
-    _look_at_metric(whole.inner("metric"), STORED, _Rules(ANY_TIME, max_dimensions, frozenset()))
+    _check_metric(whole.inner("metric"), STORED, _Rules(ANY_TIME, max_dimensions, frozenset()))
     meta = whole.inner("meta")
     meta.text("tenantId", TENANT)
     meta.text("region", REGION, required=False)
@@ -379,11 +374,11 @@ def _why_not_stored(value: bytes | None, max_dimensions: int) -> InvalidEnvelope
 
 
 def _refusal(violations: list[Violation]) -> InvalidEnvelope:
-    # The two looks agree (a property test holds them to it); if ever they do not, the fast one has refused.
+    # A property test ensures that both checks agree. If they did not, the refusal of the fast one would count.
     return InvalidEnvelope(violations or [Violation("", "cannot be read as a metric")])
 
 
-def _look_at_metric(metric: Fields, limits: Limits, rules: _Rules) -> None:
+def _check_metric(metric: Fields, limits: Limits, rules: _Rules) -> None:
     name = metric.text("name", limits.name)
     if name in rules.reserved_names:
         metric.blame("name", [f"is {name}, {_RESERVED}"])

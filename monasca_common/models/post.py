@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a posted body comes to: the elements that may go on, and what is wrong with the others."""
+"""Parsing posted bodies: valid elements, and the violations of the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
 
 MOST_ELEMENTS = 20_000
-_MOST_VIOLATIONS = 10_000  # a body of 5 MB can hold a million
+_MOST_VIOLATIONS = 10_000  # a body of 5 MB can have a million
 _MOST_OF_ONE = 100
 
 _split_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -23,7 +23,7 @@ _split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An element that broke rules: its position in the bulk, its bytes as they were posted, and which rules."""
+    """An element that breaks rules: its index in the bulk, its posted bytes, and its violations."""
 
     index: int
     raw: bytes
@@ -32,10 +32,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class ParsedPost:
-    """``valid[i]`` is element ``indices[i]`` of ``total``, as JSON that goes into an envelope as it is.
+    """``valid[i]`` is element ``indices[i]`` of ``total``, as JSON for an envelope.
 
-    Equal elements make equal bytes in ``valid``: keys are in one order, unknown members and white space are gone.
-    ``violations`` are those of ``rejected`` together; of very many, the first 10,000.
+    Equal elements have equal bytes in ``valid``: keys are ordered, unknown members and white space are removed.
+    ``violations``: of all ``rejected`` elements, at most the first 10,000.
     """
 
     valid: list[bytes]
@@ -46,7 +46,7 @@ class ParsedPost:
 
 
 def members_of(body: bytes) -> dict[str, bytes]:
-    """The texts of a body's members. Raises `NotJson`, or `InvalidEnvelope` for what is not an object."""
+    """Return the JSON of a body's members. Raises `NotJson`, or `InvalidEnvelope` if it is not an object."""
     try:
         return {key: bytes(member) for key, member in _split_object(body).items()}
     except json_text.UNREADABLE as error:
@@ -57,9 +57,9 @@ def members_of(body: bytes) -> dict[str, bytes]:
 
 
 def split(array: bytes, place: str = "") -> list[bytes]:
-    """The elements' texts. Raises `NotJson`, or `InvalidEnvelope` for what is not an array, or is too long.
+    """Return the JSON of the elements. Raises `NotJson`, or `InvalidEnvelope` if it is not an array or too long.
 
-    What a client in Python takes for JSON (NaN, half a surrogate pair) spoils its own element only.
+    Invalid JSON of Python's json (NaN, an unpaired surrogate) only invalidates its element.
     """
     try:
         elements = _split_array(array)
@@ -88,7 +88,7 @@ def check_count(count: int, place: str = "") -> None:
 
 
 def parse_each(elements: Sequence[bytes], parse: Callable[[bytes], bytes], place: Callable[[int], str]) -> ParsedPost:
-    """``parse`` makes the JSON of an element for its envelope, or raises `InvalidEnvelope`."""
+    """Parse all elements. ``parse`` returns the JSON of an element for its envelope, or raises `InvalidEnvelope`."""
     valid: list[bytes] = []
     indices: list[int] = []
     violations: list[Violation] = []
@@ -99,15 +99,15 @@ def parse_each(elements: Sequence[bytes], parse: Callable[[bytes], bytes], place
             indices.append(index)
         except InvalidEnvelope as error:
             room = max(1, min(_MOST_OF_ONE, _MOST_VIOLATIONS - len(violations)))
-            told = tuple(violation.within(place(index)) for violation in error.violations[:room])
-            rejected.append(Rejected(index, element, told))
+            placed = tuple(violation.within(place(index)) for violation in error.violations[:room])
+            rejected.append(Rejected(index, element, placed))
             if len(violations) < _MOST_VIOLATIONS:
-                violations += told
+                violations += placed
     return ParsedPost(valid, indices, len(elements), tuple(violations), tuple(rejected))
 
 
 def envelope_ends(tenant: str, region: str, creation_time: float) -> bytes:
-    """What follows the payload in the envelopes of one request of metrics or logs."""
+    """Return the bytes after the payload in the envelopes of a request of metrics or logs."""
     return b"%b%b}" % (_meta(tenant, region), times.seconds_text(creation_time))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readings of metrics, and sums of their values that depend neither on order nor on how they were split."""
+"""Readings of metrics, and exact sums of their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Reading(NamedTuple):
-    """One record: when it happened (ms, with the fraction it was sent with), where in the topic it is, its value."""
+    """The value of a record, its event time (ms, with the fraction that was sent), and its place in the topic."""
 
     timestamp_ms: float
     partition: int
@@ -18,7 +18,8 @@ class Reading(NamedTuple):
 
 
 def exact_sum(values: Iterable[float]) -> tuple[float, ...]:
-    """The exact sum as floats, greatest first: each is the float nearest to the rest. Order and split do not matter."""
+    """Return the exact sum as floats, greatest first, each nearest to the rest. It depends neither on the order of the
+    values nor on a division into partial sums."""
     rest = list(values)
     parts: list[float] = []
     while (part := fsum(rest)) != 0.0:

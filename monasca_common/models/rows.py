@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What envelopes come to once they are decoded: the rows that storage keeps. Times are integer ms since the epoch."""
+"""Decoded envelopes: the rows of storage. Times are integer ms since the epoch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from monasca_common.models.series import Series
 
 
 class Measurement(NamedTuple):
-    """``value_meta`` is JSON text or ``None``. Of two with the same series and time the greater
-    ``(version, value, value_meta)`` counts; ``version`` is the envelope's creation_time in ms."""
+    """``value_meta``: JSON or ``None``. ``version``: the envelope's creation_time in ms. Of measurements with equal
+    series and time, the one with the greatest ``(version, value, value_meta)`` is stored."""
 
     series: Series
     time_ms: int
@@ -23,7 +23,7 @@ class Measurement(NamedTuple):
 
 
 class AlarmTransition(NamedTuple):
-    """``metrics`` and ``sub_alarms`` are JSON text."""
+    """``metrics`` and ``sub_alarms`` are JSON."""
 
     time_ms: int
     tenant: str
@@ -41,7 +41,7 @@ class AlarmTransition(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """``dimensions`` and ``fields`` (all else that the envelope's log had) are JSON text."""
+    """``dimensions`` and ``fields`` (all other members of the envelope's log) are JSON."""
 
     time_ms: int
     tenant: str
@@ -52,7 +52,7 @@ class LogEntry(NamedTuple):
 
 
 class Event(NamedTuple):
-    """``payload`` and ``dimensions`` are JSON text."""
+    """``payload`` and ``dimensions`` are JSON."""
 
     time_ms: int
     tenant: str
@@ -66,10 +66,10 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Generic[Row]):
-    """What became of the messages of one call: ``rows[i]`` is of message ``indices[i]``; ``errors`` by message.
+    """The result of decoding messages: ``rows[i]`` is of message ``indices[i]``; ``errors`` are by message.
 
-    ``untimed``: the places in ``rows`` of those without a time of their own. They have the envelope's creation_time,
-    which is another one in each attempt to send the message.
+    ``untimed``: indices of rows without their own time. They have the envelope's creation_time, which differs between
+    attempts to send the message.
     """
 
     rows: list[Row]
@@ -79,8 +79,8 @@ class Decoded(Generic[Row]):
 
 
 def decode_each(values: Sequence[bytes | None], decode: Callable[[bytes | None], tuple[Row, bool]]) -> Decoded[Row]:
-    """``decode`` returns a row and whether it has a time of its own, or raises `InvalidEnvelope`. One bad message
-    leaves the others alone."""
+    """Decode messages independently. ``decode`` returns a row and whether it has its own time, or raises
+    `InvalidEnvelope`."""
     rows: list[Row] = []
     errors: dict[int, InvalidEnvelope] = {}
     untimed = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement belongs to, and the id that everybody who writes or reads it computes alike."""
+"""Series of measurements, and their ids, which all writers and readers compute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One tenant's metric in one region with one set of dimensions; ``id`` is `series_id` of the rest."""
+    """A tenant's metric in a region with a set of dimensions. ``id``: `series_id` of the other fields."""
 
     id: bytes
     tenant: str
@@ -20,9 +20,9 @@ class Series:
 
 
 def series_id(tenant: str, region: str, name: str, dimensions: Mapping[str, str]) -> bytes:
-    """16 bytes: the first half of SHA-256 over the parts, each as UTF-8 behind its length (4 bytes, big-endian).
+    """Return the first 16 bytes of SHA-256 over the parts, each as its length (4 bytes, big-endian) and its UTF-8.
 
-    Dimensions follow as key, value, key, value, in order of the keys' bytes.
+    The parts are tenant, region, name, and the key and value of each dimension, sorted by the bytes of the keys.
     """
     parts = [part.encode() for part in (tenant, region, name)]
     for key, value in sorted((key.encode(), value.encode()) for key, value in dimensions.items()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times as envelopes write them, as integer milliseconds since the epoch; fractions are dropped (floor)."""
+"""Conversion of times in envelopes to integer milliseconds since the epoch, rounded down."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ISO_8601 = re.compile(
 
 NOT_A_TIME = "must be milliseconds since the epoch, between 0 and 2^63 - 1"
 NOT_A_DATE = NOT_A_TIME + ", or ISO 8601 like 2026-01-31T23:59:59.123Z"
-NOT_SECONDS = "must be seconds since the epoch, not negative"
+NOT_SECONDS = "must be seconds since the epoch, at least 0"
 
-# A number in another unit than milliseconds, as milliseconds.
+# Conversions from other units to milliseconds.
 _MISTAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
     ("seconds", lambda time: time * 1000),
     ("microseconds", lambda time: time // 1000),
@@ -31,7 +31,7 @@ _MISTAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The times that are allowed, both ends included, in ms since the epoch."""
+    """The allowed times, both ends included, in ms since the epoch."""
 
     earliest_ms: int = 0
     latest_ms: int = LATEST_MS
@@ -40,18 +40,18 @@ class Window:
         return self.earliest_ms <= time_ms <= self.latest_ms
 
     def fault(self, time_ms: int) -> str | None:
-        """What is wrong with a time, and in which unit it would be right."""
+        """Return the rule that a time breaks, and the unit in which it would be allowed."""
         if time_ms in self:
             return None
         if time_ms < self.earliest_ms:
-            fault = f"is older than rows are kept: since {shown(self.earliest_ms)}"
+            fault = f"is older than the retention: the earliest allowed time is {shown(self.earliest_ms)}"
         else:
-            fault = f"is in the future: beyond {shown(self.latest_ms)}"
+            fault = f"is in the future: the latest allowed time is {shown(self.latest_ms)}"
         units = [unit for unit, in_ms in _MISTAKEN if in_ms(time_ms) in self]
-        return f"{fault}; as {units[0]} it would be right: send milliseconds" if units else fault
+        return f"{fault}; it appears to be in {units[0]}: send milliseconds" if units else fault
 
     def checked(self, parse: Callable[[Any], int]) -> Callable[[Any], int]:
-        """``parse``, which raises `ValueError` for a time outside as well."""
+        """Return ``parse`` that also raises `ValueError` for a time outside the window."""
 
         def parse_within(value: Any) -> int:
             time_ms = parse(value)
@@ -66,7 +66,7 @@ ANY_TIME = Window()
 
 
 def shown(time_ms: int) -> str:
-    """As ISO 8601, in milliseconds where no calendar has it."""
+    """Return ISO 8601, or milliseconds if the time exceeds the calendar."""
     try:
         return (_EPOCH + time_ms * _MILLISECOND).isoformat(timespec="milliseconds")
     except OverflowError:
@@ -74,16 +74,16 @@ def shown(time_ms: int) -> str:
 
 
 def from_ms(value: Any) -> int:
-    """Raise `ValueError` with the rule, unless it is a number from 0 on that fits in 64 bits."""
+    """Return a number as ms. Raises `ValueError` with the rule unless it is 0 to 2^63 - 1."""
     if type(value) not in (int, float) or not 0 <= value <= LATEST_MS:
         raise ValueError(NOT_A_TIME)
     return int(value)
 
 
 def from_ms_or_iso(value: Any) -> int:
-    """As `from_ms`; a string is read as ISO 8601, as UTC where it names no offset.
+    """Return a number like `from_ms`, or a string of ISO 8601, by default in UTC.
 
-    The public API's own example has ``Z`` and an offset (``…:11Z+0200``): the offset counts.
+    An example of the public API has ``Z`` and an offset (``…:11Z+0200``): the offset is used.
     """
     if not isinstance(value, str):
         try:
@@ -103,15 +103,15 @@ def from_ms_or_iso(value: Any) -> int:
 
 
 def seconds_text(seconds: float) -> bytes:
-    """As envelopes write their creation_time: whole seconds, and milliseconds where they say more."""
+    """Return the text of a creation_time in envelopes: seconds, with milliseconds if they are not 0."""
     whole, rest_ms = divmod(round(seconds * 1000), 1000)
     return b"%d.%03d" % (whole, rest_ms) if rest_ms else b"%d" % whole
 
 
 def version(creation_time: Any) -> int:
-    """The envelope's ``creation_time`` (seconds, perhaps a float) in ms; 0 where an old writer gave none.
+    """Return the envelope's ``creation_time`` (seconds, int or float) in ms; 0 if an old writer omitted it.
 
-    0 loses against every real version, so that a message of a known age wins over one of unknown age.
+    0 is less than every real version, so a message of known age overrides one of unknown age.
     """
     if creation_time is None:
         return 0

@@ -29,13 +29,13 @@ Decoder = Callable[[Sequence[bytes | None]], Decoded[Any]]
 
 
 class RowsHandler:
-    """A `Processor`'s handler. Several threads call it at once, each with a different partition.
+    """A `Processor`'s handler. Threads call it concurrently, each with a different partition.
 
-    It raises `Poison` for each message that is not a row or can never be stored: these become dead letters, and the
-    others come again without them. It raises `RetryLater` if the database is unavailable, or if a batch is too large
-    for it; then the next attempt stores it in smaller parts. The stored offset decides about the range: what is below
-    it is skipped, and a range that begins beyond it is read again from there (`ReadFrom`). ``wrote``: gets the result
-    and the seconds of each transaction. ``fail`` ends the member.
+    It raises `Poison` for messages that are not rows or cannot be stored: these become dead letters, and the others are
+    passed again. It raises `RetryLater` if the database is unavailable, or if a batch is too large for it; the next
+    attempt stores smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that offset if a
+    range starts after it. ``wrote``: called with the result and the seconds of each transaction. ``fail``: ends the
+    member.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class RowsHandler:
         self._write(part, rows)
 
     def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
-        """Move the stored offset over offsets without rows: dead letters, or offsets without a message. A `Processor`
-        calls it before it commits to Kafka. Raises `RetryLater` and `ReadFrom` as the handler does."""
+        """Advance the stored offset past dead letters and offsets without a message. A `Processor` calls it before it
+        commits to Kafka. Raises `RetryLater` and `ReadFrom` like the handler."""
         with self._translated(partition), self._writers.writer() as writer:
             writer.accounted(self._claim(partition, start, end))
             self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
@@ -94,7 +94,7 @@ class RowsHandler:
 
     @contextlib.contextmanager
     def _translated(self, partition: TopicPartition) -> Iterator[None]:
-        """Translate errors of storage to those that a processor handles, and note that the database is unavailable."""
+        """Translate errors of storage to those of a processor, and set the health of the member."""
         try:
             yield
         except StorageUnavailable as error:
@@ -105,13 +105,13 @@ class RowsHandler:
         except RangeBeyondNext as error:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:
-            # Neither a retry nor leaving out single rows would help.
+            # Neither a retry nor omitting single rows helps.
             self._fail(error)
             raise RetryLater from error
 
 
 def message_ids(part: PartitionBatch) -> list[bytes]:
-    """The key of each message's row, computed for a whole batch without an object per message."""
+    """Return the key of each message's row, without creating an object per message."""
     topic, partition = part.topic_partition
     return [
         row_keys.message_key(headers, topic, partition, offset)
@@ -120,7 +120,7 @@ def message_ids(part: PartitionBatch) -> list[bytes]:
 
 
 def decoder(group: GroupSettings) -> Decoder:
-    """A function that decodes values of the group's topic to rows; several threads may call it at once."""
+    """Return a thread-safe function that decodes values of the group's topic to rows."""
     if group.kind is Kind.METRICS:
         return _MetricDecoders(group.max_cached_series, group.max_dimensions)
     if group.kind is Kind.ALARM_HISTORY:
@@ -129,7 +129,7 @@ def decoder(group: GroupSettings) -> Decoder:
 
 
 class _MetricDecoders(threading.local):
-    """One for each thread, because they cannot be shared; so one may have to compute what another has cached."""
+    """A `MetricDecoder` per thread, because it is not thread-safe; each has its own cache."""
 
     def __init__(self, max_series: int, max_dimensions: int) -> None:
         self._decoder = MetricDecoder(max_series, max_dimensions=max_dimensions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of the persister: what each worker process counts, and what the statuses of all members have."""
+"""The metrics of the persister: the counts of each worker process, and the statuses of all members."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _PREFIX = "monasca_persister"
 _OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
 # Of a member's status.
 _COUNTS = {
-    "dead_letters": "Messages that are not rows",
+    "dead_letters": "Messages published as dead letters",
     "restarts": "Restarts after a failure",
-    "database_unavailable_seconds": "Waited for the database",
+    "database_unavailable_seconds": "Time during which the database was unavailable",
 }
 _WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class WorkerMetrics(ServiceMetrics):
-    """What one process counts. Its counters and its last write continue those of ``former``, whose place it takes."""
+    """The counts of one process. They continue those of ``former``, the process that it replaces."""
 
     def __init__(self, former: ProcessStatus) -> None:
         super().__init__(_PREFIX)
-        self._rows = self.counter("rows", "Rows by what became of them", "worker", "outcome")
-        self._seconds = self.histogram("write_seconds", "Transactions", "worker", buckets=_WRITE_SECONDS)
-        self._last = self.gauge("last_write_timestamp_seconds", "The last transaction", "worker")
+        self._rows = self.counter("rows", "Rows by outcome", "worker", "outcome")
+        self._seconds = self.histogram("write_seconds", "Time of a transaction", "worker", buckets=_WRITE_SECONDS)
+        self._last = self.gauge("last_write_timestamp_seconds", "Time of the last transaction", "worker")
         for member in former.members:
             self._seconds.labels(member.name)
             for outcome in _OUTCOMES:
@@ -49,9 +49,9 @@ class PersisterMetrics(ServiceMetrics):
     def __init__(self, board: StatusBoard) -> None:
         super().__init__(_PREFIX)
         self._board = board
-        text = "1 for the state that a worker is in"
+        text = "1 for the present state of a worker"
         self.computed_gauge("worker_state", text, "worker", "state", samples=self._states)
-        text = "Messages that are not stored yet"
+        text = "Messages that are not yet stored"
         self.computed_gauge("lag", text, "worker", "topic", "partition", samples=self._lags)
         for name, text in _COUNTS.items():
             self.computed_counter(name, text, "worker", samples=partial(self._counts, name))

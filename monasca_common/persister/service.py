@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The persister's processes: what each runs, how a dead one is replaced, and what signals do.
 
-SIGTERM: every member finishes and commits its work in flight, leaves its group, and the process ends with status 0.
-SIGHUP: the configuration is read again, and every worker drains and is replaced. SIGINT: the process ends at once;
-nothing is lost or stored twice, but the group waits for the session to expire.
+SIGTERM: each member finishes and commits its work in flight and leaves its group; the process ends with status 0.
+SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process ends immediately;
+no message is lost or stored twice, but the group waits until the session expires.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from monasca_common.storage.plugins import open_storage
 
 LOG = logging.getLogger(__name__)
 
-# Of one partition; the next one stops its consumer until a restart, because the topic is probably the wrong one.
+# Of one partition; the next one stops its consumer until a restart, because the configured topic is probably wrong.
 _MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
 _MARGIN_SECONDS = 1  # the process ends itself before it is killed
 # Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
@@ -54,7 +54,7 @@ _GC_THRESHOLDS = (100_000, 20, 100)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What one worker process runs: members of these groups. ``number``: its index among the equal workers."""
+    """A worker process with a member of each of these groups. ``number``: its index among the equal workers."""
 
     groups: tuple[GroupSettings, ...]
     number: int = 0
@@ -65,21 +65,18 @@ class WorkerSpec:
 
 
 def worker_specs(settings: PersisterSettings, storage: Storage) -> list[list[WorkerSpec]]:
-    """The worker processes, with equal ones together. Raises `ConfigurationError` for what the storage does not
-    support.
-
-    A database that allows one writing process gets one, with a thread for each group.
-    """
+    """Return lists of equal worker processes; one process, with a thread per group, if the database permits only one
+    writer. Raises `ConfigurationError` for settings that the storage does not support."""
     for group in settings.groups:
         if group.kind not in storage.kinds:
             raise ConfigurationError(
-                f"enabled in group [{group.name}]: storage driver {settings.storage.driver!r} keeps no "
-                f"{group.kind.replace('_', ' ')}; set it to false, or use another driver"
+                f"enabled in group [{group.name}] is true, but storage driver {settings.storage.driver!r} does not "
+                f"store {group.kind.replace('_', ' ')}: set it to false, or use another driver"
             )
         if group.num_processors > 1 and Capability.MANY_WRITERS not in storage.capabilities:
             raise ConfigurationError(
                 f"num_processors in group [{group.name}] is {group.num_processors}, but storage driver "
-                f"{settings.storage.driver!r} lets one process write: set it to 1 (threads share the work within it), "
+                f"{settings.storage.driver!r} permits one writing process: set it to 1, whose threads share the work, "
                 "or use another driver"
             )
     if Capability.MANY_WRITERS not in storage.capabilities:
@@ -91,7 +88,7 @@ def worker_specs(settings: PersisterSettings, storage: Storage) -> list[list[Wor
 
 
 def _own_member(group: GroupSettings, number: int) -> GroupSettings:
-    """Two processes with one instance id would throw each other out of the group without end."""
+    """Return the group with an instance id per process, because equal ids would fence each other repeatedly."""
     instance = group.consumer.group_instance_id
     if instance is None or group.num_processors == 1:
         return group
@@ -99,15 +96,15 @@ def _own_member(group: GroupSettings, number: int) -> GroupSettings:
 
 
 def check_storage(storage: Storage) -> None:
-    """Raises `SchemaMismatch`, `WriterAlreadyRuns` and their like; an unavailable database is waited for."""
+    """Raise `StorageError`, for example `SchemaMismatch`, unless the database is only unavailable."""
     try:
         storage.open_writer().close()
     except StorageUnavailable as error:
-        LOG.warning("the database is unavailable; it is waited for: %s", error)
+        LOG.warning("the database is unavailable; waiting for it: %s", error)
 
 
 class PersisterMember(Member):
-    """Stores what one consumer of ``group`` reads."""
+    """Stores the messages that one consumer of ``group`` reads."""
 
     expected = (MessagingError, StorageError)
 
@@ -140,7 +137,7 @@ class PersisterMember(Member):
         fail = partial(self.fail, stack)
         starts = StartOffsets(writers, self.health, fail)
         consumer, producer, hooks = self.open_clients(stack, starts.positions)
-        # Without offsets in the database, Kafka's count: rows are stored at least once, and overwrite by key.
+        # Without offsets in the database, those in Kafka are used: rows are stored at least once, and overwrite by key.
         if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
         handler = RowsHandler(
@@ -167,7 +164,7 @@ class PersisterMember(Member):
 
 
 class PersisterPlan(Plan):
-    """The storage, and the worker processes over it."""
+    """The storage and the worker processes."""
 
     workers: Sequence[Sequence[WorkerSpec]] = ()
 
@@ -184,7 +181,7 @@ class PersisterPlan(Plan):
         storage = open_storage(settings.storage)
         workers = worker_specs(settings, storage)
         if self.workers and _names(workers) != _names(self.workers):
-            raise ConfigurationError("it enables other groups or processes: restart the persister")
+            raise ConfigurationError("other groups or processes are enabled: restart the persister")
         self.settings, self.storage, self.workers = settings, storage, workers
 
 
@@ -193,8 +190,7 @@ def _names(workers: Sequence[Sequence[WorkerSpec]]) -> list[list[tuple[str, ...]
 
 
 class Respawns:
-    """How long a worker that dies repeatedly waits before its next start. The parent keeps it, because it outlives
-    them."""
+    """The back-off of workers that die repeatedly. The parent has it, because it outlives them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -208,18 +204,18 @@ class Respawns:
         self._started[slot] = now + self.rest_seconds(slot)
 
     def ended(self, slot: int) -> None:
-        """Note that it ended because it was asked to."""
+        """Record a requested end."""
         self._deaths[slot] = 0
         self._started[slot] = self._clock.monotonic()
 
     def rest_seconds(self, slot: int) -> float:
-        """The wait before the next start; 0 after the first death, because its cause may be gone."""
+        """Return the wait before the next start; 0 after the first death, because its cause may have ended."""
         deaths = self._deaths.get(slot, 0)
         return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
 
 
 class PersisterWorker(cotyledon.Service):
-    """One process of members, each in a thread of its own. ``first``: the slot of the first worker of its kind."""
+    """A process of members, each in its own thread. ``first``: the slot of the first worker of its kind."""
 
     name = "persister"
 
@@ -248,15 +244,15 @@ class PersisterWorker(cotyledon.Service):
         self._reporter.start()
 
     def terminate(self) -> None:
-        """Return before the time to stop is over, after which cotyledon kills the process: a member that still waits,
-        for example for a database, has nothing to lose."""
+        """Return before cotyledon kills the process. A member that still waits, for example for a database, has no
+        unfinished work."""
         self._stopping.set()
         self._threads.stop(self._stop_seconds)
         self._reporter.stop()
 
 
 class StatusWorker(cotyledon.Service):
-    """The process that answers probes and Prometheus, so that the workers are not disturbed."""
+    """The process that answers probes and Prometheus, so that they do not delay the workers."""
 
     name = "persister-status"
 
@@ -274,13 +270,13 @@ class StatusWorker(cotyledon.Service):
 
 
 def run(conf: cfg.ConfigOpts) -> None:
-    """Run the persister that ``conf`` describes, and end the process, with status 0 after SIGTERM.
+    """Run the persister, and end the process, with status 0 after SIGTERM.
 
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """
     plan = PersisterPlan(conf)
     respawns = Respawns(SystemClock())
-    # The children inherit the board and the listening socket. Before the fork nothing connects and no thread runs.
+    # The children inherit the board and the listening socket. The parent has no connections and no threads.
     manager = service_manager(plan, plan.settings.consumers)
     slots: dict[tuple[object, int], int] = {}
     if plan.listener is not None:
@@ -304,7 +300,7 @@ def run(conf: cfg.ConfigOpts) -> None:
             return
         respawns.died(slot)
         names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
-        LOG.error("worker %s ended with status %d and is replaced in %.1f s", names, exit_code, rest)
+        LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
 
     manager.register_hooks(on_dead_worker=on_dead_worker)
     LOG.info("%s", start_line(plan.settings))

@@ -30,7 +30,7 @@ from monasca_common.storage.settings import StorageSettings, storage_settings
 
 PERSISTER_GROUP = "persister"
 
-# The option group of each kind, and whether it is read by default: as in the old persister.
+# The option group of each kind, and whether it is enabled by default, as in the old persister.
 _CONSUMERS = {
     "kafka_metrics": (Kind.METRICS, True),
     "kafka_alarm_history": (Kind.ALARM_HISTORY, True),
@@ -39,31 +39,31 @@ _CONSUMERS = {
 }
 
 # Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows and for 20,000
-# (SQLite writes every page that has one of them); a stop leaves room, within the 10 seconds that are promised, for
-# leaving the group and for the parent process.
+# (SQLite writes each page that contains one). After stop_timeout_seconds, leaving the group and the parent process need
+# the rest of the documented 10 seconds.
 _DEFAULTS_OF_KAFKA = {
     "batch_size": 20_000,
-    "buffer_bytes": 128 * 1024 * 1024,  # two batches at work and the next ones, with 500 bytes of overhead a message
+    "buffer_bytes": 128 * 1024 * 1024,  # two batches in progress and the next ones, with 500 bytes overhead per message
     "max_wait_time_seconds": 0.1,
     "stop_timeout_seconds": 5.0,
 }
-# A killed worker is replaced at once, but its partitions wait until its session times out.
+# A killed worker is replaced immediately, but its partitions wait until its session times out.
 _SESSION_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSwitch:
-    """Whether a consumer runs; a disabled one has no `GroupSettings`."""
+    """The option that enables a consumer; a disabled one has no `GroupSettings`."""
 
     enabled: bool = field(metadata=declared(help="Whether the persister stores this topic."))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """One kind of data: its consumer, and how many processes and threads share the work. ``name``: its option group.
+    """The settings of one kind of data. ``name``: its option group.
 
-    ``producer`` writes the dead letters, to the servers that the consumer reads from. ``max_dimensions``: that of
-    ``[storage]``; what has more is a dead letter. ``audit``: ``None``: what is stored is not reported.
+    ``producer``: of dead letters, with the servers of the consumer. ``max_dimensions``: of ``[storage]``; messages with
+    more become dead letters. ``audit``: ``None`` disables audit reports.
     """
 
     name: str
@@ -75,9 +75,8 @@ class GroupSettings:
             minimum=1,
             maximum=256,
             unit="processes",
-            help="How many processes share the topic's partitions. Too small: the persister falls behind. Beyond the "
-            "number of partitions: processes are idle. A database that one process may write to, such as sqlite, "
-            "takes 1.",
+            help="How many processes share the topic's partitions. Too small: the persister falls behind. More than "
+            "partitions: processes are idle. A database with one writing process, such as sqlite, requires 1.",
         )
     )
     threads: int = field(
@@ -86,8 +85,8 @@ class GroupSettings:
             minimum=1,
             maximum=64,
             unit="threads",
-            help="How many partitions one process handles at once: one batch is decoded while another waits for the "
-            "database. Each thread has a connection of its own. Too small: the process waits for the database. Too "
+            help="How many partitions one process handles concurrently: one batch is decoded while another waits for "
+            "the database. Each thread has its own connection. Too small: the process waits for the database. Too "
             "large: the database runs out of connections.",
         )
     )
@@ -97,8 +96,8 @@ class GroupSettings:
             minimum=1,
             maximum=100_000_000,
             unit="series",
-            help="How many series each thread that decodes metrics caches, at 1 kB each. Too small: metrics of other "
-            "series take twice as long. Too large: the process runs out of memory.",
+            help="How many series each thread that decodes metrics caches, at 1 kB each. Too small: metrics of "
+            "uncached series take twice as long. Too large: the process runs out of memory.",
         )
     )
     consumer: ConsumerSettings
@@ -125,14 +124,14 @@ _PERSISTER = OptionGroup(
     (*options_of(PersisterSettings), *options_of(GroupSettings, "max_cached_series")),
     removed={
         **REMOVED_STATUS,
-        "max_consecutive_dead_letters": "10,000 dead letters in a row stop a consumer until a restart",
+        "max_consecutive_dead_letters": "10,000 consecutive dead letters stop a consumer until a restart",
     },
 )
 _SHARED = OptionGroup(KAFKA_GROUP, options_of(GroupSettings, "num_processors"))
 
 
 def _group(name: str, *, enabled: bool) -> OptionGroup:
-    """The options that the persister adds to the group of one of its consumers."""
+    """Return the options that the persister adds to the group of a consumer."""
     switch = with_defaults(options_of(GroupSwitch), {"enabled": enabled})
     return OptionGroup(name, (*switch, *options_of(GroupSettings, "num_processors", "threads")))
 
@@ -141,15 +140,12 @@ _GROUPS = {name: _group(name, enabled=enabled) for name, (_, enabled) in _CONSUM
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Every group with its options, for oslo.config's generator of sample files."""
+    """Return all groups with their options, for oslo.config's generator of sample files."""
     return [group.listed() for group in (_PERSISTER, _SHARED, *_GROUPS.values())]
 
 
 def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
-    """The settings of a persister; registers every option that it reads.
-
-    Raises `ConfigurationError`, which names the option.
-    """
+    """Return the settings of a persister; register all options that it reads. Raises `ConfigurationError`."""
     for group in (_SHARED, *_GROUPS.values()):
         register(conf, group.name)
         group.register(conf)
@@ -169,7 +165,7 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
     )
     if not groups:
         raise ConfigurationError(
-            f"enabled is false in every one of the groups {', '.join(_CONSUMERS)}: there is nothing to do, enable one"
+            f"enabled is false in all groups of consumers: set it to true in one of {', '.join(_CONSUMERS)}"
         )
     return read.settings(
         PersisterSettings,
@@ -193,7 +189,7 @@ def _group_settings(
         max_cached_series=max_cached_series,
         max_dimensions=max_dimensions,
         consumer=consumer,
-        # Dead letters and offsets are not one transaction: the database's offsets count, and dead letters are
+        # Dead letters and offsets are not in one transaction: the offsets are in the database, and dead letters are
         # idempotent.
         producer=replace(producer_settings(conf, read.group), transactional_id=None),
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offsets at which a consumer starts: those stored with the database's rows, whatever is committed to Kafka.
+"""The offsets at which a consumer starts, which are stored with the rows in the database.
 
-Any live member of a group may commit any offset, and the broker accepts it. So Kafka's offsets only show our progress.
+Offsets in Kafka only show the progress, because the broker accepts any offset from any live member of the group.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ from monasca_common.storage.positions import first_reads
 
 
 class StartOffsets(RebalanceListener):
-    """Answers `assigned` from the database. While that is unavailable it raises, keeps its partitions, and is asked
-    again.
-
-    What waiting does not cure (another topic of the same name, another schema) is given to ``fail``, which ends the
-    member.
+    """Returns start offsets from the database. While it is unavailable, `assigned` raises, and is called again with the
+    same partitions. Permanent errors (a recreated topic, another schema) are passed to ``fail``, which ends the member.
     """
 
     def __init__(self, writers: WriterPool, health: MemberHealth, fail: Callable[[Exception], None]) -> None:
@@ -32,7 +29,7 @@ class StartOffsets(RebalanceListener):
         self._fail = fail
         self._consumer: KafkaConsumer | None = None
         self.topic_ids: Mapping[str, str] = {}
-        self.positions: dict[TopicPartition, int] = {}  # where the database had the end of what this group handled
+        self.positions: dict[TopicPartition, int] = {}  # of the group, at the time of the assignment
 
     def attach(self, consumer: KafkaConsumer) -> None:
         """Set the consumer, before its first poll."""
@@ -48,7 +45,7 @@ class StartOffsets(RebalanceListener):
         except StorageUnavailable as error:
             self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error))
             raise MessagingError(
-                f"the database cannot return the starts of {len(partitions)} partitions: {error}"
+                f"start offsets of {len(partitions)} partitions cannot be read from the database: {error}"
             ) from error
         except StorageError as error:
             self._fail(error)
@@ -68,7 +65,7 @@ class StartOffsets(RebalanceListener):
         for topic in sorted({partition.topic for partition in partitions if partition not in starts}):
             everything = [TopicPartition(topic, number) for number in range(consumer.partition_count(topic))]
             begun = writer.next_offsets(group, self._with_ids(everything))
-            # All partitions of a topic at once, so that every member finds either all of their offsets or none.
+            # All partitions of a topic in one transaction, so that each member finds either all offsets or none.
             chosen = first_reads(everything, begun, consumer.resolve_starts)
             starts |= begun
             if chosen:

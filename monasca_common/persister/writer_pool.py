@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writers of one consumer: as many as are in use at once, opened when they are first needed."""
+"""The writers of one consumer: one per concurrent batch, opened on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from monasca_common.storage.base import Storage, Writer
 
 
 class WriterPool:
-    """Lends each caller a writer of its own; the one used last first, because its cache is warm."""
+    """Lends a writer to each caller; the last used one first, because its cache is warm."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -21,7 +21,7 @@ class WriterPool:
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[Writer]:
-        """Lend a writer. Without an idle one it opens one, and raises what `Storage.open_writer` raises."""
+        """Lend an idle writer, or open one. Raises the errors of `Storage.open_writer`."""
         with self._lock:
             writer = self._idle.pop() if self._idle else None
         writer = writer or self._storage.open_writer()
@@ -36,7 +36,7 @@ class WriterPool:
                 writer.close()
 
     def close(self) -> None:
-        """Close the idle writers now, and each other one when it is returned, because its transaction is under way."""
+        """Close idle writers now, and each other one when its transaction ends."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -208,7 +208,7 @@ class RefusedTest(ExpressionCase):
         self.assert_refused(f"max({'n' * 256}) > 1", 4, "name of a metric", "255")
         self.assert_refused(f"max(a{{{'k' * 256}=v}}) > 1", 6, "key of a dimension", "255")
         self.assert_refused(f"max(a{{k={'v' * 256}}}) > 1", 8, "value of a dimension", "255")
-        self.assert_refused("max(a{_k=v}) > 1", 6, "begins with _")
+        self.assert_refused("max(a{_k=v}) > 1", 6, "starts with _")
         self.assert_refused("max(a\0) > 1", 4, "NUL")
         self.assert_refused("max(\ud800) > 1", 4, "surrogate")
         self.assertEqual("n" * 255, only(f"max({'n' * 255}) > 1").metric_name)

@@ -193,10 +193,10 @@ class TestBadPosts(MetricPostCase):
         posted = parse_post(body(*({"timestamp": each} for each in times)), allowed=Window(1000, 2000))
         self.assertEqual([1, 2, 3], posted.indices)
         rules = [violation.rule for violation in posted.violations]
-        self.assertIn("is older than rows are kept: since 1970-01-01T00:00:01.000", rules[0])
-        self.assertIn("is in the future: beyond 1970-01-01T00:00:02.000", rules[1])
-        self.assertIn("as seconds it would be right", rules[2])
-        self.assertIn("as microseconds it would be right", rules[3])
+        self.assertIn("is older than the retention: the earliest allowed time is 1970-01-01T00:00:01.000", rules[0])
+        self.assertIn("is in the future: the latest allowed time is 1970-01-01T00:00:02.000", rules[1])
+        self.assertIn("it appears to be in seconds", rules[2])
+        self.assertIn("it appears to be in microseconds", rules[3])
 
     def test_neither_violations_nor_errors_quote_a_value(self):
         posted = parse_post(body({"name": "secret<", "value": "secret", "dimensions": {"k": "secret<"}}))

@@ -76,10 +76,10 @@ class TestPosts(ApiCase):
         self.assertEqual(422, answer.status_code)
         rules = {each["where"]: each["rule"] for each in answer.json["error"]["violations"]}
         self.assertEqual({"[1].timestamp", "[2].timestamp", "[3].timestamp"}, set(rules))
-        self.assertIn("older than rows are kept", rules["[1].timestamp"])
-        self.assertIn("as seconds it would be right: send milliseconds", rules["[1].timestamp"])
-        self.assertIn("older than rows are kept: since 2026-08-07", rules["[2].timestamp"])
-        self.assertIn("in the future: beyond 2026-09-22", rules["[3].timestamp"])
+        self.assertIn("older than the retention", rules["[1].timestamp"])
+        self.assertIn("it appears to be in seconds: send milliseconds", rules["[1].timestamp"])
+        self.assertIn("older than the retention: the earliest allowed time is 2026-08-07", rules["[2].timestamp"])
+        self.assertIn("in the future: the latest allowed time is 2026-09-22", rules["[3].timestamp"])
         self.assertEqual([], self.records())
 
     def test_times_are_judged_by_the_limits_of_storage(self):
@@ -117,7 +117,7 @@ class TestPosts(ApiCase):
         self.assertEqual(422, answer.status_code)
         (violation,) = answer.json["error"]["violations"]
         self.assertEqual("[1].name", violation["where"])
-        self.assertIn("is alarm_state_history, which the database keeps for rows of its own", violation["rule"])
+        self.assertIn("is alarm_state_history, which the database reserves for its own rows", violation["rule"])
         self.assertEqual([], self.records())
         for body in (metric("alarm_state_history.x"), metric("Alarm_state_history")):
             self.assertEqual(204, self.post(_METRICS, body, client=client).status_code)
@@ -154,7 +154,7 @@ class TestDropping(ApiCase):
         self.assertEqual((204, "1"), (answer.status_code, answer.headers["Monasca-Rejected"]))
         self.assertEqual(["a"], [value["metric"]["name"] for value in self.values()])
         (letter,) = self.records("metrics.dlq")
-        self.assertIn(b"older than rows are kept", dict(letter.headers)["dead-letter-error-text"])
+        self.assertIn(b"older than the retention", dict(letter.headers)["dead-letter-error-text"])
 
     def test_a_name_that_the_database_keeps_for_itself_is_counted_as_rejected(self):
         client = self.new_client(limits=RowLimits(reserved_names=frozenset({"alarm_state_history"})))
