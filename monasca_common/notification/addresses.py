@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where HTTP notifications may go: the form of a URL, its resolution, and the rules for each address.
+"""Addresses of HTTP notifications: the form of a URL, its resolution, and the rules for each address.
 
-Tenants choose these URLs, and the service may reach what they cannot. So a host is resolved once, each of its
-addresses is checked, and the connection is made to a checked address: a second resolution could give another one.
+Tenants choose these URLs, and the service can reach servers that tenants cannot. So a host is resolved once, each of
+its addresses is checked, and the connection is opened to a checked address: a second resolution could return another
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MOST_LOOKUPS = 64
 _LOOKUP_PATIENCE_SECONDS = 1.0
 _LOOKUP_AGAIN_SECONDS = 5.0
 
-# Global by their number, and yet not a receiver of anybody's.
+# Global addresses at which no receiver may be.
 _NEVER = tuple(
     map(
         ipaddress.ip_network,
@@ -45,14 +46,14 @@ _NEVER = tuple(
         ),
     )
 )
-# No machine has these: where a socket can be bound to them, it can be bound to any (ip_nonlocal_bind).
+# No machine has these addresses: if a socket can be bound to them, it can be bound to any (ip_nonlocal_bind).
 _OTHERS = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("2001:db8::1")}
 _GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A URL whose form is right. ``target``: path and query, as the request line has them."""
+    """A URL with a valid form. ``target``: path and query, as in the request line."""
 
     scheme: str
     host: str
@@ -67,12 +68,12 @@ class Endpoint:
 
     @property
     def shown(self) -> str:
-        """What may be logged of it: paths and queries hold tokens."""
+        """The part that may be logged, because paths and queries contain tokens."""
         return f"{self.scheme}://{self.authority}"
 
 
 def endpoint(url: str) -> Endpoint:
-    """Raises `AddressRefused` for a URL that is not one of HTTP, or that readers of URLs understand differently."""
+    """Parse a URL. Raises `AddressRefused` if it is not HTTP, or if parsers of URLs interpret it differently."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -88,7 +89,7 @@ def endpoint(url: str) -> Endpoint:
 
 
 def destination(url: str) -> str:
-    """Return the host, whatever the port; empty where it is not a URL that anything is sent to."""
+    """Return the host without the port; empty if the address is not a valid URL."""
     try:
         return endpoint(url).host.rstrip(".")
     except AddressRefused:
@@ -97,27 +98,27 @@ def destination(url: str) -> str:
 
 def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> Sequence[tuple[bool, str]]:
     return (
-        (bool(_FORBIDDEN_SIGNS.search(url)), "holds blanks, signs of control or backslashes: percent-encode them"),
+        (bool(_FORBIDDEN_SIGNS.search(url)), "contains spaces, control characters or backslashes: percent-encode them"),
         (
             not url.isascii(),
-            "holds other letters than those of ASCII: write a host as xn--…, and percent-encode a path",
+            "contains characters outside ASCII: write a host as xn--…, and percent-encode a path",
         ),
         (parts.scheme not in _PORTS, "is neither http:// nor https://"),
-        ("@" in parts.netloc, "holds a user or a password: leave them out"),
-        (_HOST.fullmatch(host) is None, "has no host, or one with forbidden signs: write http://host/path"),
+        ("@" in parts.netloc, "contains a user or a password: remove them"),
+        (_HOST.fullmatch(host) is None, "has no host, or one with forbidden characters: write http://host/path"),
         (port == 0, "has port 0: write one from 1 to 65535"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """``allowed``: networks that are permitted although they are not public. ``denied``: those that never are."""
+    """``allowed``: networks that are permitted although they are not public. ``denied``: networks that never are."""
 
     allowed: tuple[IpNetwork, ...] = ()
     denied: tuple[IpNetwork, ...] = ()
 
     def permits(self, address: IpAddress) -> bool:
-        """Return whether notifications may go there: to public addresses of other machines and to allowed networks."""
+        """Return whether notifications may be sent there: public addresses of other machines, and allowed networks."""
         if any(address in network for network in self.denied):
             return False
         if any(address in network for network in self.allowed):
@@ -130,7 +131,7 @@ class AddressRules:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Whether this machine has the address: then a socket can be bound to it."""
+    """Return whether this machine has the address, because a socket can be bound to it."""
     return _can_bind(address) and not _can_bind(_OTHERS[address.version])
 
 
@@ -145,9 +146,9 @@ def _can_bind(address: IpAddress) -> bool:
 
 
 class Resolver:
-    """Resolves hosts within a bound. Thread-safe.
+    """Resolves hosts in limited time. Thread-safe.
 
-    ``lookup`` has no time-out of its own, so it runs on a thread that may outlive the call. Tenants share the threads.
+    ``lookup`` has no time-out, so it runs in a thread that may outlive the call. Tenants share the threads.
     """
 
     def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
@@ -155,9 +156,9 @@ class Resolver:
         self._slots = TenantSlots(_MOST_LOOKUPS)
 
     def addresses(self, where: Endpoint, rules: AddressRules, seconds: float, tenant: str = "") -> list[IpAddress]:
-        """Return each address of the host, once, in the resolver's order.
+        """Return the addresses of the host, without duplicates, in the resolver's order.
 
-        Raises `AddressRefused` if ``rules`` forbid one of them, `SendFailed` if there is none within ``seconds``, and
+        Raises `AddressRefused` if ``rules`` forbid one of them, `SendFailed` if none is found within ``seconds``, and
         `SendPostponed` if the tenant's earlier look-ups have not ended.
         """
         found = _literal(where.host) or list(dict.fromkeys(map(_address, self._entries(where, seconds, tenant))))
@@ -191,7 +192,7 @@ class Resolver:
 
 
 def _literal(host: str) -> list[IpAddress]:
-    """The address that the host is, if it is one."""
+    """Return the address in the host, if it is an address."""
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:
@@ -199,12 +200,12 @@ def _literal(host: str) -> list[IpAddress]:
 
 
 def refusal(what: str, address: str) -> AddressRefused:
-    """``what`` leads to an address where nothing may be sent. The address is in ``detail``: it reveals a network
-    that is not public."""
+    """Return the error for a host or service at a forbidden address. The address is only in ``detail``, because it
+    reveals a network that is not public."""
     return AddressRefused(
-        f"{what} leads where notifications may not go: use a public address, or have the operator add its network to "
+        f"notifications must not be sent to {what}: use a public address, or have the operator add its network to "
         "allowed_networks in the notifier's group",
-        detail=f"to {address}",
+        detail=f"the address is {address}",
     )
 
 

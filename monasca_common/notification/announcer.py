@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes what became of notifications to the topic ``alarm-notifications``.
+"""Publishes the outcomes of notifications to the topic ``alarm-notifications``.
 
-It is in the outbox since the transaction that recorded it, so no crash loses it. It leaves the outbox once Kafka has
-acknowledged it; what a crash left there is published by whichever process is next, under the same message id.
+The transaction that records an outcome writes it to the outbox, and it is removed when Kafka has acknowledged it. After
+a crash, another process publishes it under the same message id.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 500
-_MOST_REMEMBERED = 10_000  # more stay in the outbox until they are old enough to be looked for
-_LOOK_SECONDS = 30.0
+_MOST_REMEMBERED = 10_000  # more stay in the outbox until a scan finds them
+_LOOK_SECONDS = 30.0  # between two scans of the outbox
 
 
 class NotificationAnnouncer(PublishingLoop):
-    """`add` is for any thread; `run` for one of its own. What is left after `stop` is in the outbox."""
+    """Any thread may call `add`. Rows that are not published at `stop` stay in the outbox."""
 
     name = "announcer"
     expected = (MessagingError, StorageError)
 
     def __init__(self, database: AlarmsDatabase, producer: ProducerSettings, topic: str, clock: Clock) -> None:
-        super().__init__("announcing notifications", producer, clock)
+        super().__init__("the announcer of notifications", producer, clock)
         self.health = LoopHealth(self.name, clock, trouble="")
         self._database = database
         self._topic = topic
@@ -51,7 +51,7 @@ class NotificationAnnouncer(PublishingLoop):
         self._refused_ms = 0
 
     def add(self, row: Unpublished) -> None:
-        """After the commit."""
+        """Publish a row soon. Call it after the commit."""
         self._due.append(row)
         self._wake.set()
 
@@ -71,7 +71,7 @@ class NotificationAnnouncer(PublishingLoop):
             self._publish(producer, own)
         else:
             before_ms = self.clock.time_ms() - outbox.LEFT_AFTER_MS
-            if self._refused_ms < before_ms:  # what was refused then is left now, or published by another process
+            if self._refused_ms < before_ms:  # refused rows are found by this scan, or another process published them
                 self._refusal = ""
             while left := outbox.left(self._database, NOTIFICATION, before_ms=before_ms, limit=_MOST_AT_ONCE):
                 if not self._publish(producer, left):
@@ -82,7 +82,7 @@ class NotificationAnnouncer(PublishingLoop):
         return 0.0
 
     def _publish(self, producer: KafkaProducer, rows: Sequence[Unpublished]) -> bool:
-        """Whether Kafka has all of them."""
+        """Return whether Kafka acknowledged all of them."""
         records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in rows]
         report = producer.publish(self._topic, records)
         kept = {delivery.index: delivery.error for delivery in (*report.failed, *report.unknown)}

@@ -4,13 +4,13 @@
 ::
 
     NotificationError
-    ├── SendFailed            the receiver did not take it: another attempt may succeed
-    ├── SendPostponed         nothing was sent, because this service is too busy: the attempt does not count
-    └── SendRefused           no attempt can succeed while the method is as it is
-        └── AddressRefused    nothing may be sent to this address
+    ├── SendFailed            the receiver did not accept it: another attempt may succeed
+    ├── SendPostponed         nothing was sent because this service is too busy: the attempt does not count
+    └── SendRefused           no attempt can succeed until the method is changed
+        └── AddressRefused    notifications must not be sent to this address
 
-Their texts name a receiver's host and never the rest of its address, which may hold a secret. Tenants read them:
-what only operators may know, as the private address that a host leads to, is in ``detail``.
+Tenants read the texts. A text names the host of a receiver and never the rest of its address, which may contain a
+secret. Facts for operators, such as the private address of a host, are in ``detail``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MOST_REASON = 500  # characters
 
 
 def storable(reason: str) -> str:
-    """Return the reason as it is recorded and published: texts of receivers and of other packages' notifiers may hold
-    characters that neither a database nor JSON accepts."""
+    """Return the reason in the form that is recorded and published: texts of receivers and of notifiers may contain
+    characters that a database or JSON does not accept."""
     return reason[:_MOST_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
@@ -33,13 +33,15 @@ class NotificationError(Exception):
 
     @property
     def for_operators(self) -> str:
-        """The text for a log, whose file accepts the same characters as a database."""
+        """The text for a log, with the same characters as `storable`."""
         return storable(f"{self} ({self.detail})" if self.detail else str(self))
 
 
 class SendFailed(NotificationError):
-    """``after_seconds``: when the receiver wants the next attempt at the earliest, if it says so. ``status``: of its
-    answer over HTTP, if there was one."""
+    """The receiver did not accept it.
+
+    ``after_seconds``: the least delay of the next attempt, if the receiver demands one. ``status``: of an HTTP answer.
+    """
 
     def __init__(
         self, reason: str, after_seconds: float | None = None, status: int | None = None, *, detail: str = ""
@@ -50,7 +52,7 @@ class SendFailed(NotificationError):
 
 
 class SendPostponed(NotificationError):
-    """The receiver is not at fault: nothing was asked of it. ``after_seconds``: when to try again."""
+    """Nothing was sent to the receiver. ``after_seconds``: the delay of the next attempt."""
 
     def __init__(self, reason: str, after_seconds: float) -> None:
         super().__init__(reason)
@@ -62,4 +64,4 @@ class SendRefused(NotificationError):
 
 
 class AddressRefused(SendRefused):
-    """The address is malformed, or leads where notifications may not go."""
+    """The address is malformed, or notifications must not be sent to it."""

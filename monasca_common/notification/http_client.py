@@ -22,20 +22,21 @@ from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings, networks
 
 _CONNECT_SECONDS = 3.0  # to each address of a receiver
-_MOST_ANSWER_BYTES = 8192  # enough for the errors of Slack; the rest is left
+_MOST_ANSWER_BYTES = 8192  # enough for the errors of Slack; the rest is not read
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverAnswer:
-    """``body``: the beginning of it."""
+    """An answer. ``body``: its beginning."""
 
     status: int
     body: bytes
 
 
 class HttpClient:
-    """Thread-safe. Each request has its own connection, because there are many receivers, and each is rarely used."""
+    """Sends requests. Thread-safe. Each request has its own connection, because there are many receivers, rarely
+    used."""
 
     def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
         self._settings = settings
@@ -43,7 +44,7 @@ class HttpClient:
         self.rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
 
     def allowing(self, more: Sequence[str]) -> HttpClient:
-        """Return a sender that may also send to these networks. Look-ups of hosts are shared."""
+        """Return a client that may also send to these networks. Look-ups of hosts are shared."""
         allowed = (*self._settings.allowed_networks, *more)
         return HttpClient(replace(self._settings, allowed_networks=allowed), self._resolver)
 
@@ -57,19 +58,19 @@ class HttpClient:
         tenant: str = "",
         max_answer_bytes: int = _MOST_ANSWER_BYTES,
     ) -> ReceiverAnswer:
-        """Return the answer, whose status is a success.
+        """Send a request, and return the answer if its status is a success.
 
-        ``timeout_seconds``: for all of it, resolution included. ``tenant``: who chose the URL; empty: the operator.
-        ``max_answer_bytes``: the part of the body that is read.
+        ``timeout_seconds``: of the whole request, resolution included. ``tenant``: the tenant that chose the URL;
+        empty: the operator. ``max_answer_bytes``: the part of the body that is read.
 
-        Raises `SendFailed` for another answer and for none; `SendPostponed`, `AddressRefused`.
+        Raises `SendFailed` for another answer and without an answer; `SendPostponed`, `AddressRefused`.
         """
         return self._request("POST", url, body, headers, timeout_seconds, max_answer_bytes, tenant)
 
     def get(
         self, url: str, headers: Mapping[str, str], timeout_seconds: float, *, max_answer_bytes: int
     ) -> ReceiverAnswer:
-        """As `post`."""
+        """Like `post`."""
         return self._request("GET", url, None, headers, timeout_seconds, max_answer_bytes, "")
 
     def _request(
@@ -102,21 +103,21 @@ class HttpClient:
         return answer
 
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> HTTPConnection:
-        """To the first address that takes the connection; nothing was sent to the others."""
+        """Connect to the first address that accepts; nothing is sent to the others."""
         for number, address in enumerate(addresses, 1):
             seconds = deadline.left(_CONNECT_SECONDS)
-            made = self._connection(where, address, seconds, deadline)
+            connection = self._connection(where, address, seconds, deadline)
             try:
-                made.connect()
+                connection.connect()
             except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError):
-                made.close()
+                connection.close()
                 if number == len(addresses) or deadline.over:
                     raise
             except BaseException:
-                made.close()
+                connection.close()
                 raise
             else:
-                return made
+                return connection
         raise AssertionError("a resolved host has an address")
 
     def _connection(
@@ -136,16 +137,16 @@ class HttpClient:
 
 
 class _Watching:
-    """Hands its socket to a deadline as soon as there is one: a handshake of TLS is a conversation too."""
+    """Watches its socket with a deadline from the start, because the deadline also limits a TLS handshake."""
 
     def __init__(self, *args: Any, deadline: SendDeadline, **named: Any) -> None:
         super().__init__(*args, **named)
         self._deadline = deadline
 
     def _new_conn(self) -> Any:
-        made = super()._new_conn()  # type: ignore[misc]
-        self._deadline.watch(made)
-        return made
+        connection = super()._new_conn()  # type: ignore[misc]
+        self._deadline.watch(connection)
+        return connection
 
 
 class WatchedConnection(_Watching, HTTPConnection):
@@ -165,18 +166,18 @@ def _beginning(response: urllib3.response.BaseHTTPResponse, most_bytes: int) -> 
 
 
 def _reason(error: Exception) -> str:
-    """Without what the receiver sent, which may be anything, and without the URL."""
+    """Return a reason without the URL and without text of the receiver, which may be anything."""
     if isinstance(error, urllib3.exceptions.NewConnectionError):
-        return "refuses the connection"
+        return "the connection was refused"
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
         return "no answer in time"
     if isinstance(error, ssl.SSLError | urllib3.exceptions.SSLError | CertificateError):
-        return "TLS failed: its certificate must be valid, and for this host"
+        return "TLS failed: the certificate must be valid and for this host"
     return f"the connection failed ({type(error).__name__})"
 
 
 def _after_seconds(text: str | None) -> float | None:
-    """Of a header Retry-After: seconds, or a date."""
+    """Return the delay in a header Retry-After, which has seconds or a date."""
     if text is None:
         return None
     if text.strip().isascii() and text.strip().isdigit():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of a consumer group of notifications: how it handles messages, and whether it is ready."""
+"""A member of a consumer group of notifications, and the health of the service."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from monasca_common.storage.errors import StorageError
 
 
 class PausedHandler:
-    """Calls ``handler``, and pauses every thread for a while after a `RetryLater` without a time.
+    """Calls ``handler``, and pauses all threads after a `RetryLater` without a time, because the database is
+    unavailable.
 
-    The database is unavailable then. Each key has a lane of its own, so without the pause each would find that out.
+    Without the pause, the lane of each key would query the database.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class PausedHandler:
     def _failed(self) -> None:
         with self._lock:
             now = self._clock.monotonic()
-            if now >= self._until:  # the others that fail now learned the same
+            if now >= self._until:  # else the failure of another thread began the pause
                 self._failures += 1
                 self._until = now + DATABASE_RETRY.delay(self._failures, random.random())
 
@@ -69,7 +70,7 @@ class NotificationMember(Member):
     """Calls ``handler`` with the messages of the stream's topic."""
 
     expected = (MessagingError, StorageError)
-    counts_unfinished = False  # a receiver may take longer than the time after which waiting messages are a stall
+    counts_unfinished = False  # because a receiver may take longer than the limit for a stall
 
     def __init__(self, stream: StreamOf, handler: Callable[[Message], None], threads: int, clock: Clock) -> None:
         super().__init__(
@@ -97,7 +98,7 @@ class NotificationMember(Member):
         )
 
     def _handle(self, attempt: contextlib.ExitStack, message: Message) -> None:
-        """An error of the database that does not pass ends the loop, so that the operator sees it; nothing is lost."""
+        """Handle a message. A permanent error of the database ends the attempt, so that an operator sees it."""
         try:
             self._paused(message)
         except StorageError as error:
@@ -108,7 +109,7 @@ class NotificationMember(Member):
 def service_health(
     members: Callable[[], Sequence[MemberStatus]], loops: Sequence[LoopHealth], clock: Clock | None = None
 ) -> ServiceHealth:
-    """Return the health of a service with these members and further loops. ``members``: their last reports, because a
+    """Return the health of a service with these members and loops. ``members``: returns their last reports, because a
     probe must not wait for Kafka."""
     clock = clock or SystemClock()
 

@@ -21,35 +21,34 @@ from monasca_common.storage.sql import tables
 LOG = logging.getLogger(__name__)
 
 _PREFIX = "monasca_notification"
-# From the change of an alarm, which is dated by its measurements, to the receiver's answer.
+# From the change of an alarm (the time of its measurements) to the receiver's answer.
 _DELAY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14_400.0)
 _BY_TYPE = {
     "sent": ("sent", "Notifications that a receiver accepted"),
     "failed attempts": ("failed_attempts", "Attempts that failed"),
-    "repeated": ("repeated", "Attempts after one whose outcome a crash hid"),
+    "repeated": ("repeated", "Attempts after one whose outcome is unknown because of a crash"),
 }
 _OTHERS = {
     "given up": ("given_up", "Notifications that became dead letters, or whose method was deleted"),
     "superseded": ("superseded", "Notifications whose alarm changed before an attempt succeeded"),
     "silenced": ("silenced", "Notifications that a silence withheld"),
     "inhibited": ("inhibited", "Notifications that an inhibition withheld"),
-    "held": ("held", "Notifications that waited for a group or a limit"),
-    "too old": ("too_old", "Changes that were older than ttl"),
-    "too late": ("too_late", "Repeats that waited longer than their period"),
+    "held": ("held", "Notifications that were deferred by a group or a limit"),
+    "too old": ("too_old", "Changes that were skipped because they were older than ttl"),
+    "too late": ("too_late", "Repeats that were skipped because they waited longer than their period"),
 }
-_COUNT_SECONDS = 10.0  # between two counts in the database, however often metrics are read
+_COUNT_SECONDS = 10.0  # between two counts in the database
 
 
 class NotificationMetrics(ServiceMetrics):
-    """Thread-safe. ``types``: of methods, whose series exist from the start. ``counts``: what happened to notifications
-    of this process."""
+    """The metrics of a process. Thread-safe. ``types``: of methods, whose series exist from the start."""
 
     def __init__(self, types: Iterable[str] = ()) -> None:
         super().__init__(_PREFIX)
         known = [each.lower() for each in types]
         self._by_type = {what: self.counter(*facts, "type", known=known) for what, facts in _BY_TYPE.items()}
         self._others = {what: self.counter(*facts) for what, facts in _OTHERS.items()}
-        text = "From the change of an alarm to the receiver's answer"
+        text = "Seconds from the change of an alarm to the receiver's answer"
         self._delay = self.histogram("delay_seconds", text, "type", buckets=_DELAY_SECONDS)
         for each in known:
             self._delay.labels(each)
@@ -67,7 +66,7 @@ class NotificationMetrics(ServiceMetrics):
 
 
 class StoredNotifications:
-    """The number of rows that wait in the database, of all processes. While it is unavailable there is no number."""
+    """Counts the rows of all processes that wait in the database. While it is unavailable, there is no sample."""
 
     def __init__(self, database: AlarmsDatabase, clock: Clock) -> None:
         self._database = database
@@ -76,14 +75,16 @@ class StoredNotifications:
         self._next = 0.0
 
     def declare(self, metrics: ServiceMetrics) -> None:
-        metrics.computed_gauge("waiting", "What waits in the database", "where", samples=self._samples)
+        metrics.computed_gauge(
+            "waiting", "Notifications and messages that wait in the database", "where", samples=self._samples
+        )
 
     def _samples(self) -> list[Sample]:
         if self._clock.monotonic() >= self._next:
             try:
                 self._counted = self._count()
             except StorageError as error:
-                LOG.warning("the notifications that wait are not counted: %s", error)
+                LOG.warning("waiting notifications cannot be counted: %s", error)
                 self._counted = {}
             self._next = self._clock.monotonic() + _COUNT_SECONDS
         return [((where,), number) for where, number in self._counted.items()]

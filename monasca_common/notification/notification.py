@@ -14,7 +14,7 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """``id``: hexadecimal digits, by which receivers recognize a repeated attempt. ``others``: the further changes of a
+    """``id``: hexadecimal digits, by which receivers recognize a repeated attempt. ``others``: further changes of a
     group. ``method_id``: of the method that sends it; empty before that, and for an address without a method."""
 
     id: str
@@ -38,7 +38,7 @@ def repeat_of(first: Notification, number: int) -> Notification:
 
 
 def group_of(members: Sequence[Notification]) -> Notification:
-    """Return one notification for several: the worst change first, and of equally bad ones the newest."""
+    """Return one notification for several: the worst change first, of equal ones the newest."""
     changes = sorted((each.change for each in members), key=_weight, reverse=True)
     return Notification(_id("/".join(sorted(each.id for each in members))), changes[0], tuple(changes[1:]))
 

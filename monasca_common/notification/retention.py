@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes rows of the ledger and silences that are older than the retention, so that their tables stay bounded."""
+"""Removes rows of the ledger and silences after their retention."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ LOG = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 3600.0
 _TURN_SECONDS = 60.0
-# Between two portions, for those that write notifications in the meantime: SQLite has one writer at a time.
+# Between two portions, so that others can write: SQLite has one writer at a time.
 _PAUSE_SECONDS = 0.1
 
 
 class LedgerRetention(Loop):
-    """Applies the retention at the start and once an hour until `stop`. Each process does; they need not agree."""
+    """Applies the retention at the start and every hour until `stop`, in each process independently."""
 
     name = "retention"
     expected = (MessagingError, StorageError)
 
     def __init__(self, ledger: Ledger, silences: Silences, clock: Clock, kept_ms: int) -> None:
-        super().__init__("removing old rows of the ledger", clock)
+        super().__init__("the retention of the ledger", clock)
         self.health = LoopHealth(self.name, clock, trouble="")
         self._ledger = ledger
         self._silences = silences

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a conversation: a receiver that sends a byte now and then is cut off, whatever it has sent."""
+"""The deadline of an attempt, which also ends the connection of a receiver that sends a byte now and then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 class SendDeadline:
     """Within the block, each watched connection is shut down ``seconds`` after the block began.
 
-    Time-outs of sockets are for one read each, so they cannot bound a whole conversation.
+    Time-outs of sockets apply to one read each, so they cannot limit a whole attempt.
     """
 
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
@@ -25,7 +25,7 @@ class SendDeadline:
         self._watched: list[socket.socket] = []
 
     def left(self, most: float) -> float:
-        """Seconds until the end, at most ``most``; never 0, which sockets take for something else."""
+        """Return the seconds until the end, at most ``most``; never 0, which has another meaning for sockets."""
         return max(0.001, min(most, self._ends - self._clock.monotonic()))
 
     @property
@@ -33,7 +33,7 @@ class SendDeadline:
         return self._clock.monotonic() >= self._ends
 
     def watch(self, connection: socket.socket) -> None:
-        """A duplicate is kept: TLS takes the connection's own descriptor from it."""
+        """Keep a duplicate, because TLS takes over the connection's own descriptor."""
         self._watched.append(connection.dup())
 
     def __enter__(self) -> SendDeadline:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notification service: a process with a member for each topic, and what signals do.
+"""The notification service: a process with a member for each topic, and its signals.
 
-SIGTERM: what is being sent is finished and committed, and the process ends with status 0. SIGHUP: the configuration is
-read again, and the process finishes what it is sending and is replaced. A process that ends by itself is replaced; what
-it was sending is sent again under the same id, and counted.
+SIGTERM: notifications in progress are sent and committed, and the process ends with status 0. SIGHUP: the configuration
+is read again, and the process is replaced after the notifications in progress. After a crash, the process is replaced,
+and the notifications in progress are sent again under the same id, and counted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class NotificationWork:
         self._reporter.start()
 
     def stop(self) -> dict[str, int]:
-        """Return what happened to the notifications of this process."""
+        """Return the counts of notifications of this process."""
         self._threads.stop()
         self._reporter.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -131,7 +131,7 @@ class NotificationWork:
 
 
 class NotificationPlan(Plan):
-    """The settings, the notifiers and the keys of addresses. Another status port takes a restart."""
+    """The settings, the notifiers and the keys of addresses. A new status port requires a restart."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
@@ -145,7 +145,7 @@ class NotificationPlan(Plan):
 
 
 class NotificationWorker(cotyledon.Service):
-    """The process that works."""
+    """The process that handles messages."""
 
     name = "notification"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts for people, from templates of Jinja2 in a sandbox, which an operator may replace."""
+"""The texts of notifications, from Jinja2 templates in a sandbox, which an operator may replace."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SUBJECT, TEXT, HTML = "subject.txt", "text.txt", "body.html"
 GROUP_SUBJECT, GROUP_TEXT, GROUP_HTML = "group_subject.txt", "group_text.txt", "group_body.html"
 
 _PACKAGE = "monasca_common.notification"
-_MOST_SUBJECT, _MOST_TEXT = 250, 100_000  # characters; receivers refuse more, and people do not read it
+_MOST_SUBJECT, _MOST_TEXT = 250, 100_000  # characters; receivers refuse longer texts
 _MOST_METRICS = 100
 _MOST_CHANGES = 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class Texts:
-    """What templates get is data: text in an alarm that looks like a template is shown as it is."""
+    """Renders templates. Values are data: text in an alarm that looks like a template is shown unchanged."""
 
     def __init__(self, folder: str | None = None) -> None:
         own = jinja2.PackageLoader(_PACKAGE, "templates")
@@ -36,7 +36,7 @@ class Texts:
         )
 
     def subject(self, notification: Notification) -> str:
-        """One line, without signs of control: headers hold it."""
+        """Return one line without control characters, for headers."""
         return _CONTROL.sub(
             " ", self._rendered(GROUP_SUBJECT if notification.others else SUBJECT, notification)
         ).strip()[:_MOST_SUBJECT]
@@ -48,7 +48,7 @@ class Texts:
         return self._rendered(GROUP_HTML if notification.others else HTML, notification)[: 2 * _MOST_TEXT]
 
     def _rendered(self, name: str, notification: Notification) -> str:
-        """Raises `SendRefused` for a template that is broken or leaves the sandbox."""
+        """Raises `SendRefused` if a template is invalid or leaves the sandbox."""
         change = notification.change
         facts = {
             "id": notification.id,

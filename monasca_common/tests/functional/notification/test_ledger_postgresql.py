@@ -63,5 +63,5 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         self.assertNotIn(claimed, [retry.id for retry in left])
         self.assertEqual((1, [claimed]), (len(left), [retry.id for retry in deferred.claim_retries(5, 99)]))
         self.assertEqual([], deferred.claim_retries(5, 99))
-        deferred.remove_scheduled(left)
+        deferred.remove_retries(left)
         self.assertEqual([claimed], [retry.id for retry in deferred.claim_retries(99, 200)])

@@ -40,8 +40,8 @@ class NotificationTestTest(CommandCase):
         status, out, err = self.run_command(*arguments, text="[DEFAULT]\n")
 
         self.assertEqual((1, ""), (status, out))
-        self.assertIn("monasca-common notification test: 127.0.0.1 leads where notifications may not go", err)
-        self.assertIn("(to 127.0.0.1)", err)  # the operator asked
+        self.assertIn("monasca-common notification test: notifications must not be sent to 127.0.0.1: ", err)
+        self.assertIn("(the address is 127.0.0.1)", err)  # the operator asked
         self.assertNotIn("t0ken", err)
         self.assertEqual([], self.receiver.requests)
 

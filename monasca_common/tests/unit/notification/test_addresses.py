@@ -145,9 +145,9 @@ class RulesTest(base.BaseTestCase):
     def test_one_forbidden_address_of_several_refuses_the_host(self):
         resolver, where = Resolver(lookup), endpoint("http://both.example/")
         refused = self.assertRaises(AddressRefused, resolver.addresses, where, AddressRules(), 10.0)
-        self.assertIn("both.example leads where notifications may not go", str(refused))
+        self.assertIn("notifications must not be sent to both.example", str(refused))
         self.assertNotIn("127.0.0.1", str(refused))  # tenants read it
-        self.assertIn("(to 127.0.0.1)", refused.for_operators)
+        self.assertIn("(the address is 127.0.0.1)", refused.for_operators)
 
 
 class EndpointTest(base.BaseTestCase):

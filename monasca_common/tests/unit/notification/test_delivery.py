@@ -52,11 +52,11 @@ class AttemptTest(StagesCase, SqliteTestCase):
 
     # Rule 59
     def test_what_operators_alone_may_know_is_logged_and_not_recorded(self):
-        error = SendRefused("x leads where notifications may not go", detail="to 10.0.0.7")
+        error = SendRefused("notifications must not be sent to x", detail="the address is 10.0.0.7")
         with self.assertLogs("monasca_common", "WARNING") as logged:
             recorded = self.attempt_that_raises(error)
         self.assertNotIn("10.0.0.7", str(recorded))
-        self.assertIn("(to 10.0.0.7)", str(logged.output))
+        self.assertIn("(the address is 10.0.0.7)", str(logged.output))
 
     def test_what_a_receiver_asks_to_wait_delays_no_end(self):
         def refuse(*_):

@@ -117,7 +117,7 @@ class BoundsTest(HttpCase):
     def test_nobody_listens(self):
         receiver = self.receiver()
         receiver.close()
-        self.assertIn("refuses the connection", str(self.failure(receiver)))
+        self.assertIn("the connection was refused", str(self.failure(receiver)))
 
 
 class TlsTest(HttpCase):
