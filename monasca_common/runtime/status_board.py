@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared memory of the processes of a service: each writes its status and metrics, and one process serves all.
+"""Shared memory in which each process of a service writes its status and metrics. One process serves all of them.
 
 The multiprocess mode of prometheus_client serves neither health nor metrics that a collector computes.
 """
@@ -25,6 +25,7 @@ LOG = logging.getLogger(__name__)
 
 _SLOT_BYTES = 64 * 1024  # of memory that is used only where it is written
 _HEAD_BYTES = 8  # length and checksum
+_MAX_STATUS_BYTES = _SLOT_BYTES - _HEAD_BYTES
 _TRIES = 5
 _REPORT_SECONDS = 1.0
 
@@ -45,20 +46,43 @@ class StatusBoard:
     def __init__(self, processes: Sequence[ProcessStatus]) -> None:
         self._memory = mmap.mmap(-1, _SLOT_BYTES * max(1, len(processes)))
         self._last = list(processes)
+        self._left_out: dict[int, set[str]] = {}
         for slot, status in enumerate(processes):
             self.write(slot, status)
 
     def write(self, slot: int, status: ProcessStatus) -> None:
+        """Replace the status in ``slot``. If it is too large, leave out first the partitions, then the largest metrics.
+
+        Raises `ValueError` and changes nothing if the members are too large without these.
+        """
+        families = status.metrics
         data = msgspec.json.encode(status)
-        if len(data) > _SLOT_BYTES - _HEAD_BYTES:  # a status with thousands of partitions
-            members = [structs.replace(each, lag={"all": sum(each.lag.values())}) for each in status.members]
-            data = msgspec.json.encode(ProcessStatus(members, status.metrics))
+        if len(data) > _MAX_STATUS_BYTES:  # thousands of partitions
+            members = [
+                structs.replace(each, lag={"all": sum(each.lag.values())} if each.lag else {})
+                for each in status.members
+            ]
+            families = sorted(families, key=lambda family: len(msgspec.json.encode(family)))
+            while len(data := msgspec.json.encode(ProcessStatus(members, families))) > _MAX_STATUS_BYTES and families:
+                families = families[:-1]
+        if len(data) > _MAX_STATUS_BYTES:
+            raise ValueError(f"members need {len(data)} bytes, and a slot has {_MAX_STATUS_BYTES}")
+        self._log_left_out(slot, {each.name for each in status.metrics} - {each.name for each in families})
         head = len(data).to_bytes(4, "big") + zlib.crc32(data).to_bytes(4, "big")
         at = slot * _SLOT_BYTES
         self._memory[at : at + _HEAD_BYTES + len(data)] = head + data
 
+    def _log_left_out(self, slot: int, names: set[str]) -> None:
+        if names and names != self._left_out.get(slot):
+            LOG.error(
+                "the status of a process exceeds %d bytes; metrics are left out: %s",
+                _MAX_STATUS_BYTES,
+                ", ".join(sorted(names)),
+            )
+        self._left_out[slot] = names
+
     def read(self, slot: int) -> ProcessStatus:
-        """The last complete status of a process."""
+        """Return the last complete status of a process."""
         at = slot * _SLOT_BYTES
         for _ in range(_TRIES):
             head = self._memory[at : at + _HEAD_BYTES]
@@ -72,7 +96,7 @@ class StatusBoard:
         return [member for slot in range(len(self._last)) for member in self.read(slot).members]
 
     def families(self) -> Iterator[Metric]:
-        """The metrics of all processes, for `ServiceMetrics.computed`."""
+        """Yield the metrics of all processes; for `ComputedMetrics`."""
         merged: dict[str, Metric] = {}
         for slot in range(len(self._last)):
             for family in self.read(slot).metrics:
@@ -83,7 +107,7 @@ class StatusBoard:
 
 
 class StatusReporter:
-    """Writes the status and the metrics of a process to its slot: each second while it runs, and at its end."""
+    """Writes the status and the metrics of a process to its slot: every second, and at the end."""
 
     def __init__(self, board: StatusBoard, slot: int, members: Sequence[Member], registry: CollectorRegistry) -> None:
         self._board = board
@@ -97,7 +121,7 @@ class StatusReporter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Report a last time; returns when that is done, in bounded time."""
+        """Report once more, and wait for it, for a limited time."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_REPORT_SECONDS)
@@ -110,5 +134,5 @@ class StatusReporter:
                 status = ProcessStatus([member.status() for member in self._members], snapshot(self._registry))
                 self._board.write(self._slot, status)
             except Exception:
-                LOG.exception("the status is not reported; it is reported again in %g s", _REPORT_SECONDS)
+                LOG.exception("writing the status failed; the next attempt is in %g s", _REPORT_SECONDS)
             self._ended.wait(_REPORT_SECONDS)

@@ -2,11 +2,12 @@
 import os
 from unittest import mock
 
+import fixtures
 from oslotest import base
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monasca_common.runtime.member_health import MemberState, MemberStatus
-from monasca_common.runtime.metrics import ComputedMetrics, ServiceMetrics
+from monasca_common.runtime.metrics import ComputedMetrics, MetricFamily, ServiceMetrics
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 
 ONE, TWO = ProcessStatus([MemberStatus("metrics-0")]), ProcessStatus([MemberStatus("logs-0")])
@@ -61,6 +62,23 @@ class StatusBoardTest(base.BaseTestCase):
         lag = {f"a-long-name-of-a-topic/{number}": 1 for number in range(5000)}
         self.board.write(0, ProcessStatus([MemberStatus("metrics-0", lag=lag)]))
         self.assertEqual({"all": 5000}, self.board.read(0).members[0].lag)
+
+    def test_metrics_that_do_not_fit_leave_the_next_slot_unchanged(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        self.board.write(1, FAILED)
+        small = MetricFamily("small", "", "gauge", [("small", {}, 1.0)])
+        large = MetricFamily("large", "", "gauge", [("large", {"of": "x" * 100}, float(n)) for n in range(1000)])
+        for _ in range(2):
+            self.board.write(0, ProcessStatus(ONE.members, [small, large]))
+        self.assertEqual(ProcessStatus(ONE.members, [small]), self.board.read(0))
+        self.assertEqual(FAILED, self.board.read(1))
+        self.assertEqual(1, log.output.count("metrics are left out: large"))
+
+    def test_members_that_do_not_fit_are_refused(self):
+        self.board.write(1, FAILED)
+        members = [MemberStatus(f"metrics-{number}", reason="x" * 500) for number in range(200)]
+        self.assertRaises(ValueError, self.board.write, 0, ProcessStatus(members))
+        self.assertEqual([ONE, FAILED], [self.board.read(slot) for slot in (0, 1)])
 
     def test_a_reporter_writes_the_last_status_and_the_metrics_of_its_process(self):
         orders = Orders()
