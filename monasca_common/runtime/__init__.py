@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of this package: where it listens and logs, its start and stop, its restarts, its status and its folder."""
+"""What every service needs: logging, sockets, restarts, health, metrics and temporary folders."""
 
-from monasca_common.runtime.announcement import joined, shown_url, started, stopped
 from monasca_common.runtime.listener import check_listener, listen
-from monasca_common.runtime.logs import PROJECT, register_logging, start_logging
+from monasca_common.runtime.logs import (
+    PROJECT,
+    joined,
+    register_logging,
+    shown_url,
+    start_logging,
+    started,
+    stopped,
+)
 from monasca_common.runtime.temporary_folder import temporary_folder
 
 __all__ = [

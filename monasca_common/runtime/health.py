@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What probes ask a service: does it live, is it ready, and what is wrong with it?
+"""The health of services, as probes request it.
 
-Live means that its loops turn: what does not live is cured by a restart. Ready means that it does its work: what is not
-ready may wait for a database, which no restart brings back.
+A live service completes the turns of its loops; restart one that is not live. A ready service does its work; one that
+is not ready may wait for a database, which a restart does not help.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from typing import Any
 
 from monasca_common.kafka.clock import Clock
 
-#: Whether it is so, and the body that tells more.
-HealthLook = Callable[[], tuple[bool, dict[str, Any]]]
+#: Returns whether the probe succeeds, and the body of its answer.
+Probe = Callable[[], tuple[bool, dict[str, Any]]]
 
 
-#: How long a loop of a service may take for a turn before the service does not live.
+#: The longest turn of a loop in a live service.
 LIVE_SECONDS = 600.0
-#: Messages that wait for this time, while none is done, are a stall.
+#: If messages wait for this time and none is processed, the service stalls.
 STALL_SECONDS = 60.0
-#: How long a worker of gunicorn may be silent before it is replaced.
+#: The time without a sign of life after which gunicorn replaces a worker.
 WORKER_SILENT_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
-    """``service``: its name in metrics. ``health``: of ``/healthcheck``; ``live``: of ``/healthz``; ``ready``: of
-    ``/readyz``."""
+    """The probes of the paths ``/healthcheck``, ``/healthz`` and ``/readyz``. Metrics have the name ``service``."""
 
     service: str
-    health: HealthLook
-    live: HealthLook
-    ready: HealthLook
+    health: Probe
+    live: Probe
+    ready: Probe
 
 
-def liveness(turns: Callable[[], Mapping[str, float | None]], limit_seconds: float = LIVE_SECONDS) -> HealthLook:
-    """``turns``: how many seconds ago each loop has turned; ``None``: it runs none now, which is not its fault."""
+def liveness(turns: Callable[[], Mapping[str, float | None]], limit_seconds: float = LIVE_SECONDS) -> Probe:
+    """Return the probe of liveness. ``turns`` returns the seconds since the last turn of each loop, or ``None`` for one
+    that does not run now, which counts as live."""
 
-    def look() -> tuple[bool, dict[str, Any]]:
+    def probe() -> tuple[bool, dict[str, Any]]:
         ages = dict(turns())
         live = all(age is None or age <= limit_seconds for age in ages.values())
         return live, {"live": live, "seconds_since_turn": ages}
 
-    return look
+    return probe
 
 
-def readiness(reasons: Callable[[], Iterable[str]]) -> HealthLook:
-    """``reasons``: why it is not ready; none: it is."""
+def readiness(reasons: Callable[[], Iterable[str]]) -> Probe:
+    """Return the probe of readiness. ``reasons`` returns why the service is not ready."""
 
-    def look() -> tuple[bool, dict[str, Any]]:
+    def probe() -> tuple[bool, dict[str, Any]]:
         found = list(reasons())
         return not found, {"ready": not found, "reasons": found}
 
-    return look
+    return probe
 
 
 class LoopHealth:
-    """The health of a service with one loop. Its thread calls `turned` and `failed`; any other asks.
+    """The health of a service with one loop, whose thread calls `turned` and `failed`.
 
-    ``more``: what else keeps it from being ready. ``facts``: further parts of the body of ``/healthcheck``.
-    ``live_seconds``: how long a turn may take.
+    ``more`` returns further reasons why it is not ready, ``facts`` further parts of the body of ``/healthcheck``.
+    ``live_seconds``: the longest turn.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LoopHealth:
         service: str,
         clock: Clock,
         *,
-        trouble: str = "it has not begun",
+        trouble: str = "not started yet",
         more: Callable[[], Iterable[str]] = tuple,
         facts: Callable[[], Mapping[str, Any]] = dict,
         live_seconds: float = LIVE_SECONDS,
@@ -80,27 +80,26 @@ class LoopHealth:
         self._more = more
         self._facts = facts
         live = liveness(lambda: {service: self.turn_seconds}, live_seconds)
-        self.probes = ServiceHealth(service, self._look, live, readiness(self._reasons))
+        self.probes = ServiceHealth(service, self._probe, live, readiness(self._reasons))
 
     @property
     def turn_seconds(self) -> float:
-        """How long ago the loop has turned."""
+        """Seconds since the last turn."""
         return self._clock.monotonic() - self._turned_at
 
     def turned(self, trouble: str | None = None) -> None:
-        """Note that the loop has turned. ``trouble``: why it does not do its work; empty: it does; ``None``: as
-        before."""
+        """Note a turn of the loop. ``trouble``: why it does not do its work; empty if it does; ``None``: unchanged."""
         self._turned_at = self._clock.monotonic()
         if trouble is not None:
             self.trouble = trouble
 
     def failed(self, error: Exception) -> None:
-        """Note that the loop restarts after a back-off."""
+        """Note that the loop failed and restarts after a back-off."""
         self.turned(str(error) or type(error).__name__)
 
     def _reasons(self) -> list[str]:
         return [*([self.trouble] if self.trouble else ()), *self._more()]
 
-    def _look(self) -> tuple[bool, dict[str, Any]]:
+    def _probe(self) -> tuple[bool, dict[str, Any]]:
         reasons = self._reasons()
         return not reasons, {"healthy": not reasons, "reasons": reasons, **self._facts()}

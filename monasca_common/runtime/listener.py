@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a service listens: one that cannot says so when it starts, with the options that name the place."""
+"""Listening sockets. If one cannot be opened, the error names the options of its host and port."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from monasca_common.kafka.errors import ConfigurationError
 
 
 def listen(group: str, host: str, port: int, *, prefix: str = "") -> socket.socket:
-    """A socket that listens where the options ``host`` and ``port`` of ``group`` say; ``prefix``: of their names.
+    """Open a listening socket at the options ``host`` and ``port`` of ``group``. ``prefix``: of the options' names.
 
-    Raises `ConfigurationError`: the port is taken or reserved, or the address is none of this machine.
+    Raises `ConfigurationError` if the port is taken or reserved, or the address does not belong to this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -19,11 +19,11 @@ def listen(group: str, host: str, port: int, *, prefix: str = "") -> socket.sock
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while attempting")[0]  # Python adds the address
         raise ConfigurationError(
-            f"{prefix}port in group [{group}] is {port}, at which {host} cannot be listened to "
-            f"({reason}): use another, or another {prefix}host"
+            f"the service cannot listen at {host}:{port} ({reason}): change {prefix}port or {prefix}host in group "
+            f"[{group}]"
         ) from None
 
 
 def check_listener(group: str, host: str, port: int, *, prefix: str = "") -> None:
-    """Raise what `listen` raises, for a server that opens its socket itself."""
+    """Raise the error of `listen`, for a server that opens its socket itself."""
     listen(group, host, port, prefix=prefix).close()

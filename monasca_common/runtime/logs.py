@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of a service: oslo.log, set up alike in all of them, by ``[DEFAULT]`` of their configuration."""
+"""Logging of services: the set-up of oslo.log, and the lines of a start and a stop, which contain no secret."""
 
 from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable
 
 from oslo_config import cfg
 from oslo_log import log
@@ -9,23 +12,56 @@ from oslo_log import log
 from monasca_common.kafka.errors import ConfigurationError
 
 PROJECT = "monasca-common"
-# What these log of a healthy start and stop is in the one line that the service logs itself.
+# The service itself logs its start and stop.
 _QUIET = ("cotyledon=WARNING", "gunicorn=WARNING", "py4j=WARNING")
-_ELSEWHERE = ("log_file", "log_dir", "use_journal", "use_syslog")
+_OTHER_DESTINATIONS = ("log_file", "log_dir", "use_journal", "use_syslog")
 
 
 def register_logging(conf: cfg.ConfigOpts) -> None:
-    """Before files are read: register the options of oslo.log."""
+    """Register the options of oslo.log, before files are read."""
     log.register_options(conf)
     conf.set_default("default_log_levels", [*log.get_default_log_levels(), *_QUIET])
 
 
 def start_logging(conf: cfg.ConfigOpts) -> None:
-    """As ``conf``, which was read, says; to standard error unless it names something else, because standard output is
-    for what a command has to say. Raises `ConfigurationError`."""
-    if not any(conf[name] for name in _ELSEWHERE):
+    """Log to the destination in ``[DEFAULT]``, else to standard error. Raises `ConfigurationError`."""
+    if not any(conf[name] for name in _OTHER_DESTINATIONS):
         conf.set_default("use_stderr", True)
     try:
         log.setup(conf, PROJECT)
     except (log.LogConfigError, OSError) as error:
-        raise ConfigurationError(f"logs cannot be written as [DEFAULT] says: {error}") from error
+        raise ConfigurationError(
+            f"logging cannot be set up with the options of [DEFAULT] ({error}): correct log_file, log_dir or the levels"
+        ) from error
+
+
+def started(service: str, **facts: object) -> str:
+    """Return the line for a start: the service, its version, and the facts that are not empty."""
+    return _line(service, "started", facts)
+
+
+def stopped(service: str, **facts: object) -> str:
+    """Return the line for a stop."""
+    return _line(service, "stopped", facts)
+
+
+def _line(service: str, event: str, facts: dict[str, object]) -> str:
+    version = importlib.metadata.version("monasca-common")
+    shown = [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value not in (None, "")]
+    return f"{service} {version} {event}{': ' if shown else ''}{'; '.join(shown)}"
+
+
+def joined(values: Iterable[object]) -> str:
+    """Return the distinct values in order, separated by commas."""
+    return ", ".join(dict.fromkeys(map(str, values)))
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without user, password and query, which may be secret. A path is returned unchanged."""
+    if url.startswith("/"):
+        return url
+    scheme, separator, rest = url.partition("://")
+    before, _, location = rest.rpartition("@")
+    if not separator or "?" in before:  # the start of a password is ambiguous
+        return f"{scheme}://(not shown)" if separator else "(not shown)"
+    return f"{scheme}://{location.partition('?')[0]}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of a consumer group: its clients, its processor, and its restart after a failure."""
+"""A member of a consumer group: its clients, its processor, and its restarts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from monasca_common.runtime.member_health import MemberHealth, MemberState, Memb
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
-# Back-off of a handler for an unavailable database: rare enough not to be a load, frequent enough to resume within
-# seconds.
+# Back-off of a handler for an unavailable database: a small load, and work resumes within seconds.
 DATABASE_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 
 _PROBE_SECONDS = 5.0
@@ -36,19 +35,19 @@ _PROBE_PATIENCE_SECONDS = 2.0
 
 
 class Tapped(NamedTuple):
-    """What a tap adds to an attempt: the settings to open the producer with, and hooks for the processor."""
+    """The settings of the producer and the hooks of the processor that a tap returns for an attempt."""
 
     producer: ProducerSettings
     hooks: tuple[Hook, ...] = ()
 
 
-#: Watches what one attempt reads and writes. It is called with the settings of the producer and with the positions at
-#: which the member starts, which the member keeps up to date.
+#: Observes the messages that one attempt reads and writes. Arguments: the settings of the producer, and the member's
+#: start positions, which the member updates.
 Tap = Callable[[ProducerSettings, Mapping[TopicPartition, int]], AbstractContextManager[Tapped]]
 
 
 class Clients(NamedTuple):
-    """The clients of one attempt. ``hooks``: for its processor."""
+    """The clients of one attempt, and the hooks of its processor."""
 
     consumer: KafkaConsumer
     producer: KafkaProducer
@@ -58,7 +57,7 @@ class Clients(NamedTuple):
 class Member(Loop):
     """Reads topics as a member of a consumer group. Create it in the process that runs it, after the fork.
 
-    ``tap``: ``None``: nothing watches it. ``status``: that of a member whose place it takes, whose counts continue.
+    ``tap``: an observer of its attempts. ``status``: that of the member it replaces, whose counts continue.
     ``counts_unfinished``: see `MemberHealth`.
     """
 
@@ -92,7 +91,7 @@ class Member(Loop):
         """Open the processor of one attempt, over `open_clients`. ``stack`` is closed when the attempt ends."""
 
     def open_clients(self, stack: ExitStack, positions: Mapping[TopicPartition, int] | None = None) -> Clients:
-        """The clients of an attempt; ``stack`` closes them."""
+        """Open the clients of an attempt; ``stack`` closes them."""
         consumer, producer = self._settings
         tapped = Tapped(producer)
         if self._tap is not None:
@@ -114,16 +113,17 @@ class Member(Loop):
         self.health.restarted()
 
     def stop(self) -> None:
-        """Finish what is being handled, commit, and leave the group; returns when that is done, in bounded time."""
+        """Finish the messages in handlers, commit, and leave the group, within ``stop_timeout_seconds``."""
         super().stop()
         if self._processor is not None:
             self._processor.stop()
 
     def fail(self, attempt: ExitStack, error: Exception) -> None:
-        """End the attempt by ``error``, which neither a retry nor waiting cures. The first of several counts. Raise
-        `RetryLater` after it, so that the message stays unhandled.
+        """End the attempt because of ``error``, which neither a retry nor waiting cures; later errors are ignored.
+        Raise `RetryLater` afterwards, so that the message stays unhandled.
 
-        ``attempt``: the stack that `open` got. A handler that an earlier attempt has abandoned does not end this one.
+        ``attempt``: the stack passed to `open`, because a handler that an earlier attempt abandoned must not end this
+        one.
         """
         with self._failing:
             if attempt is not self._attempt or self._failure is not None:
@@ -133,7 +133,7 @@ class Member(Loop):
             processor.stop()
 
     def status(self) -> MemberStatus:
-        """What it does now. Any thread may ask."""
+        """Return the current status. Thread-safe."""
         consumer = self.consumer
         if consumer is not None and self.clock.monotonic() >= self._probe_at:
             self._probe_at = self.clock.monotonic() + _PROBE_SECONDS
@@ -141,7 +141,7 @@ class Member(Loop):
         return self.health.report(consumer)
 
     def _probe(self, consumer: KafkaConsumer) -> None:
-        """Send a request to the brokers, because a silent consumer may have nothing to read, or no broker."""
+        """Send a request to the brokers, because a silent consumer has either nothing to read or no broker."""
         try:
             consumer.partition_count(consumer.settings.topics[0], _PROBE_PATIENCE_SECONDS)
         except MessagingError as error:
@@ -150,7 +150,7 @@ class Member(Loop):
             self.health.waits(MemberState.WAITING_FOR_KAFKA, "")
 
     def serve(self) -> None:
-        """One attempt, from the opening of its clients to their close."""
+        """Run one attempt, from the opening of its clients to their close."""
         with ExitStack() as stack:
             with self._failing:
                 self._attempt, self._failure = stack, None

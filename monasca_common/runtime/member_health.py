@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of the members of consumer groups: what each of them does, how far it is behind, and what keeps it."""
+"""The health of the members of consumer groups: state, lag, and the reason if one does not work."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from msgspec import structs
 from monasca_common.kafka import Batch, Hook, KafkaConsumer, Message, MessagingError, TopicPartition
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.runtime.health import STALL_SECONDS, ServiceHealth, liveness, readiness
-from monasca_common.runtime.polling import LAG_SECONDS
 
 LOG = logging.getLogger(__name__)
 
+#: The time-out of a request for a member's lag, which is unknown without an answer.
+LAG_SECONDS = 1.0
 # After this time without partitions, other members have all of them.
 _ASSIGNED_SECONDS = 60
 _MAX_REASON = 500
@@ -40,9 +41,9 @@ _WAITING = (MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA)
 class MemberStatus(msgspec.Struct):
     """The status of one member. Times are in ms since the epoch, durations in seconds.
 
-    ``reason``: why it is not running. ``moved_ms``: when it last committed, or had read everything. ``turned_ms``: when
-    its loop last turned; 0: it has no loop now. ``lag``: messages that are not done, or, where handlers may take long,
-    not read yet, by ``topic/partition``.
+    ``reason``: why it is not running. ``moved_ms``: its last commit, or the last time without lag. ``turned_ms``: the
+    last turn of its loop; 0 without a loop. ``lag``: messages that are not finished, or not read yet if handlers may
+    take long, by ``topic/partition``.
     """
 
     name: str
@@ -61,8 +62,7 @@ class MemberStatus(msgspec.Struct):
 
 
 class MemberHealth(Hook):
-    """Keeps the status of one member, whose threads report to it. As a hook of the processor it follows the progress.
-    Thread-safe.
+    """The status of one member, whose threads update it. It is also a hook of the processor. Thread-safe.
 
     ``counts_unfinished``: whether the lag includes messages that are read and not committed.
     """
@@ -73,7 +73,7 @@ class MemberHealth(Hook):
         self._lock = threading.Lock()
         self._status = status
         self._waits: dict[MemberState, str] = {}  # the reason of each wait
-        self._waited_at = clock.monotonic()  # the wait for the database is counted until then
+        self._waited_at = clock.monotonic()  # up to here the wait for the database is counted
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._committing: Mapping[TopicPartition, int] = {}
         self._has_moved = True
@@ -95,9 +95,10 @@ class MemberHealth(Hook):
             self._status.restarts += 1
 
     def waits(self, state: MemberState, reason: str, partition: TopicPartition | None = None) -> None:
-        """Note that it waits for the database or for Kafka; an empty ``reason``: no longer.
+        """Note a wait for the database or for Kafka, or its end if ``reason`` is empty.
 
-        ``partition``: of the message that waits. If it was revoked, no message follows that could end the wait.
+        ``partition``: that of the waiting message. The wait is ignored if the partition was revoked, because no further
+        message would end it.
         """
         if not reason and state not in self._waits:
             return
@@ -108,12 +109,12 @@ class MemberHealth(Hook):
             self._wait(state, reason)
         if changes and state is MemberState.WAITING_FOR_DATABASE:
             if reason:
-                LOG.warning("%s waits for the database, and keeps its partitions: %s", self._status.name, reason)
+                LOG.warning("%s waits for the database and keeps its partitions: %s", self._status.name, reason)
             else:
-                LOG.info("%s: the database is available again", self._status.name)
+                LOG.info("%s continues: the database is available again", self._status.name)
 
     def starts_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note where it starts in partitions, if it is known before the first poll."""
+        """Note start offsets that are known before the first poll."""
         with self._lock:
             self._done |= offsets
             self._has_moved = True
@@ -146,7 +147,7 @@ class MemberHealth(Hook):
                 self._wait(MemberState.WAITING_FOR_DATABASE, "")
 
     def report(self, consumer: KafkaConsumer | None) -> MemberStatus:
-        """The current status. ``consumer``: that of the attempt; ``None``: there is none."""
+        """Return the current status. ``consumer``: that of the attempt, if any."""
         partitions, lag, turn_seconds = 0, dict[str, int](), None
         if consumer is not None:
             turn_seconds = consumer.health().seconds_since_poll
@@ -196,11 +197,11 @@ def members_health(
     clock: Clock | None = None,
     noun: str = "members",
 ) -> ServiceHealth:
-    """Return the health of a service of members. It is healthy if it is ready; ``/healthcheck`` also shows the state of
-    each member, under the name ``noun``."""
+    """Return the health of a service of members, which is healthy if it is ready. ``/healthcheck`` also shows the state
+    of each member, under the key ``noun``."""
     now_ms = (clock or SystemClock()).time_ms
 
-    def look() -> tuple[bool, dict[str, Any]]:
+    def health() -> tuple[bool, dict[str, Any]]:
         found = statuses()
         reasons = list(unready_reasons(found, now_ms()))
         return not reasons, {
@@ -211,14 +212,14 @@ def members_health(
 
     return ServiceHealth(
         service,
-        look,
+        health,
         liveness(lambda: _turn_ages(statuses(), now_ms())),
         readiness(lambda: unready_reasons(statuses(), now_ms())),
     )
 
 
 def _shown(status: MemberStatus) -> dict[str, Any]:
-    """Its state, and the lag of the partitions whose lag is known."""
+    """Return the state, and the lag of the partitions whose lag is known."""
     return {
         "state": status.state,
         "reason": status.reason,
@@ -231,8 +232,8 @@ def _shown(status: MemberStatus) -> dict[str, Any]:
 
 
 def _turn_ages(statuses: Iterable[MemberStatus], now_ms: int) -> dict[str, float | None]:
-    """How many seconds ago each loop has turned. A member without a loop waits for its next start, and is as old as its
-    report; a process that ended is replaced, and needs no restart of the service."""
+    """Return the seconds since the last turn of each loop. A member without a loop waits for its next start and is as
+    old as its report. A process that ended is replaced, so the service needs no restart."""
     return {
         status.name: max(0, now_ms - (status.turned_ms or status.reported_ms)) / 1000 if status.pid else None
         for status in statuses
@@ -240,13 +241,12 @@ def _turn_ages(statuses: Iterable[MemberStatus], now_ms: int) -> dict[str, float
 
 
 def unready_reasons(statuses: Iterable[MemberStatus], now_ms: int) -> Iterator[str]:
-    """Why members do not do their work: one does not run, has no partitions although there may be some for it, or does
-    not progress."""
+    """Yield the reasons why members do not work: one does not run, expects partitions, or does not progress."""
     for status in statuses:
         waiting, stalled_ms = sum(status.lag.values()), now_ms - status.moved_ms
         if status.state is not MemberState.RUNNING:
             yield f"{status.name}: {status.state}{': ' if status.reason else ''}{status.reason}"
         elif not status.partitions and now_ms - status.since_ms < _ASSIGNED_SECONDS * 1000:
-            yield f"{status.name}: it has no partitions yet"
+            yield f"{status.name}: no partitions are assigned yet"
         elif waiting and stalled_ms > STALL_SECONDS * 1000:
-            yield f"{status.name}: STALL: {waiting} messages wait, and none is done for {stalled_ms // 1000} s"
+            yield f"{status.name}: STALL: {waiting} messages wait, and none was processed for {stalled_ms // 1000} s"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of one service for Prometheus: what it counts itself, and families computed at each scrape."""
+"""The metrics of one service for Prometheus: its counters, and families computed at each scrape."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-#: The values of a family's labels, and the value; ``None``: it has none now, and is left out.
+#: The values of a family's labels, and the value; a sample with ``None`` is not served.
 Sample = tuple[Sequence[str], float | None]
 
 
 class ComputedMetrics(Collector):
-    """Serves what ``families`` returns, which is called at each scrape, by any thread."""
+    """Serves the families that ``families`` returns, which any thread calls at each scrape."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
@@ -25,7 +25,7 @@ class ComputedMetrics(Collector):
 
 
 class MetricFamily(msgspec.Struct, array_like=True, frozen=True):
-    """``samples``: the name, labels and value of each."""
+    """A family as the status board stores it. ``samples``: the name, labels and value of each."""
 
     name: str
     text: str
@@ -34,7 +34,7 @@ class MetricFamily(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ServiceMetrics:
-    """Declares the metrics of a service. ``prefix``: of every name. ``registry``: what ``/metrics`` serves."""
+    """Declares the metrics of a service, whose names start with ``prefix``. ``/metrics`` serves ``registry``."""
 
     def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -42,7 +42,8 @@ class ServiceMetrics:
         self._resumable: dict[str, Counter | Gauge] = {}
 
     def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> Counter:
-        """``known``: values of its only label that are served from 0: Prometheus sees no increase in a new series."""
+        """Declare a counter. ``known``: values of its only label that are served from 0, because Prometheus sees no
+        increase in a new series."""
         counter = Counter(name, text, labels, namespace=self._prefix, registry=self.registry)
         for value in known:
             counter.labels(value)
@@ -50,8 +51,7 @@ class ServiceMetrics:
         return counter
 
     def resume(self, families: Iterable[MetricFamily]) -> None:
-        """Continue the counters and gauges of a process whose place this one takes. Only those with labels continue,
-        and histograms restart."""
+        """Continue the labelled counters and gauges of the process that this one replaces. Histograms restart."""
         for family in families:
             for _, labels, value in family.samples if family.name in self._resumable else ():
                 self._resumable[family.name].labels(**labels).inc(value)
@@ -91,7 +91,7 @@ class ServiceMetrics:
 
 
 def snapshot(registry: CollectorRegistry) -> list[MetricFamily]:
-    """What the registry serves now, without the times at which its series were created."""
+    """Return the current families of the registry, without the times at which series were created."""
     return [
         MetricFamily(
             family.name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restarts of a service's loop after a failure: with a back-off, until it is stopped."""
+"""Loops of services, which restart after a failure, with a back-off, until they are stopped."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ HEALTHY_SECONDS = 60.0
 
 
 def failures_in_a_row(before: int, lived_seconds: float) -> int:
-    """Return the number of consecutive failures, this one included. It came after ``lived_seconds`` of work, and
-    ``before`` is the number until then."""
+    """Return the number of consecutive failures after one more, which followed ``lived_seconds`` of work."""
     return 1 if lived_seconds > HEALTHY_SECONDS else before + 1
 
 
 def restart_delay_seconds(failures: int) -> float:
-    """Return how long to wait after this number of consecutive failures, at least 1."""
+    """Return the wait after this number of consecutive failures (at least 1)."""
     return _RESTARTS.delay(failures, 0.0)
 
 
 class Loop(ABC):
     """Serves until `stop`; restarts with a back-off after a failure. Create it after the fork.
 
-    `run` is for one thread, `stop` for any. ``subject``: what failed, in the log. ``expected``: errors whose text shows
-    their cause, so that a log of them needs no traceback. ``fatal``: errors that end it. ``longest_seconds``: of a wait
-    after a failure.
+    One thread calls `run`, any thread `stop`. ``subject``: its name in the log. ``expected``: errors whose text shows
+    the cause, and which are logged without a traceback. ``fatal``: errors that end it. ``longest_seconds``: the maximum
+    wait after a failure.
     """
 
     expected: tuple[type[Exception], ...] = (MessagingError,)
@@ -49,10 +48,10 @@ class Loop(ABC):
 
     @abstractmethod
     def serve(self) -> None:
-        """Work until `stopping`, or until an error: open what that takes, and close it."""
+        """Open resources, work until `stopping` is set or an error is raised, and close them."""
 
     def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
-        """Note that ``error`` ended `serve`, which is called again after the back-off."""
+        """Note that ``error`` ended `serve`; the next call follows after the back-off."""
 
     def restarted(self) -> None:  # noqa: B027
         """Note that `serve` is called again."""
@@ -60,17 +59,17 @@ class Loop(ABC):
     def run(self) -> None:
         """Serve until `stop`. Raises the errors of ``fatal``.
 
-        After `DeadLetterLimit` it stays failed until `stop`, because more of the same would follow.
+        After `DeadLetterLimit` it stays failed until `stop`, because more dead letters would follow.
         """
         failures = 0
         while not self.stopping.is_set():
-            began = self.clock.monotonic()
+            started_at = self.clock.monotonic()
             try:
                 self.serve()
             except self.fatal:
                 raise
             except Exception as error:
-                failures = failures_in_a_row(failures, self.clock.monotonic() - began)
+                failures = failures_in_a_row(failures, self.clock.monotonic() - started_at)
                 limited = isinstance(error, DeadLetterLimit)
                 delay = None if limited else min(self.longest_seconds, restart_delay_seconds(failures))
                 then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
@@ -86,7 +85,7 @@ class Loop(ABC):
 
 
 class PublishingLoop(Loop):
-    """Publishes what is due, with a producer of its own that a `MessagingError` replaces."""
+    """Publishes due messages with its own producer, which it replaces after a `MessagingError`."""
 
     def __init__(self, subject: str, producer: ProducerSettings, clock: Clock | None = None) -> None:
         super().__init__(subject, clock)
@@ -95,7 +94,7 @@ class PublishingLoop(Loop):
 
     @abstractmethod
     def publish_due(self, producer: KafkaProducer) -> float:
-        """Publish what is due now, and return the seconds to wait before the next call."""
+        """Publish the messages that are due, and return the seconds until the next call."""
 
     def run(self) -> None:
         try:

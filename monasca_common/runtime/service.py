@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service of several processes: what the next worker does, its threads, and the parent that forks and replaces it."""
+"""Services of several processes: the plan of the next worker, a worker's threads, and the parent that forks workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Plan(ABC):
-    """What the next worker process does. Only the parent changes it; a child has the state at its fork."""
+    """The configuration of the next worker process. Only the parent changes it; a child has the state at its fork."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Raises what `read` raises."""
@@ -30,10 +30,10 @@ class Plan(ABC):
 
     @abstractmethod
     def read(self, conf: cfg.ConfigOpts) -> None:
-        """Take over what ``conf`` says, all of it or, if it raises, nothing."""
+        """Take over all options of ``conf``, or none if this raises."""
 
     def reload(self) -> None:
-        """Read the configuration again. One that is refused changes nothing."""
+        """Read the configuration again. A refused one changes nothing."""
         try:
             if self._conf.reload_config_files():
                 self.read(self._conf)
@@ -42,7 +42,7 @@ class Plan(ABC):
 
 
 class Runnable(Protocol):
-    """`run` returns after `stop`, which another thread calls."""
+    """A part of a service: `run` returns after another thread calls `stop`."""
 
     def run(self) -> object: ...
 
@@ -50,7 +50,7 @@ class Runnable(Protocol):
 
 
 class ServiceThreads:
-    """Runs each part in a thread of its own."""
+    """Runs each part in its own thread."""
 
     def __init__(self, parts: Iterable[Runnable]) -> None:
         self._parts = tuple(parts)
@@ -61,7 +61,7 @@ class ServiceThreads:
             thread.start()
 
     def stop(self, seconds: float | None = None) -> None:
-        """Stop all parts concurrently, and wait until they have ended; ``seconds`` at most."""
+        """Stop all parts concurrently, and wait for them, at most for ``seconds``."""
         deadline = None if seconds is None else time.monotonic() + seconds
         stoppers = [threading.Thread(target=part.stop, daemon=True) for part in self._parts]
         for thread in stoppers:
@@ -72,8 +72,8 @@ class ServiceThreads:
 
 
 def service_manager(plan: Plan, consumers: Iterable[ConsumerSettings]) -> cotyledon.ServiceManager:
-    """The parent of the workers: it forks them and replaces one that dies; on SIGHUP it reloads ``plan`` and replaces
-    all. ``consumers``: those of the workers."""
+    """Create the parent of the workers, which forks them and replaces one that dies. On SIGHUP it reloads ``plan`` and
+    replaces all. ``consumers``: those of the workers."""
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=grace_seconds(consumers), mp_context=multiprocessing.get_context("fork")
     )

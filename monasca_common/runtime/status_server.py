@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/healthz``, ``/readyz`` and ``/healthcheck`` for probes, as JSON, and ``/metrics`` for Prometheus: the HTTP of a
-service that has no other."""
+"""The HTTP server of a service's status: ``/healthz``, ``/readyz`` and ``/healthcheck`` (JSON), and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 
 from monasca_common.runtime import listen
-from monasca_common.runtime.health import HealthLook, ServiceHealth
+from monasca_common.runtime.health import Probe, ServiceHealth
 from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
 
 _REQUEST_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-_MOST_CONNECTIONS = 50  # each has a thread and a file, which the service itself needs
+_MAX_CONNECTIONS = 50  # each uses a thread and a file, which the service itself needs
 _PREFIX = "monasca_service"
 _PROBES = ("/healthcheck", "/healthz", "/readyz")
 _METRICS = "/metrics"
@@ -33,7 +32,7 @@ STATUS_PATHS = frozenset((*_PROBES, _METRICS))
 
 
 class StatusServer(ThreadingHTTPServer):
-    """An HTTP server on a socket that is bound and listening already. Of too many connections the oldest ends."""
+    """An HTTP server on a listening socket. If there are too many connections, the oldest is closed."""
 
     daemon_threads = True
 
@@ -41,7 +40,7 @@ class StatusServer(ThreadingHTTPServer):
         super().__init__(listener.getsockname()[:2], _StatusHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self.looks = dict(zip(_PROBES, (health.health, health.live, health.ready), strict=True))
+        self.probes = dict(zip(_PROBES, (health.health, health.live, health.ready), strict=True))
         self.registry = registry
         self._lock = threading.Lock()
         self._connections: dict[Any, None] = {}  # the oldest first
@@ -49,7 +48,7 @@ class StatusServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if len(self._connections) >= _MOST_CONNECTIONS:
+            if len(self._connections) >= _MAX_CONNECTIONS:
                 oldest = next(iter(self._connections))
                 del self._connections[oldest]
                 with contextlib.suppress(OSError):
@@ -63,27 +62,28 @@ class StatusServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no news, such as a balancer that only connects."""
+        """Ignore clients that disconnect, such as a load balancer that only connects."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 def declare_health(health: ServiceHealth, registry: CollectorRegistry) -> None:
-    """Add the answers to probes to the metrics of a service."""
+    """Serve the results of the probes as metrics of the service."""
     metrics = ServiceMetrics(_PREFIX, registry)
-    for name, text, look in (
+    for name, text, probe in (
         ("live", "1 while the loops of the service turn", health.live),
         ("ready", "1 while the service does its work", health.ready),
     ):
-        metrics.computed_gauge(name, text, "service", samples=partial(_sample, health.service, look))
+        metrics.computed_gauge(name, text, "service", samples=partial(_sample, health.service, probe))
 
 
-def _sample(service: str, look: HealthLook) -> list[Sample]:
-    return [((service,), look()[0])]
+def _sample(service: str, probe: Probe) -> list[Sample]:
+    return [((service,), probe()[0])]
 
 
 def listen_for_status(group: str, status: StatusSettings) -> socket.socket | None:
-    """Bound before anything is started, so that a port in use is reported at once; ``None``: nothing is served.
+    """Open the socket before the service starts, so that a port in use is reported immediately. Return ``None`` if the
+    status is not served.
 
     ``group``: of the options. Raises `ConfigurationError`.
     """
@@ -94,7 +94,7 @@ def listen_for_status(group: str, status: StatusSettings) -> socket.socket | Non
 def status_served(
     group: str, status: StatusSettings, health: ServiceHealth, registry: CollectorRegistry
 ) -> Iterator[None]:
-    """Serve while the block runs, in a thread. Raises `ConfigurationError`."""
+    """Serve the status in a thread while the block runs. Raises `ConfigurationError`."""
     listener = listen_for_status(group, status)
     if listener is None:
         yield
@@ -116,14 +116,14 @@ class _StatusHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path in self.server.looks:
-            is_so, body = self.server.looks[path]()
-            code = HTTPStatus.OK if is_so else HTTPStatus.SERVICE_UNAVAILABLE
+        if path in self.server.probes:
+            succeeds, body = self.server.probes[path]()
+            code = HTTPStatus.OK if succeeds else HTTPStatus.SERVICE_UNAVAILABLE
             self._answer(code, "application/json", msgspec.json.encode(body))
         elif path == _METRICS:
             self._answer(HTTPStatus.OK, PROMETHEUS_TEXT, generate_latest(self.server.registry))
         else:
-            text = f"there are {', '.join(_PROBES)} and {_METRICS}\n"
+            text = f"not found; use {', '.join(_PROBES)} or {_METRICS}\n"
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", text.encode())
 
     def _answer(self, code: HTTPStatus, content_type: str, body: bytes) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that lives as long as its process. A process that is killed leaves its own behind; the next one removes it.
+"""Temporary folders. A folder that a killed process left is removed by the next process with the same prefix.
 
-Whose process lives is known by a lock on a file within: process ids repeat, in containers at every start.
+A lock on a file in the folder shows that its process lives, because process ids repeat.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOCK = "lock"
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder with a name that begins with ``prefix``. A child that was forked meanwhile does not remove it."""
+    """Create a folder whose name starts with ``prefix``, and remove it after the block, but not in a forked child."""
     _remove_left_behind(prefix)
     folder, lock = _locked_folder(prefix)
     owner = os.getpid()
@@ -38,12 +38,12 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
         fcntl.flock(lock, fcntl.LOCK_SH)
         if (folder / _LOCK).exists():
             return folder, lock
-        os.close(lock)  # another process has found it before it was locked, and removed it
+        os.close(lock)  # another process removed it before it was locked
 
 
 def _remove_left_behind(prefix: str) -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK}"):
-        with contextlib.suppress(OSError):  # it is gone meanwhile, or another user's
+        with contextlib.suppress(OSError):  # it was removed, or belongs to another user
             if path.parent.is_symlink() or path.parent.stat().st_uid != os.geteuid():
                 continue
             lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
@@ -55,7 +55,7 @@ def _remove_left_behind(prefix: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The lock last: what stays because this process is killed meanwhile is found by the next one."""
+    """Remove the lock last, so that the next process finds the rest if this one is killed."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():

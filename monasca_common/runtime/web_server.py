@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gunicorn with its own threads (gthread): the HTTP server of the services that answer clients.
+"""gunicorn with threads (gthread), the HTTP server of the API and the dashboard.
 
-A thread reads a whole request from its connection, so clients that are not trusted need a reverse proxy that buffers
-requests: ``deploy/nginx``. gunicorn starts, watches, stops and replaces the worker processes.
+A thread is busy while it reads a request, so untrusted clients need a reverse proxy that buffers requests:
+``deploy/nginx``. gunicorn starts, watches, stops and replaces the worker processes.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Any
 from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 
-from monasca_common.runtime.announcement import stopped
 from monasca_common.runtime.health import WORKER_SILENT_SECONDS
+from monasca_common.runtime.logs import stopped
 
 LOG = logging.getLogger(__name__)
 
-_SILENT_SECONDS = 10  # a client that sends nothing, or takes nothing, for this time is disconnected
-_MOST_REQUEST_LINE_BYTES = 8190  # gunicorn allows no larger limit
-_MOST_HEADER_BYTES = 16 * 1024  # of one header: a token of Keystone may have some KiB
-_IDLE_CONNECTIONS = 1024  # of proxies that keep them open, in addition to those that have a thread
-_OTHER_FILES = 256  # a worker's open files besides its connections: logs, Kafka, databases
-_LEAST_IDLE_CONNECTIONS = 16
-_CLIENTS_ERRORS = (BlockingIOError, ConnectionError, TimeoutError)  # it is silent or gone
+_SILENT_SECONDS = 10  # a client that sends or receives nothing for this time is disconnected
+_MAX_REQUEST_LINE_BYTES = 8190  # the largest limit that gunicorn allows
+_MAX_HEADER_BYTES = 16 * 1024  # of one header; a Keystone token may have several KiB
+_IDLE_CONNECTIONS = 1024  # kept open by proxies, in addition to those with a thread
+_OTHER_FILES = 256  # a worker's other open files: logs, Kafka, databases
+_MIN_IDLE_CONNECTIONS = 16
+_CLIENT_ERRORS = (BlockingIOError, ConnectionError, TimeoutError)  # silent or disconnected
 _UNLOGGED = (
-    "Invalid request from ip=",  # each client could fill the log
-    "No keepalived connections",  # gunicorn compares with its own default, before the open files are counted
+    "Invalid request from ip=",  # clients could fill the log
+    "No keepalived connections",  # gunicorn compares with its default, before the limit of open files is known
 )
 
 
 class WebServerLog(glogging.Logger):  # type: ignore[misc]  # it has no annotations
-    """Sends gunicorn's lines to the log of the service."""
+    """Sends gunicorn's log to the log of the service."""
 
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)
@@ -49,17 +49,17 @@ class WebServerLog(glogging.Logger):  # type: ignore[misc]  # it has no annotati
             super().warning(msg, *args, **kwargs)
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Log no client that is silent or gone."""
-        if not isinstance(sys.exception(), _CLIENTS_ERRORS):
+        """Do not log clients that are silent or disconnected."""
+        if not isinstance(sys.exception(), _CLIENT_ERRORS):
             super().exception(msg, *args, **kwargs)
 
 
 class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
-    """Runs until a signal. ``run()`` ends by `SystemExit`: 0 after a stop, 1 if the port is taken, 3 if a worker cannot
-    start. A subclass has `load`, which each worker calls after its fork and which returns the WSGI application.
+    """Runs until a signal. ``run()`` raises `SystemExit`: 0 after a stop, 1 if the port is taken, 3 if a worker cannot
+    start. A subclass defines `load`, which each worker calls after its fork, and which returns the WSGI application.
 
-    ``stop_seconds``: how long a stop may take; then the parent kills its workers. Of this time, requests in flight get
-    what ``close_seconds`` leaves, and `worker_ended` gets ``close_seconds``. ``options``: of gunicorn.
+    The parent kills its workers ``stop_seconds`` after a signal. The last ``close_seconds`` of this time are for
+    `worker_ended`, the rest for requests in flight. ``options``: of gunicorn.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "threads": threads,
             "graceful_timeout": round(stop_seconds),
             "timeout": max(WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
-            "limit_request_line": _MOST_REQUEST_LINE_BYTES,
-            "limit_request_field_size": _MOST_HEADER_BYTES,
-            # A client's header must not change the path, nor any but the proxy's own one the scheme.
+            "limit_request_line": _MAX_REQUEST_LINE_BYTES,
+            "limit_request_field_size": _MAX_HEADER_BYTES,
+            # A client's header must not change the path. Only the proxy's header changes the scheme.
             "forwarder_headers": "",
             "secure_scheme_headers": {"X-FORWARDED-PROTO": "https"},
             "control_socket_disable": True,
             "logger_class": WebServerLog,
             "errorlog": None,
-            "loglevel": "warning",  # starts and stops have lines of the service's own
+            "loglevel": "warning",  # the service itself logs its start and stop
             "when_ready": self._when_ready,
             "post_fork": self._post_fork,
             "on_exit": self._on_exit,
@@ -105,13 +105,13 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             self.cfg.set(name, value)
 
     def ready(self, arbiter: Any) -> None:
-        """Called in the parent, when it listens and before it forks."""
+        """Runs in the parent, after it listens and before it forks."""
 
     def ended(self) -> None:
-        """Called in the parent, when no worker is left."""
+        """Runs in the parent, after all workers have ended."""
 
     def worker_ended(self) -> None:
-        """Called in each worker, after its last request is answered."""
+        """Runs in each worker, after the answer to its last request."""
 
     def _when_ready(self, arbiter: Any) -> None:
         for listener in arbiter.LISTENERS:
@@ -123,7 +123,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
         self._is_ready = True
 
     def _post_fork(self, _arbiter: Any, worker: Any) -> None:
-        """Let a worker end before the parent kills it, also if a connection stays open."""
+        """End a worker before the parent kills it, even if a connection stays open."""
         worker.cfg.set("graceful_timeout", self._request_seconds)
 
     def _on_exit(self, _arbiter: Any) -> None:
@@ -133,14 +133,14 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
 
     def _worker_exit(self, _arbiter: Any, worker: Any) -> None:
         if worker.pid != os.getpid():
-            return  # the parent, which gunicorn lets call it for a worker that is gone
+            return  # gunicorn also calls this in the parent, for a worker that has ended
         for signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)  # Ctrl-C reaches a worker twice: from the terminal and the parent
         self.worker_ended()
 
 
 def allowed_idle_connections(threads: int) -> int:
-    """Return how many idle connections the limit of open files allows; raise that limit as far as they need it."""
+    """Return the number of idle connections that the limit of open files allows, after raising it if necessary."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = threads + _IDLE_CONNECTIONS + _OTHER_FILES
     if resource.RLIM_INFINITY != soft < files:
@@ -148,10 +148,9 @@ def allowed_idle_connections(threads: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= files:
         return _IDLE_CONNECTIONS
-    allowed = max(_LEAST_IDLE_CONNECTIONS, soft - threads - _OTHER_FILES)
+    allowed = max(_MIN_IDLE_CONNECTIONS, soft - threads - _OTHER_FILES)
     LOG.warning(
-        "a worker may have %d open files, which allows %d idle connections instead of %d: raise the limit (ulimit -n, "
-        "LimitNOFILE) to %d",
+        "the limit of %d open files allows %d idle connections instead of %d; raise it (ulimit -n, LimitNOFILE) to %d",
         soft,
         allowed,
         _IDLE_CONNECTIONS,
@@ -161,8 +160,8 @@ def allowed_idle_connections(threads: int) -> int:
 
 
 def _bound_silence(listener: socket.socket) -> None:
-    """Let the kernel end each read and write of accepted connections; gunicorn waits indefinitely for half a
-    request."""
+    """Let the kernel end reads and writes of accepted connections, because gunicorn waits indefinitely for the rest of
+    a request."""
     limit = struct.pack("ll", _SILENT_SECONDS, 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

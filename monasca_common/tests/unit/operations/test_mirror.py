@@ -444,7 +444,7 @@ class CopyCountsTest(base.BaseTestCase):
 class StatusTest(base.BaseTestCase):
     def test_what_was_copied_what_is_left_and_what_hinders_it(self):
         status = MirrorStatus(SystemClock())
-        self.assertEqual((False, "it has not begun"), (status.probes.health()[0], status.loop.trouble))
+        self.assertEqual((False, "not started yet"), (status.probes.health()[0], status.loop.trouble))
         status.loop.trouble, status.lag = "", lambda: {"metrics": 5}
         status.committed("metrics", 3, 300, 1)
         status.refused = {"logs": "why"}

@@ -11,29 +11,30 @@ class ListenerTest(base.BaseTestCase):
     def refused(self, *arguments, **names):
         return str(self.assertRaises(ConfigurationError, check_listener, *arguments, **names))
 
-    def test_a_port_that_is_taken_is_named_by_its_option(self):
+    def test_the_error_names_the_option_of_a_taken_port(self):
         with listen("api", "127.0.0.1", 0) as taken:
             port = taken.getsockname()[1]
             self.assertEqual(
-                f"port in group [api] is {port}, at which 127.0.0.1 cannot be listened to (Address already in use): "
-                "use another, or another host",
+                f"the service cannot listen at 127.0.0.1:{port} (Address already in use): change port or host in group "
+                "[api]",
                 self.refused("api", "127.0.0.1", port),
             )
             self.assertIn(
-                "status_port in group [persister]", self.refused("persister", "127.0.0.1", port, prefix="status_")
+                "change status_port or status_host in group [persister]",
+                self.refused("persister", "127.0.0.1", port, prefix="status_"),
             )
 
-    def test_an_address_of_another_machine_is_refused_as_well(self):
-        self.assertIn("or another host", self.refused("api", "192.0.2.1", 0))
-        self.assertIn("or another host", self.refused("api", "no such name", 0))
+    def test_an_address_of_another_machine_is_refused(self):
+        self.assertIn("change port or host", self.refused("api", "192.0.2.1", 0))
+        self.assertIn("change port or host", self.refused("api", "no such name", 0))
 
-    def test_a_port_that_was_checked_is_free(self):
+    def test_a_checked_port_stays_free(self):
         with listen("api", "127.0.0.1", 0) as chosen:
             port = chosen.getsockname()[1]
         check_listener("api", "127.0.0.1", port)
         check_listener("api", "127.0.0.1", port)
 
-    def test_addresses_of_either_version_can_be_listened_at(self):
+    def test_both_versions_of_addresses_work(self):
         if not socket.has_ipv6:
             self.skipTest("this machine has no IPv6")
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member over a broker in memory: what its handler gets, and what ends and restarts it."""
+"""A member with the broker in memory: handled messages, failures and restarts."""
 
 import contextlib
 import threading
@@ -29,7 +29,7 @@ class Polls(Hook):
 
 
 class OrdersMember(Member):
-    """Keeps the values that it handles; raises ``refusals`` first, one a call."""
+    """Records the handled values, after raising one of ``refusals`` per call."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -47,7 +47,7 @@ class OrdersMember(Member):
         if self.refusals:
             error = self.refusals.pop(0)
             self.fail(attempt, error)
-            self.fail(attempt, ValueError("which came later"))
+            self.fail(attempt, ValueError("a later one"))
             raise RetryLater from error
         self.values.append(message.value)
 
@@ -91,10 +91,10 @@ class MemberTest(base.BaseTestCase):
     def until(self, condition):
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            self.assertLess(time.monotonic(), deadline, "timed out")
             threading.Event().wait(0.005)
 
-    def test_it_handles_what_is_in_its_topics_and_commits_when_it_stops(self):
+    def test_it_handles_the_messages_of_its_topics_and_commits_when_it_stops(self):
         self.publish(b"1", b"2")
         self.start()
         self.until(lambda: len(self.member.values) == 2)
@@ -117,7 +117,7 @@ class MemberTest(base.BaseTestCase):
         self.assertEqual([first], self.member.failures)
         self.assertEqual(1, self.member.status().restarts)
 
-    def test_a_handler_of_an_earlier_attempt_does_not_end_the_present_one(self):
+    def test_a_handler_of_an_earlier_attempt_does_not_end_the_current_one(self):
         self.publish(b"1")
         self.start(ValueError("of the handler"))
         self.until(lambda: self.member.values)
@@ -129,7 +129,7 @@ class MemberTest(base.BaseTestCase):
         self.assertEqual(["of the handler"], [str(error) for error in self.member.failures])
         self.assertEqual(2, len(self.member.attempts))
 
-    def test_each_attempt_has_a_tap_of_its_own_that_outlives_its_clients(self):
+    def test_each_attempt_has_its_own_tap_that_outlives_its_clients(self):
         self.publish(b"1")
         self.start(ValueError("of the handler"), tap=self.tap)
         self.until(lambda: self.member.values)

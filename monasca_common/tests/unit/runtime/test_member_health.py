@@ -201,7 +201,7 @@ class ProbesTest(MemberHealthCase):
         self.clock.advance(59.0)
         self.assertEqual([], self.reasons())
         self.clock.advance(2.0)
-        stall = ["metrics-0: STALL: 5 messages wait, and none is done for 61 s"]
+        stall = ["metrics-0: STALL: 5 messages wait, and none was processed for 61 s"]
         self.assertEqual(stall, self.reasons())
         self.committed(41, MessagingError("refused"))
         self.assertEqual(stall, self.reasons())
@@ -216,7 +216,7 @@ class ProbesTest(MemberHealthCase):
 
     def test_without_partitions_it_is_not_ready_until_others_must_have_them_all(self):
         self.behind = {}
-        self.assertEqual(["metrics-0: it has no partitions yet"], self.reasons())
+        self.assertEqual(["metrics-0: no partitions are assigned yet"], self.reasons())
         self.clock.advance(61.0)
         self.assertEqual([], self.reasons())
 

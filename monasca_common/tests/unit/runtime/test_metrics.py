@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of a service: what it counts, and what it computes at a scrape."""
+"""The metrics of a service: counters, and samples computed at a scrape."""
 
 from oslotest import base
 from prometheus_client import generate_latest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How what failed starts again: how long it waits, and what ends that."""
+"""Restarts of loops after failures: their waits, and the errors that end them."""
 
 import fixtures
 from oslotest import base
@@ -14,7 +14,7 @@ from monasca_common.storage.errors import StorageUnavailable
 
 
 class Stopping:
-    """An event that is set once so many waits are over; ``waits``: how long each was to take."""
+    """An event that is set after ``waits`` waits; records the time-out of each."""
 
     def __init__(self, waits):
         self._most = waits
@@ -29,14 +29,14 @@ class Stopping:
 
 
 class FailingLoop(Loop):
-    """Lives for so many seconds each time, and then fails."""
+    """Fails after working for each number of seconds in ``lives``."""
 
     expected = (TransportError,)
 
     def __init__(self, clock, lives, error):
         super().__init__("a topic", clock)
         self.stopping = Stopping(len(lives))
-        self.told = []
+        self.events = []
         self._lives = list(lives)
         self._error = error
 
@@ -45,10 +45,10 @@ class FailingLoop(Loop):
         raise self._error("no broker")
 
     def failed(self, error):
-        self.told.append(str(error))
+        self.events.append(str(error))
 
     def restarted(self):
-        self.told.append("again")
+        self.events.append("again")
 
 
 class RestartsTest(base.BaseTestCase):
@@ -57,7 +57,7 @@ class RestartsTest(base.BaseTestCase):
         self.clock = VirtualClock()
 
     def run_it(self, *lives, error=TransportError):
-        """The waits between lives of so many seconds, each ended by a failure."""
+        """Return the waits after failures that follow these seconds of work."""
         self.loop = FailingLoop(self.clock, lives, error)
         self.loop.run()
         return self.loop.stopping.waits
@@ -67,13 +67,13 @@ class RestartsTest(base.BaseTestCase):
         self.assertEqual([restart_delay_seconds(number) for number in (1, 2, 3)], waits)
         self.assertEqual(sorted(set(waits)), waits)
 
-    def test_after_a_healthy_life_the_wait_is_the_first_one_again(self):
+    def test_the_back_off_restarts_after_a_healthy_minute(self):
         waits = self.run_it(0, 0, HEALTHY_SECONDS + 1)
         self.assertEqual(waits[0], waits[2])
 
-    def test_a_failure_is_told_before_the_wait_and_a_restart_after_it_unless_it_is_stopped(self):
+    def test_a_failure_is_noted_before_the_wait_and_a_restart_after_it_unless_it_is_stopped(self):
         self.run_it(0, 0)
-        self.assertEqual(["no broker", "again", "no broker"], self.loop.told)
+        self.assertEqual(["no broker", "again", "no broker"], self.loop.events)
 
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
@@ -81,11 +81,11 @@ class RestartsTest(base.BaseTestCase):
     def test_a_fatal_error_ends_it(self):
         self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.fatal", (FencedError,)))
         self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
-        self.assertEqual([], self.loop.told)
+        self.assertEqual([], self.loop.events)
 
 
 class Publisher(PublishingLoop):
-    """Fails by ``failures``, one a look, and then stops; ``producers``: what it got at each look."""
+    """Raises one of ``failures`` per call, then stops; ``producers``: those of the calls."""
 
     def __init__(self, settings, *failures):
         super().__init__("a publisher", settings)

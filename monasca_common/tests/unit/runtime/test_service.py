@@ -33,11 +33,11 @@ class PlanTest(ConfigurationTestCase):
         pathlib.Path(self.path).write_text(f"[DEFAULT]\n{text}\n")
         self.plan.reload()
 
-    def test_what_changes_counts_for_the_next_worker(self):
+    def test_a_reload_changes_the_next_worker(self):
         self.reload("size = 2")
         self.assertEqual((2, ""), (self.plan.size, self.log.output))
 
-    def test_what_is_refused_changes_nothing_and_is_logged(self):
+    def test_a_refused_configuration_changes_nothing_and_is_logged(self):
         self.reload("size = 101")
         self.assertEqual(1, self.plan.size)
         self.assertEqual("reload failed; keeping the current configuration: size is at most 100\n", self.log.output)
@@ -66,7 +66,7 @@ class ServiceThreadsTest(ConfigurationTestCase):
         threads.stop()
         self.assertEqual([False, False], [thread.is_alive() for thread in threads._threads])
 
-    def test_a_part_that_hangs_is_not_waited_for_longer_than_the_stop_may_take(self):
+    def test_a_stop_waits_for_a_hanging_part_only_until_its_deadline(self):
         prompt, hanging = Part(), HangingPart()
         threads = ServiceThreads([hanging, prompt])
         threads.start()
@@ -74,5 +74,5 @@ class ServiceThreadsTest(ConfigurationTestCase):
         self.assertTrue(prompt.stopping.is_set())
         hanging.stopping.set()
 
-    def test_a_stop_before_the_start_waits_for_nothing(self):
+    def test_a_stop_before_the_start_returns(self):
         ServiceThreads([Part()]).stop()

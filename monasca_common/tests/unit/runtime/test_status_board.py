@@ -15,7 +15,7 @@ FAILED = ProcessStatus([MemberStatus("logs-0", 7, MemberState.FAILED, "why", 1, 
 
 
 class Orders(ServiceMetrics):
-    """What one process counts."""
+    """The metrics of one process."""
 
     def __init__(self):
         super().__init__("monasca_orders")
@@ -40,7 +40,7 @@ class StatusBoardTest(base.BaseTestCase):
         registry.register(ComputedMetrics(self.board.families))
         return generate_latest(registry).decode()
 
-    def test_what_is_written_is_read_whole(self):
+    def test_a_written_status_is_read(self):
         self.board.write(1, FAILED)
         self.assertEqual([*ONE.members, *FAILED.members], self.board.members())
 
@@ -52,13 +52,13 @@ class StatusBoardTest(base.BaseTestCase):
         os.waitpid(pid, 0)
         self.assertEqual(FAILED, self.board.read(1))
 
-    def test_an_unfinished_write_leaves_the_status_before(self):
+    def test_a_reader_ignores_an_unfinished_write(self):
         self.board.write(1, FAILED)
         self.board.read(1)
         self.board._memory[self.board._memory.find(b"why")] ^= 1
         self.assertEqual(FAILED, self.board.read(1))
 
-    def test_of_more_partitions_than_fit_the_sum_is_reported(self):
+    def test_more_partitions_than_fit_are_summed(self):
         lag = {f"a-long-name-of-a-topic/{number}": 1 for number in range(5000)}
         self.board.write(0, ProcessStatus([MemberStatus("metrics-0", lag=lag)]))
         self.assertEqual({"all": 5000}, self.board.read(0).members[0].lag)
@@ -87,7 +87,7 @@ class StatusBoardTest(base.BaseTestCase):
         self.assertEqual(FAILED.members, self.board.read(1).members)
         self.assertIn('monasca_orders_sold_total{worker="logs-0"} 3.0', self.served())
 
-    def test_the_metrics_of_all_processes_are_one_family(self):
+    def test_the_metrics_of_all_processes_form_one_family(self):
         for slot in (0, 1):
             orders = Orders()
             orders.sold.labels(f"worker-{slot}").inc(slot)
@@ -98,7 +98,7 @@ class StatusBoardTest(base.BaseTestCase):
             self.assertIn(f"monasca_orders_sold_total{line}", text)
         self.assertNotIn("_created", text)
 
-    def test_a_process_continues_the_counters_and_gauges_of_the_one_whose_place_it_takes(self):
+    def test_a_process_continues_the_counters_and_gauges_of_the_one_it_replaces(self):
         former, new = Orders(), Orders()
         former.sold.labels("logs-0").inc(3)
         former.seconds.observe(0.5)
