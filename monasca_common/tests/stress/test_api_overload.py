@@ -49,13 +49,13 @@ class TestOverload(ApiProcessCase):
         partitions = [TopicPartition(self.topic, number) for number in range(self.partitions)]
         return sum(self.cluster.admin.end_offsets(partitions).values())
 
-    def test_a_minute_of_it_is_answered_in_constant_memory_and_what_is_acknowledged_is_in_the_log(self):
+    def test_a_minute_of_overload_needs_constant_memory_and_loses_no_acknowledged_message(self):
         statuses = self.overload()
         self.assertGreater(statuses[204], 0)
         with each_once():
             self.assertGreaterEqual(self.logged(), BULK * statuses[204])
 
-    def test_so_it_is_while_kafka_is_slow(self):
+    def test_overload_with_a_slow_kafka_needs_constant_memory_and_loses_no_acknowledged_message(self):
         self.fixture.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=0.5))
         statuses = self.overload()
         self.assertGreater(statuses[204], 0)

@@ -89,13 +89,13 @@ class KillsCase(PersisterCase):
 
 class Kills:
     # Rule 24
-    def test_however_often_and_wherever_workers_die_every_message_is_one_row(self):
+    def test_each_message_is_one_row_although_workers_are_killed(self):
         verdict = self.kill_and_kill()
         with each_once():
             self.assertTrue(verdict.clean, f"seed {SEED}: {verdict}")
         self.assertEqual((self.published - self.bad, self.bad), (verdict.stored, verdict.dead))
 
-    def test_mutant_without_the_databases_offsets_is_found_out(self):
+    def test_mutant_without_offsets_in_the_database_is_detected(self):
         verdict = self.kill_and_kill(MUTANTS_KILLS, mutants=("no_fence", "trusts_kafkas_offsets"))
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 

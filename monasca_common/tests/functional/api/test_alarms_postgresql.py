@@ -59,7 +59,7 @@ INSERT INTO alarm_dimension SELECT id, match_key, dimension, value, 'cpu ' || cr
 class TestIndexesInPostgresql(PostgresqlTestCase):
     """One test, because filling the tables takes some seconds. Each tenant has 500 alarms of 100,000."""
 
-    def test_no_list_and_no_count_reads_the_alarms_of_others(self):
+    def test_lists_and_counts_read_only_alarms_of_the_tenant(self):
         engine = schema.engine(self.database.settings.connection)
         with engine.begin() as connection:
             for statement in _FILLED.format(tenants=_TENANTS, alarms=_ALARMS).split(";"):

@@ -60,7 +60,7 @@ class TestAnswersFromPostgresql(AnswersContract, PostgresqlTestCase):
 
 @periodic("a measurement of memory")
 class TestMemory(PostgresqlTestCase):
-    def test_a_page_takes_the_memory_of_some_rows_and_of_its_answer_and_not_of_all_that_is_stored(self):
+    def test_memory_of_a_page_does_not_depend_on_the_number_of_stored_rows(self):
         url = self.database.settings.connection
         with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as session:
             session.execute(_FILL)

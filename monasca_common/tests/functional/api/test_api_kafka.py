@@ -31,7 +31,7 @@ def api_stalled_after(seconds):
 
 class TestAcknowledged(ApiProcessCase):
     # Rule 27
-    def test_what_is_answered_204_is_in_the_log(self):
+    def test_accepted_metrics_are_in_the_log(self):
         api = self.api()
         names = [f"m{number}" for number in range(50)]
         self.assertEqual(204, api.post([metric(name) for name in names])[0])
@@ -40,7 +40,7 @@ class TestAcknowledged(ApiProcessCase):
         with each_once():
             self.assertEqual(sorted([*names, "one"]), sorted(logged))
 
-    def test_with_drop_the_bad_ones_are_in_the_dead_letters_when_it_is_answered(self):
+    def test_with_drop_invalid_metrics_are_dead_letters_before_the_answer(self):
         api = self.api(api=["invalid_metrics = drop"])
         status, headers, _ = api.post([metric(), metric("a b")])
         self.assertEqual((204, "1"), (status, headers["monasca-rejected"]))
@@ -48,7 +48,7 @@ class TestAcknowledged(ApiProcessCase):
 
 
 class TestStop(ApiProcessCase):
-    def test_a_stop_answers_what_is_in_flight_and_ends_with_0(self):
+    def test_a_stop_answers_requests_in_flight_and_exits_with_0(self):
         api = self.api(api=["publish_timeout_seconds = 120"])
         self.assertEqual(204, api.post(metric("warm"))[0])
         held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
@@ -63,7 +63,7 @@ class TestStop(ApiProcessCase):
         client.join(PATIENCE_SECONDS)
         self.assertEqual(([204], 0), (answers, api.process.wait(PATIENCE_SECONDS)))
 
-    def test_a_worker_that_dies_is_replaced(self):
+    def test_a_killed_worker_is_replaced(self):
         api = self.api()
         (worker,) = api.workers()
         worker.kill()
@@ -73,7 +73,7 @@ class TestStop(ApiProcessCase):
         self.assertEqual(0, api.stop())
 
     @periodic("the first test stops one as well")
-    def test_a_healthy_start_and_stop_are_a_line_each(self):
+    def test_start_and_stop_log_one_line_each(self):
         api = self.api(api=["workers = 2"])
         self.assertEqual(204, api.post(metric())[0])
         self.assertEqual(0, api.stop())
@@ -84,7 +84,7 @@ class TestStop(ApiProcessCase):
         self.assertIn("stopped", lines[1])
 
     @periodic("SIGTERM ends it in the first test")
-    def test_ctrl_c_ends_it_as_well(self):
+    def test_ctrl_c_ends_the_api(self):
         api = self.api()
         self.assertEqual(0, api.stop(signal.SIGINT))
 
@@ -95,27 +95,27 @@ class TestStart(ApiProcessCase):
         self.assertEqual(1, api.process.wait(PATIENCE_SECONDS), api.text())
         return api.text()
 
-    def test_a_misspelt_option_is_told_before_anything_starts(self):
+    def test_a_misspelt_option_is_reported_before_the_start(self):
         self.assertIn("did you mean 'workers'", self.refused(self.configuration(api=["worker = 2"])))
 
-    @periodic("test_a_misspelt_option_is_told_before_anything_starts is the smoke test")
-    def test_an_option_out_of_bounds_is_told(self):
+    @periodic("test_a_misspelt_option_is_reported_before_the_start is the smoke test")
+    def test_an_option_out_of_bounds_is_reported(self):
         self.assertIn("max_in_flight", self.refused(self.configuration(api=["max_in_flight = 0"])))
 
-    @periodic("test_a_misspelt_option_is_told_before_anything_starts is the smoke test")
-    def test_a_port_that_is_taken_is_told(self):
+    @periodic("test_a_misspelt_option_is_reported_before_the_start is the smoke test")
+    def test_a_port_in_use_is_reported(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             text = self.configuration().replace("{port}", str(taken.getsockname()[1]))
             self.assertIn("in use", self.refused(text))
 
-    @periodic("test_a_misspelt_option_is_told_before_anything_starts is the smoke test")
-    def test_without_authentication_it_says_so_at_its_start(self):
+    @periodic("test_a_misspelt_option_is_reported_before_the_start is the smoke test")
+    def test_noauth_is_logged_at_the_start(self):
         self.assertIn("requests are not authenticated", self.api().text())
 
 
 @periodic("a variant of the same configuration")
 class TestOtherServers(ApiProcessCase):
-    def test_an_application_imported_before_the_fork_serves_after_it(self):
+    def test_an_application_imported_before_a_fork_serves_after_it(self):
         command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--no-control-socket"]
         command += ["--worker-class", "gthread", "--threads", "8", "--bind", "127.0.0.1:{port}"]
         api = self.api(
@@ -141,7 +141,7 @@ class TestWatching(ApiProcessCase):
             each.value for each in samples(api) if each.name.endswith("messages_total") and each.labels == labels
         )
 
-    def test_metrics_are_of_all_workers_and_each_request_has_a_line_and_an_id(self):
+    def test_metrics_cover_all_workers_and_each_request_has_a_line_and_an_id(self):
         api = self.api(api=["workers = 2"])
         self.wait_until(lambda: len(api.workers()) == 2)
         answers, workers = [], api.workers()
@@ -166,7 +166,7 @@ class TestWatching(ApiProcessCase):
         ids = [headers["x-openstack-request-id"] for _, headers, _ in answers]
         self.assertEqual(sorted(ids), sorted(line["request_id"] for line in posts))
 
-    def test_an_error_in_the_log_has_the_id_of_its_answer(self):
+    def test_an_error_in_the_log_has_the_request_id_of_its_answer(self):
         api = self.api(api=["publish_timeout_seconds = 0.1"])
         held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
         status, headers, _ = api.post(metric())
@@ -175,7 +175,7 @@ class TestWatching(ApiProcessCase):
         (line,) = [line for line in api.text().splitlines() if "are not delivered" in line]
         self.assertIn(headers["x-openstack-request-id"], line)
 
-    def test_probes_and_metrics_have_a_port_of_their_own_which_tells_of_all_workers(self):
+    def test_the_status_port_serves_probes_and_metrics_of_all_workers(self):
         (port,) = free_ports(1)
         api = self.api(api=["workers = 2", f"status_port = {port}"])
 
@@ -213,7 +213,7 @@ class TestIdempotencyKey(ApiProcessCase):
 
     # Rule 27
     @periodic("clients repeat at any worker in the test with lost answers")
-    def test_a_repeat_at_another_worker_is_read_once(self):
+    def test_readers_handle_a_repeat_at_another_worker_once(self):
         first, second = self.api(), self.api()
         body = [metric("a"), metric("b")]
         self.assertEqual([204, 204], [api.post(body, self.KEY)[0] for api in (first, second)])
@@ -223,7 +223,7 @@ class TestIdempotencyKey(ApiProcessCase):
 
     # Rule 27
     @periodic("the unit tests repeat requests in flight")
-    def test_a_repeat_while_the_first_is_in_flight_waits_for_the_same_delivery(self):
+    def test_a_repeat_while_the_first_request_is_in_flight_waits_for_the_same_delivery(self):
         api = self.api(api=["publish_timeout_seconds = 120"])
         self.assertEqual(204, api.post(metric("warm"))[0])
         alone = self.in_flight(api)
@@ -247,7 +247,7 @@ class TestIdempotencyKey(ApiProcessCase):
         self.assertEqual([204] * 3, answers)
         self.assertEqual(2, len(self.log(self.topic, self.partitions)))
 
-    def test_answers_are_lost_and_clients_repeat_until_all_is_acknowledged_and_read_once(self):
+    def test_repeats_after_lost_answers_are_read_once(self):
         api = self.api(kafka=LOSSY, api=["publish_timeout_seconds = 0.2", "workers = 2"])
         self.assertEqual(204, self.until_204(api, [metric("warm")], "warm"))
         for fault in (
@@ -287,7 +287,7 @@ class TestIdempotencyKey(ApiProcessCase):
 
 @periodic("long outage; TestFrozen is the smoke test")
 class TestBrokerAway(ApiProcessCase):
-    def test_a_broker_that_is_down_is_told_and_what_was_unknown_arrives_when_it_is_back(self):
+    def test_unknown_messages_arrive_when_the_broker_returns(self):
         api = self.api(api=["publish_timeout_seconds = 0.5"], command=api_stalled_after(0.2))
         self.wait_until(lambda: api.post(metric("before"), {"Idempotency-Key": "first"})[0] == 204)
         (node,) = self.cluster.nodes
@@ -307,7 +307,7 @@ class TestBrokerAway(ApiProcessCase):
         read = [json.loads(value)["metric"]["name"] for value in self.read(self.topic, self.partitions).values()]
         self.assertEqual(["a", "b", "before"], sorted(read))
 
-    def test_an_idle_api_tells_of_a_broker_that_is_down(self):
+    def test_an_idle_api_reports_an_unavailable_broker(self):
         api = self.api()
         self.wait_until(lambda: api.request("GET", "/healthcheck")[0] == 200)
         self.cluster.nodes[0].kill()
@@ -318,7 +318,7 @@ class TestStuckTopic(ApiProcessCase):
     LOGS = "/v2.0/logs"
     A_LOG = {"logs": [{"message": "a"}]}  # noqa: RUF012
 
-    def test_only_its_own_posts_are_refused(self):
+    def test_only_posts_to_the_stuck_topic_are_refused(self):
         logs = self.fixture.topic()
         api = self.api(
             api=[f"logs_topic = {logs}", "publish_timeout_seconds = 1"],
@@ -347,7 +347,7 @@ class TestFrozen(ApiProcessCase):
     WAIT = 0.6
     AT_ONCE = 60.0  # a second on an idle machine; how many waited for Kafka is counted
 
-    def test_ten_times_as_many_connections_as_it_serves_are_all_answered_at_once(self):
+    def test_ten_times_the_limit_of_connections_are_answered_immediately(self):
         api = self.api(api=[f"max_in_flight = {self.LIMIT}", f"publish_timeout_seconds = {self.WAIT}"])
         self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # the first one opens everything, and may be late
         (worker,) = api.workers()
@@ -371,7 +371,7 @@ class TestFrozen(ApiProcessCase):
         self.wait_until(lambda: api.post(metric("after"))[0] == 204)
 
     # Rule 50
-    def test_health_is_answered_while_every_place_waits_for_kafka(self):
+    def test_health_is_answered_while_all_slots_wait_for_kafka(self):
         api = self.api(api=["max_in_flight = 4", "publish_timeout_seconds = 4"])
         self.wait_until(lambda: api.post(metric("warm"))[0] == 204)
         self.cluster.nodes[0].freeze()

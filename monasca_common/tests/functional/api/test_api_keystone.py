@@ -129,7 +129,7 @@ class TestKeystone(KeystoneCase):
         self.assertEqual(204, self.post("stranger", metric(tenantId=self.project), project="other")[0])
         self.assertEqual(sorted([self.project, self.other_project]), sorted(self.tenants()))
 
-    def test_no_token_a_bad_token_and_headers_that_pretend_to_be_of_one(self):
+    def test_missing_and_invalid_tokens_and_forged_headers_are_401(self):
         self.assert_unauthorized(self.served.post(metric()))
         self.assert_unauthorized(self.served.post(metric(), {"X-Auth-Token": "gAAAA-no-such-token"}))
         pretence = {"X-Identity-Status": "Confirmed", "X-Project-Id": self.project, "X-Roles": "admin"}
@@ -138,7 +138,7 @@ class TestKeystone(KeystoneCase):
         self.assertEqual([], self.tenants())
 
     # Rule 54
-    def test_who_may_not_write_is_answered_before_the_body_comes(self):
+    def test_a_missing_role_is_answered_before_the_body_arrives(self):
         reader = f"X-Auth-Token: {self.keystone.token('reader', 'observed')}\r\n"
         for token in ("", "X-Auth-Token: wrong\r\n", reader):
             for length in ("Content-Length: 1000000", "Content-Length: 9999999999", "Transfer-Encoding: chunked"):
@@ -147,33 +147,33 @@ class TestKeystone(KeystoneCase):
                     answer = client.makefile("rb").read()  # until the API ends the connection, which is silent
                     self.assertEqual((b"401", True), (answer.split()[1], self.keystone.url.encode() in answer))
 
-    def test_a_token_without_a_project_is_nobodys(self):
+    def test_a_token_without_a_project_is_refused(self):
         token = self.keystone.token("writer", None)
         self.assert_unauthorized(self.served.post(metric(), {"X-Auth-Token": token}))
 
-    def test_a_role_that_only_reads_does_not_write_whatever_the_body(self):
+    def test_a_read_only_role_cannot_write(self):
         self.assert_unauthorized(self.post("reader", metric()))
         self.assert_unauthorized(self.post("reader", b"not json"))
         token = self.keystone.token("reader", "observed")
         status = self.served.request("GET", METRICS, headers={"X-Auth-Token": token})[0]
         self.assertEqual(501, status)  # it may; there is no database here
 
-    def test_the_agent_posts_metrics_for_any_tenant_and_nothing_else(self):
+    def test_an_agent_may_only_post_metrics_for_any_tenant(self):
         self.assertEqual(204, self.post("agent", metric(), f"{METRICS}?tenant_id={self.other_project}")[0])
         self.assertEqual([self.other_project], self.tenants())
         self.assert_unauthorized(self.post("agent", LOG_BODY, LOGS))
         self.assertEqual(204, self.post("writer", LOG_BODY, LOGS)[0])
 
-    def test_nobody_else_names_another_tenant(self):
+    def test_other_roles_may_not_name_another_tenant(self):
         status, _, body = self.post("writer", metric(), f"{METRICS}?tenant_id={self.other_project}")
         self.assertEqual((403, 403), (status, body["error"]["code"]))
         self.assertEqual([], self.tenants())
 
-    def test_versions_and_health_need_no_token(self):
+    def test_versions_and_health_require_no_token(self):
         for path in ("/", "/v2.0", "/healthcheck"):
             self.assertEqual(200, self.served.request("GET", path)[0])
 
-    def test_a_keystone_that_is_away_is_no_fault_of_the_token(self):
+    def test_an_unavailable_keystone_is_503_for_uncached_tokens(self):
         token = self.keystone.token("writer", "observed")
         self.keystone.stop()
         try:
@@ -185,7 +185,7 @@ class TestKeystone(KeystoneCase):
             self.keystone.start()
         self.assertEqual(204, self.served.post(metric(), {"X-Auth-Token": token})[0])
 
-    def test_who_is_known_is_served_while_others_wait_for_it(self):
+    def test_cached_tokens_are_served_while_others_wait_for_keystone(self):
         served = self.authenticated_api("max_in_flight = 2")  # and as many wait for Keystone
         known, *strangers = [self.keystone.token("writer", "observed") for _ in range(4)]
         self.assertEqual(204, served.post(metric(), {"X-Auth-Token": known})[0])
@@ -208,7 +208,7 @@ class TestKeystone(KeystoneCase):
             thread.join(PATIENCE_SECONDS)
         self.assertEqual([204, 204, 503], sorted(answer[0] for answer in answers))
 
-    def test_what_one_api_knows_by_memcached_another_knows(self):
+    def test_memcached_shares_tokens_between_apis(self):
         memcached = Memcached(("127.0.0.1", 0), MemcachedRequest)
         thread = threading.Thread(target=memcached.serve_forever, daemon=True)
         thread.start()
@@ -224,7 +224,7 @@ class TestKeystone(KeystoneCase):
         for _, value in memcached.kept.values():
             self.assertNotIn(self.project.encode(), value)  # encrypted
 
-    def test_a_wrong_password_of_the_api_is_told_as_a_fault_of_its_operator(self):
+    def test_a_wrong_password_of_the_api_is_reported_as_wrong_settings(self):
         served = self.authenticated_api(password="wrong")
         status, _, body = served.post(metric(), {"X-Auth-Token": self.keystone.token("writer", "observed")})
         self.assertEqual(503, status)

@@ -118,7 +118,7 @@ class TestMonascaclient(ApiProcessCase):
         elements = self.metrics.list_measurements(name="cpu", start_time=self.start, **how)
         return [(element["id"], *row) for element in elements for row in element["measurements"]]
 
-    def test_what_is_created_can_be_listed_measured_and_summed_up(self):
+    def test_posted_metrics_are_returned_as_lists_measurements_and_statistics(self):
         self.create()
         self.assertEqual([{"name": "cpu"}, {"name": "mem"}], self.metrics.list_names())
         self.assertEqual([{"name": "mem"}], self.metrics.list_names(dimensions={"名": "é"}))
@@ -153,7 +153,7 @@ class TestMonascaclient(ApiProcessCase):
         values = self.metrics.list_dimension_values(metric_name="cpu", dimension_name="hostname")
         self.assertEqual(_HOSTS, [one["dimension_value"] for one in values])
 
-    def test_pages_lead_to_the_end_of_every_list(self):
+    def test_pages_lead_to_the_end_of_each_list(self):
         self.create()
         self.assert_paged(self.metrics.list, limit=2)
         self.assert_paged(self.metrics.list_names, limit=1)
@@ -180,7 +180,7 @@ class TestMonascaclient(ApiProcessCase):
         self.assertGreater(len(whole), limit)
         self.assertEqual(whole, paged)
 
-    def test_the_command_line_client_prints_what_the_matter_is(self):
+    def test_the_command_line_client_prints_the_message_of_an_error(self):
         self.create()
         arguments = types.SimpleNamespace(
             name="cpu", dimensions=None, starttime=self.start, endtime=None, limit=None, offset=None, tenant_id=None

@@ -48,7 +48,7 @@ class AttackedCase(ProxiedCase):
 
 class TestSlowClients(AttackedCase):
     # Rule 50
-    def test_a_thousand_leave_health_and_posts_as_they_are(self):
+    def test_a_thousand_slow_clients_do_not_delay_health_and_posts(self):
         api = self.api(api=["max_in_flight = 8"])
         self.assert_served_beside(api, dict.fromkeys(KINDS, SLOW // len(KINDS)), {})
 
@@ -56,7 +56,7 @@ class TestSlowClients(AttackedCase):
 @periodic("a real Keystone; TestSlowClients has all other clients")
 class TestSlowClientsWithoutToken(AttackedCase, KeystoneCase):
     # Rule 50
-    def test_they_leave_posts_with_a_token_as_they_are(self):
+    def test_slow_clients_do_not_delay_posts_with_a_token(self):
         token = self.keystone.token("writer", "observed")
         counts = {**dict.fromkeys(KINDS, SLOW // len(KINDS)), slow_clients.WITHOUT_TOKEN: WITHOUT_TOKEN}
         self.assert_served_beside(self.served, counts, {"X-Auth-Token": token})
@@ -66,7 +66,7 @@ class TestProxy(ProxiedCase):
     """What nginx refuses itself, and how the API's own answers come through it."""
 
     # Rule 51
-    def test_a_slow_header_and_a_slow_body_end(self):
+    def test_slow_headers_and_slow_bodies_are_disconnected(self):
         proxy = self.proxy(self.api(), client_header_timeout="1s", client_body_timeout="1s")
         clients = []
         for beginning in KINDS:
@@ -94,7 +94,7 @@ class TestProxy(ProxiedCase):
         self.assertTrue(status("127.0.0.9").startswith(b"HTTP/1.1 200"))
 
     # Rule 52
-    def test_a_refused_body_of_any_size_has_its_answer_in_json(self):
+    def test_a_refused_body_of_any_size_is_answered_in_json(self):
         proxy = self.proxy(self.api())
         for body, path, expected in (
             (b" " * 6_000_000, METRICS, 413),
@@ -117,7 +117,7 @@ class TestProxy(ProxiedCase):
                 with urllib.request.urlopen(request, context=context, timeout=PATIENCE_SECONDS) as answer:
                     self.assertEqual(url, json.load(answer)["links"][0]["href"])
 
-    def test_an_api_that_is_away_is_503_in_json(self):
+    def test_an_unavailable_api_is_503_in_json(self):
         api = self.api()
         proxy = self.proxy(api)
         self.assertEqual(0, api.stop())

@@ -110,7 +110,7 @@ class KeyedPosts:
         return all(stored.get(place, 0) >= end for place, end in self.ends.items())
 
     # Rule 25
-    def test_each_is_one_row(self):
+    def test_each_post_is_one_row(self):
         self.store_everything()
         for table in _PATHS:
             with each_once():

@@ -48,15 +48,15 @@ class TestStart(PersisterCase):
         return "\n".join(f"[{name}]\n{text}" for name, text in groups.items())
 
     @periodic("the unit tests refuse the same configuration")
-    def test_a_misspelt_option_is_named(self):
+    def test_a_misspelt_option_is_reported(self):
         self.assertIn("'thread'", self.refused(self.configuration(kafka_metrics="thread = 2")))
 
     @periodic("the unit tests refuse the same configuration")
-    def test_no_brokers_is_named(self):
+    def test_missing_brokers_are_reported(self):
         self.assertIn("bootstrap_servers", self.refused(self.configuration(kafka="client_id = x")))
 
     @periodic("the unit tests refuse the same configuration")
-    def test_more_processes_than_sqlite_takes_are_refused(self):
+    def test_more_processes_than_sqlite_permits_are_refused(self):
         text = self.refused(self.configuration(kafka_metrics="num_processors = 2"))
         self.assertIn("num_processors in group [kafka_metrics] is 2", text)
 
@@ -64,7 +64,7 @@ class TestStart(PersisterCase):
         text = self.refused(self.configuration(f"sqlite:///{self.folder}/empty.sqlite"))
         self.assertIn("monasca-common db upgrade", text)
 
-    def test_a_second_one_on_the_same_sqlite_file_is_refused(self):
+    def test_a_second_persister_on_the_same_sqlite_file_is_refused(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the first one")
         self.assertIn("another process", self.refused(self.configuration()))
@@ -97,7 +97,7 @@ class TestRunning(PersisterCase):
         with self.engine.connect() as connection:
             return connection.execute(sa.text(statement)).scalar()
 
-    def test_a_stop_commits_leaves_the_group_and_ends_with_0_while_messages_come(self):
+    def test_a_stop_under_load_commits_leaves_the_group_and_exits_with_0(self):
         persister = self.start(metrics="stop_timeout_seconds = 60")
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
         for first in range(0, 2000, 100):
@@ -114,7 +114,7 @@ class TestRunning(PersisterCase):
         self.assert_clean()
 
     @periodic("a variant of a stop; test_a_stop_commits is in the gate")
-    def test_a_healthy_start_and_stop_are_a_line_each(self):
+    def test_start_and_stop_log_one_line_each(self):
         self.publish(range(10))
         persister = self.start()
         self.wait_for_all()
@@ -129,7 +129,7 @@ class TestRunning(PersisterCase):
         self.assertIn("rows stored 10; dead letters 0; restarts 0", stop)
 
     @periodic("starts all workers twice; TestWorkers replaces one in the gate")
-    def test_sighup_replaces_the_workers_and_goes_on(self):
+    def test_sighup_replaces_the_workers(self):
         self.publish(range(100))
         persister = self.start()
         self.wait_for_all()
@@ -143,7 +143,7 @@ class TestRunning(PersisterCase):
         self.assert_clean()
 
     @periodic("a variant of a stop; test_a_stop_commits is in the gate")
-    def test_ctrl_c_ends_it_and_nothing_is_left_running(self):
+    def test_ctrl_c_ends_all_processes(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")
         workers = self.workers(persister)
@@ -152,7 +152,7 @@ class TestRunning(PersisterCase):
         self.wait_until(lambda: not any(each.is_running() for each in workers), what="the end of the workers")
 
     # Rule 26
-    def test_one_percent_poison_costs_that_percent_and_nothing_else(self):
+    def test_one_percent_poison_is_dead_lettered_and_the_rest_is_stored(self):
         numbers = range(100_000)
         bad = frozenset(range(50, 100_000, 100))
         self.publish(numbers, bad=bad)
@@ -172,7 +172,7 @@ class TestRunning(PersisterCase):
         self.assertEqual((100_000 - len(bad), len(bad)), (verdict.stored, verdict.dead))
 
     @periodic("the storage's KeyContract covers it")
-    def test_of_the_same_key_with_two_values_the_greater_version_stays_in_either_order(self):
+    def test_the_greater_version_of_a_key_is_stored_in_either_order(self):
         now_s = self.base_ms // 1000
         older, newer = ({"value": 1, "creation_time": now_s}, {"value": 2, "creation_time": now_s + 1})
         for number, order in enumerate([(older, newer), (newer, older)]):
@@ -199,7 +199,7 @@ class TestRunning(PersisterCase):
         return seen[-1]
 
     @periodic("fills a backlog for a minute")
-    def test_memory_does_not_grow_with_a_backlog_that_waits_for_the_database(self):
+    def test_memory_is_bounded_while_a_backlog_waits_for_the_database(self):
         self.publish(range(10))
         persister = self.start(batch_size=500, metrics="buffer_bytes = 4194304")
         self.wait_for_all()
@@ -231,7 +231,7 @@ class TestWorkers(PersisterCase):
     database = "postgresql"
     session_seconds = QUICK_SESSION_SECONDS
 
-    def test_a_dead_worker_is_replaced_alone(self):
+    def test_only_the_dead_worker_is_replaced(self):
         topic = self.fixture.topic(1)
         self.cluster.create_topic(f"{topic}.dlq", 1)
         events = f"[kafka_events]\nenabled = true\ntopic = {topic}\ngroup_id = {self.group}-events"
@@ -249,7 +249,7 @@ class TestWorkers(PersisterCase):
         self.assert_ends_in_order(persister)
 
     @periodic("waits for the back-off of restarts")
-    def test_a_worker_that_keeps_dying_does_not_spin(self):
+    def test_a_worker_that_dies_repeatedly_has_a_back_off(self):
         self.publish(range(10))
         persister = self.start(mutants=("dies_at_once",))
         self.wait_until(lambda: persister.worker().get("restarts", 0) >= 2, what="two deaths")

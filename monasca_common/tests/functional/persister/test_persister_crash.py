@@ -78,28 +78,28 @@ class Points:
 
     # Rule 17
     @periodic("a variant of test_a_crash_after_dead_letters")
-    def test_five_starts_over_two_bad_messages_write_two_dead_letters(self):
+    def test_five_starts_with_two_invalid_messages_publish_two_dead_letters(self):
         self.assertEqual((2, {(0, 0), (0, 1)}), self.only_dead_letters())
         self.assertEqual(2, self.stored_offsets()[0])
 
     # Rule 17
-    def test_a_crash_after_dead_letters_were_accounted_for_repeats_none(self):
+    def test_a_crash_after_dead_letters_were_accounted_repeats_none(self):
         letters = self.only_dead_letters(fail_points="processor.after_accounting=kill", starts=1)
         self.assertEqual((2, {(0, 0), (0, 1)}), letters)
 
     @periodic("a variant of test_a_crash_after_dead_letters")
-    def test_a_crash_before_that_repeats_them_under_their_ids(self):
+    def test_a_crash_before_dead_letters_were_accounted_repeats_them_with_their_ids(self):
         letters = self.only_dead_letters(fail_points="processor.after_dead_letter=kill", starts=1)
         self.assertEqual((4, {(0, 0), (0, 1)}), letters)
 
     # Rule 17
     @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
-    def test_mutant_that_forgets_dead_letters_writes_them_at_every_start(self):
+    def test_mutant_that_does_not_account_dead_letters_repeats_them_at_each_start(self):
         count, origins = self.only_dead_letters(mutants=("forgets_dead_letters",), starts=2)
         self.assertEqual({(0, 0), (0, 1)}, origins)
         self.assertGreater(count, 2)
 
-    def test_while_partitions_are_taken_away(self):
+    def test_while_partitions_are_revoked(self):
         verdict = self.crash("processor.during_revoke=kill;persister.before_write=sleep:0.1", meanwhile=self.take_some)
         self.assert_exactly_once(verdict)
 
@@ -155,7 +155,7 @@ class Points:
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
 
     @periodic("an error instead of a crash; test_within_the_transaction is in the gate")
-    def test_a_dropped_batch_is_missed_by_the_fence_and_read_again(self):
+    def test_the_fence_detects_a_dropped_batch_which_is_read_again(self):
         verdict = self.errors("drops_a_batch_on_an_error")
         verdict.raise_unless_clean()
 

@@ -59,7 +59,7 @@ class TestPostgresqlAway(PersisterCase):
         self.through_an_outage(self.server.freeze, self.server.thaw)
 
     @periodic("long outage; test_killed_and_started_again is the smoke test")
-    def test_tables_locked_by_somebody_else(self):
+    def test_tables_locked_by_another_session(self):
         locker = self.engine.connect()
         self.addCleanup(locker.close)
         self.through_an_outage(
@@ -67,7 +67,7 @@ class TestPostgresqlAway(PersisterCase):
         )
 
     @periodic("long outage; test_killed_and_started_again is the smoke test")
-    def test_a_stop_while_the_database_is_away_is_in_time_and_in_order(self):
+    def test_a_stop_while_the_database_is_unavailable_is_in_time_and_in_order(self):
         self.server.freeze()
         self.publish(range(100, 200))
         self.wait_until(lambda: self.persister.worker().get("state") == _WAITING, what="the wait")
@@ -79,7 +79,7 @@ class TestPostgresqlAway(PersisterCase):
         self.assert_clean()
 
     @periodic("long outage; test_killed_and_started_again is the smoke test")
-    def test_started_while_the_database_is_away_it_waits_for_it(self):
+    def test_a_start_waits_for_an_unavailable_database(self):
         self.assert_ends_in_order(self.persister)
         self.server.kill()
         self.publish(range(100, 200))
@@ -93,7 +93,7 @@ class TestPostgresqlAway(PersisterCase):
 
 @periodic("twin of the PostgreSQL test")
 class TestSqliteAway(PersisterCase):
-    def test_locked_by_somebody_else(self):
+    def test_locked_by_another_process(self):
         self.drop_key()
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
@@ -110,7 +110,7 @@ class TestSqliteAway(PersisterCase):
 
 @periodic("long outage; test_killed_and_started_again is the smoke test")
 class TestKafkaAway(PersisterCase):
-    def test_brokers_that_do_not_answer_are_told_and_come_back(self):
+    def test_brokers_that_do_not_answer_are_reported_until_they_return(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
         for node in self.cluster.nodes:

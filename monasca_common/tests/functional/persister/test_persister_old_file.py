@@ -53,7 +53,7 @@ class TestOldFile(PersisterCase):
         path.write_text(text, encoding="utf-8")
         return path
 
-    def test_metrics_are_stored_where_the_file_says_and_its_password_is_shown_nowhere(self):
+    def test_an_old_file_works_and_its_password_is_not_shown(self):
         path = self.old_file()
         command = pathlib.Path(sys.executable).with_name("monasca-common")
         made = subprocess.run(

@@ -74,20 +74,20 @@ class TestZombies(ZombieCase):
         return worker.get("partitions") == PARTITIONS and worker["lag"] <= PARTITIONS
 
     # Rule 23
-    def test_three_that_all_own_everything_store_each_row_once(self):
+    def test_three_members_with_all_partitions_store_each_row_once(self):
         verdict, skipped = self.three_owners()
         verdict.raise_unless_clean()
         self.assertGreater(skipped, 0, "they never met")
 
     # Rule 23
     @periodic("the test that it would break is in the gate")
-    def test_mutant_without_the_fence_doubles(self):
+    def test_mutant_without_the_fence_stores_rows_twice(self):
         verdict, _ = self.three_owners("no_fence")
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
     # Rule 23
     @periodic("waits for a session to expire")
-    def test_a_member_that_was_frozen_past_its_session_is_fenced_off(self):
+    def test_a_member_frozen_past_its_session_is_fenced(self):
         persister = self.start(fail_points="persister.before_write=sleep:0.2", metrics="num_processors = 2")
         members = ("metrics-0", "metrics-1")
         self.wait_until(

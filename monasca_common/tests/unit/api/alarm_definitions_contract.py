@@ -45,7 +45,7 @@ class AlarmDefinitionsContract(AlarmsCase):
     def version(self):
         return self.alarms_database.rows(sa.select(tables.alarm_definitions_version.c.version))[0][0]
 
-    def test_one_is_made_read_listed_replaced_changed_and_deleted(self):
+    def test_create_read_list_replace_update_and_delete(self):
         method = self.method()
         made = self.ask("POST", PATH, PLAIN, 201)
         path = f"{PATH}/{made['id']}"
@@ -82,7 +82,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         for table in (tables.alarm_definition, tables.alarm_sub_expression, tables.alarm_action):
             self.assertEqual([], self.alarms_database.rows(sa.select(table)))
 
-    def test_what_breaks_a_rule_is_refused_with_its_place(self):
+    def test_violations_are_refused_with_their_places(self):
         for changes, place in (
             ({"name": ""}, "name must not be empty"),
             ({"name": "x" * 256}, "name has 256"),
@@ -112,7 +112,7 @@ class AlarmDefinitionsContract(AlarmsCase):
             self.ask("POST", PATH, body, 422)
         self.assertEqual([], self.elements(PATH))
 
-    def test_of_a_page_that_ends_earlier_what_follows_is_not_read(self):
+    def test_rows_after_a_page_limited_in_bytes_are_not_read(self):
         expression = "max(cpu) > 0" + " " * 16_000
         for n in range(150):
             self.ask("POST", PATH, {"name": f"{n:03}", "expression": expression}, 201)
@@ -133,7 +133,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         expected = [f"{n:03}" for n in range(149 - len(shown), 94 - len(shown), -1)]
         self.assertEqual(expected, [each["name"] for each in following])
 
-    def test_all_sub_expressions_must_be_deterministic_for_a_definition_to_be_so(self):
+    def test_a_definition_is_deterministic_if_all_sub_expressions_are(self):
         log, cpu = "count(log.error{hostname=a},deterministic) > 0", "max(cpu{hostname=a}) > 1"
         for n, (expression, expected) in enumerate(
             ((log, True), (f"{log} AND {log}", True), (f"{cpu} AND {log}", False))
@@ -141,7 +141,7 @@ class AlarmDefinitionsContract(AlarmsCase):
             made = self.ask("POST", PATH, {"name": str(n), "expression": expression}, 201)
             self.assertEqual((expected, expression), (made["deterministic"], made["expression"]))
 
-    def test_put_needs_all_nine(self):
+    def test_put_requires_all_nine_members(self):
         path = f"{PATH}/{self.ask('POST', PATH, WHOLE, 201)['id']}"
         for name in WHOLE:
             self.assertIn(name, self.message("PUT", path, {k: v for k, v in WHOLE.items() if k != name}, 422))
@@ -169,7 +169,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         )
         self.assertEqual(["x", "y"], changed["match_by"])
 
-    def test_sub_expressions_keep_their_ids_and_windows_begin_anew_where_function_or_period_change(self):
+    def test_sub_expressions_keep_their_ids_and_windows_restart_if_function_or_period_change(self):
         expression = "max(cpu) > 1 and max(cpu) > 2 and avg(mem) > 3"
         path = f"{PATH}/{self.ask('POST', PATH, {**PLAIN, 'expression': expression}, 201)['id']}"
         before = self.sub_expressions()
@@ -185,7 +185,7 @@ class AlarmDefinitionsContract(AlarmsCase):
             self.sub_expressions(),
         )
 
-    def test_every_change_raises_the_version_and_what_is_refused_does_not(self):
+    def test_each_accepted_change_increments_the_version(self):
         self.assertEqual(0, self.version())
         made = self.ask("POST", PATH, PLAIN, 201)
         other = self.ask("POST", PATH, {**PLAIN, "name": "b"}, 201)
@@ -198,12 +198,12 @@ class AlarmDefinitionsContract(AlarmsCase):
         self.ask("DELETE", f"{PATH}/{other['id']}", expected=204)
         self.assertEqual(4, self.version())
 
-    def test_a_name_is_a_tenants_once(self):
+    def test_names_are_unique_per_tenant(self):
         self.ask("POST", PATH, PLAIN, 201)
         self.assertIn("another alarm definition has this name", self.message("POST", PATH, PLAIN, 409))
         self.ask("POST", PATH, PLAIN, 201, tenant="t2")
 
-    def test_nobody_sees_touches_or_names_what_is_another_tenants(self):
+    def test_definitions_and_methods_of_other_tenants_are_not_accessible(self):
         made = self.ask("POST", PATH, WHOLE, 201)
         path = f"{PATH}/{made['id']}"
         self.assertEqual([], self.elements(PATH, tenant="t2"))
@@ -212,7 +212,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         self.ask("POST", PATH, {**PLAIN, "alarm_actions": [self.method()]}, 422, tenant="t2")
         self.assertEqual([made], self.elements(PATH))
 
-    def test_a_method_that_is_deleted_is_no_action_any_more(self):
+    def test_deleting_a_method_removes_it_from_actions(self):
         kept, gone = self.method("kept"), self.method("gone")
         body = {**PLAIN, "alarm_actions": [gone, kept], "ok_actions": [gone]}
         path = f"{PATH}/{self.ask('POST', PATH, body, 201)['id']}"
@@ -269,7 +269,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         ids = [each["id"] for each in self.elements(PATH)]
         self.assertEqual(sorted(ids), ids)
 
-    def test_one_that_changes_while_it_is_read_is_shown_as_it_was_or_as_it_is(self):
+    def test_a_concurrent_change_is_read_completely_or_not_at_all(self):
         method = self.method()
         made = self.ask("POST", PATH, PLAIN, 201)
         path = f"{PATH}/{made['id']}"

@@ -193,7 +193,7 @@ class AlarmsContract(AlarmsCase):
         (following,) = [link["href"] for link in found["links"] if link["rel"] == "next"]
         self.assertEqual({"offset=3", "limit=2", "sort_by=alarm_id"}, set(following.partition("?")[2].split("&")))
 
-    def test_of_a_page_that_ends_earlier_the_metrics_of_what_follows_are_not_read(self):
+    def test_metrics_of_alarms_after_a_page_limited_in_bytes_are_not_read(self):
         definition, count = self.definition(), 150
         for n in range(count):
             self.alarm(f"{n:03}", definition, ("cpu", {"host": "x" * 100_000}))
@@ -242,7 +242,7 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(["count", *GROUPS], counts(f"group_by={','.join(GROUPS)}")[0])
         self.assertIn("group_by must be any of", self.message("GET", f"{PATH}/count", None, 422, query="group_by=no"))
 
-    def test_a_state_set_by_hand_is_published_once_with_what_an_evaluator_needs_to_leave_it(self):
+    def test_a_state_set_by_a_client_is_published_once_with_all_fields(self):
         definition = self.definition("d", "HIGH")
         self.alarm("a", definition, ("cpu", {"host": "x"}), state="OK")
         self.now_ms = NOW_MS + 10
@@ -284,7 +284,7 @@ class AlarmsContract(AlarmsCase):
         times = [told["alarm-transitioned"]["timestamp"] for _, told in self.published()]
         self.assertEqual([NOW_MS + 10, NOW_MS + 11, NOW_MS + 12], times)
 
-    def test_what_kafka_did_not_take_stays_in_the_outbox_and_goes_with_the_next(self):
+    def test_unacknowledged_transitions_stay_in_the_outbox_until_the_next_change(self):
         self.alarm("a", self.definition(), state="OK")
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC)
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
@@ -296,7 +296,7 @@ class AlarmsContract(AlarmsCase):
         told = [told["alarm-transitioned"]["newState"] for _, told in self.published()]
         self.assertEqual(["ALARM", "OK"], told)
 
-    def test_a_large_alarm_is_published_with_some_of_its_metrics_and_their_number(self):
+    def test_a_large_alarm_is_published_with_a_part_of_its_metrics_and_their_count(self):
         self.alarm("a", self.definition(), *[("cpu", {"host": "x" * 6000})] * 200, state="OK")
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
         ((_, told),) = self.published()
@@ -304,7 +304,7 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(200, change["metrics_total"])
         self.assertEqual([{"name": "cpu", "dimensions": {"host": "x" * 6000}}] * 43, change["metrics"])
 
-    def test_a_message_larger_than_the_topic_takes_stays_for_the_evaluator_and_does_not_hold_back_others(self):
+    def test_a_message_too_large_for_the_topic_stays_in_the_outbox_without_blocking_others(self):
         self.alarm("b", self.definition(), state="OK")
         too_large = b"x" * 1_100_000
         self.alarms_database.write(
@@ -315,7 +315,7 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
         self.assertEqual(["ALARM", "OK"], [told["alarm-transitioned"]["newState"] for _, told in self.published()])
 
-    def test_of_several_only_what_kafka_did_not_take_stays(self):
+    def test_only_unacknowledged_messages_stay_in_the_outbox(self):
         definition = self.definition()
         for alarm_id in "abc":
             self.alarm(alarm_id, definition, state="OK")
@@ -327,7 +327,7 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
         self.assertEqual(["b", "c"], [told["alarm-transitioned"]["alarmId"] for _, told in self.published()])
 
-    def test_what_stayed_goes_before_a_later_change_of_its_alarm(self):
+    def test_an_earlier_transition_of_the_outbox_is_published_first(self):
         definition = self.definition()
         self.alarm("a", definition, state="OK")
         self.alarm("b", definition, state="OK")
@@ -340,7 +340,7 @@ class AlarmsContract(AlarmsCase):
         told = [told["alarm-transitioned"] for _, told in self.published()]
         self.assertEqual("a:ALARM a:OK b:ALARM", " ".join(f"{each['alarmId']}:{each['newState']}" for each in told))
 
-    def test_what_stayed_waits_by_the_clock_and_not_by_the_time_of_its_state(self):
+    def test_the_age_in_the_outbox_is_measured_by_the_clock(self):
         definition = self.definition()
         self.alarm("a", definition, state="OK", state_updated=NOW_MS + 86_400_000)
         self.alarm("b", definition, state="OK")
@@ -350,14 +350,14 @@ class AlarmsContract(AlarmsCase):
         self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
         self.assertEqual([], self.rows(tables.alarm_outbox))
 
-    def test_what_is_for_another_topic_is_left_to_who_publishes_there(self):
+    def test_messages_for_another_topic_stay_in_the_outbox(self):
         self.alarm("a", self.definition(), state="OK")
         self.alarms_database.write(lambda connection: put(connection, "event", "a", b"id", b"{}", NOW_MS - 61_000))
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
         self.assertEqual(["event"], [row.kind for row in self.rows(tables.alarm_outbox)])
         self.assertEqual(1, len(self.published()))
 
-    def test_what_breaks_a_rule_is_refused(self):
+    def test_violations_are_refused(self):
         self.alarm("a", self.definition(), state="OK", link="l")
         path = f"{PATH}/a"
         before = self.get(path)
@@ -380,7 +380,7 @@ class AlarmsContract(AlarmsCase):
         self.assertIsNone(self.ask("PUT", path, whole)["link"])
         self.assertEqual([], self.published())
 
-    def test_a_deleted_alarm_is_gone_whole(self):
+    def test_deleting_an_alarm_deletes_all_its_rows(self):
         definition = self.definition()
         self.alarm("a", definition)
         self.alarm("b", definition)
@@ -424,7 +424,7 @@ class AlarmsContract(AlarmsCase):
 
         self.alarms_database.write(work)
 
-    def test_the_series_of_a_deleted_alarm_are_new_if_they_come_again_unless_another_has_them(self):
+    def test_series_of_a_deleted_alarm_are_new_unless_another_alarm_has_them(self):
         definition = self.definition()
         self.alarm("a", definition)
         self.alarm("b", definition)
@@ -433,7 +433,7 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual({"b"}, {row.alarm_id for row in self.rows(tables.alarm_part)})
         self.assertEqual({b"b" * 16, b"+" * 16}, {row.match_key for row in self.rows(tables.alarm_series)})
 
-    def test_a_deleted_definition_leaves_no_series_and_no_windows(self):
+    def test_deleting_a_definition_deletes_its_series_and_windows(self):
         gone, kept = self.definition("gone"), self.definition("kept")
         subs = {row.definition_id: row.id for row in self.rows(tables.alarm_sub_expression)}
         for alarm_id, definition in (("a", gone), ("b", kept)):
@@ -443,7 +443,7 @@ class AlarmsContract(AlarmsCase):
         for table in (tables.alarm_series, tables.alarm_window, tables.alarm_part):
             self.assertEqual({subs[kept]}, {row.sub_expression_id for row in self.rows(table)})
 
-    def test_a_deleted_definition_takes_its_alarms_along(self):
+    def test_deleting_a_definition_deletes_its_alarms(self):
         gone, kept = self.definition("gone"), self.definition("kept")
         self.alarm("a", gone)
         self.alarm("b", kept)
@@ -452,7 +452,7 @@ class AlarmsContract(AlarmsCase):
         for table in (tables.alarm_metric, tables.alarm_dimension, tables.sub_alarm):
             self.assertEqual(["b"], [row.alarm_id for row in self.rows(table)])
 
-    def test_nobody_sees_or_touches_what_is_another_tenants(self):
+    def test_rows_of_other_tenants_are_not_accessible(self):
         self.alarm("a", self.definition(), link="l")
         self.assertEqual([], self.elements(PATH, tenant="t2"))
         self.assertEqual([[0]], self.get(f"{PATH}/count", tenant="t2")["counts"])

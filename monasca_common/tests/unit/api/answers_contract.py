@@ -63,7 +63,7 @@ class AnswersContract(Reads):
         with mock.patch.object(paging, "MAX_ANSWER_BYTES", _UNBOUNDED_BYTES):
             return self.elements(path, **parameters)
 
-    def test_who_follows_next_gets_every_element_once_and_no_answer_is_larger_than_allowed(self):
+    def test_next_links_return_each_element_once_within_the_size_limit(self):
         for path, asked in _LISTS:
             with self.subTest(path):
                 whole = self.unbounded(path, **asked)
@@ -71,7 +71,7 @@ class AnswersContract(Reads):
                 self.assertEqual(whole, [one for page in pages for one in page])
                 self.assertGreater(len(pages), 1)
 
-    def test_who_follows_next_gets_every_row_once_and_no_answer_is_larger_than_allowed(self):
+    def test_next_links_return_each_row_once_within_the_size_limit(self):
         for path, asked in _ROWS:
             for limit in ("1000", "3"):
                 with self.subTest((path, asked, limit)):
@@ -81,7 +81,7 @@ class AnswersContract(Reads):
                     self.assertTrue(all(map(rows, pages)), "a page is empty")
                     self.assertGreater(len(pages), 1 if "group_by" in asked else 0)
 
-    def test_pages_behind_a_time_have_what_is_behind_it_of_every_element(self):
+    def test_pages_after_a_time_have_later_rows_of_each_element(self):
         for path, asked, time_ms, count in (
             (_MEASUREMENTS, _CPU, BASE_MS + 2000, 20),
             (_MEASUREMENTS, {**_CPU, "end_time": iso(BASE_MS + 3000)}, BASE_MS + 2999, 20),
@@ -95,7 +95,7 @@ class AnswersContract(Reads):
                 pages = self.bounded_pages(path, offset=iso(time_ms), **asked)
                 self.assertEqual((count, expected), (len(expected), [row for page in pages for row in rows(page)]))
 
-    def test_an_element_that_is_too_large_alone_is_refused_and_the_list_goes_on_behind_it(self):
+    def test_an_element_larger_than_an_answer_is_refused_with_the_offset_after_it(self):
         long = make_series("cpu", n="long", note="x" * MAX_BYTES)
         self.store(measurement(series=long, time_ms=BASE_MS))
         self.store(transition(7, alarm="long", reason="x" * MAX_BYTES), kind=Kind.ALARM_HISTORY)
@@ -119,12 +119,12 @@ class AnswersContract(Reads):
                 self.assertEqual(1, refused)
                 self.assertEqual({one["id"] for one in whole} - {one["id"] for one in found}, {self.id_of(path, long)})
 
-    def test_dimensions_count_where_they_are_shown(self):
+    def test_dimensions_count_towards_the_size_if_they_are_shown(self):
         self.assertEqual(1, len(self.get(_STATISTICS, merge_metrics="true", **{**_SUMS, "period": "60"})["elements"]))
         body = self.get(_STATISTICS, 422, group_by="note", **{**_SUMS, "period": "60"})
         self.assertIn(f"or {MAX_BYTES} bytes of dimensions", body["error"]["message"])
 
-    def test_a_history_behind_a_time_before_1970_begins_with_the_first(self):
+    def test_a_history_after_a_time_before_1970_starts_with_the_first_transition(self):
         whole = self.unbounded(_HISTORY)
         for offset in ("1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59Z", "1900-01-01", "0001-01-01", "1970-01-01"):
             self.assertEqual(whole, self.unbounded(_HISTORY, offset=offset), offset)
@@ -133,7 +133,7 @@ class AnswersContract(Reads):
             behind = self.unbounded(path, offset="1969-12-31T23:59:59Z", **asked)
             self.assertEqual(self.unbounded(path, **asked), behind)
 
-    def test_a_malformed_transition_is_shown_as_it_is_and_filters_pass_it_by(self):
+    def test_a_malformed_transition_is_returned_unchanged_and_matches_no_filter(self):
         odd = (
             '["text", 5, null, [1], {"a": 1}]',
             '[{"dimensions": "abc"}]',

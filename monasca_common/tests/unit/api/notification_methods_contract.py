@@ -9,7 +9,7 @@ HOOK = {"name": "hook", "type": "WEBHOOK", "address": "http://localhost:4533/a",
 
 
 class NotificationMethodsContract(AlarmsCase):
-    def test_one_is_made_read_listed_replaced_changed_and_deleted(self):
+    def test_create_read_list_replace_update_and_delete(self):
         made = self.ask("POST", PATH, {**EMAIL, "type": "eMail"}, 201)
         path = f"{PATH}/{made['id']}"
         self.assertEqual(
@@ -31,7 +31,7 @@ class NotificationMethodsContract(AlarmsCase):
         for method, body in (("GET", None), ("PUT", HOOK), ("PATCH", {}), ("DELETE", None)):
             self.assertIn("there is no notification method", self.message(method, path, body, 404))
 
-    def test_what_breaks_a_rule_is_refused_with_its_place(self):
+    def test_violations_are_refused_with_their_places(self):
         for changes, place in (
             ({"name": ""}, "name must not be empty"),
             ({"name": "x" * 251}, "name has 251 characters"),
@@ -66,7 +66,7 @@ class NotificationMethodsContract(AlarmsCase):
             self.ask("POST", PATH, body, 422)
         self.assertEqual([], self.elements(PATH))
 
-    def test_a_change_is_judged_with_what_stays(self):
+    def test_a_change_is_validated_with_the_unchanged_members(self):
         made = self.ask("POST", PATH, HOOK, 201)
         path = f"{PATH}/{made['id']}"
         self.ask("PATCH", path, {"period": 5}, 422)
@@ -76,7 +76,7 @@ class NotificationMethodsContract(AlarmsCase):
         changed = self.ask("PATCH", path, {"type": "email", "address": "a@b", "period": "0"})
         self.assertEqual(made | {"type": "EMAIL", "address": "a@b", "period": 0}, changed)
 
-    def test_a_name_is_a_tenants_once(self):
+    def test_names_are_unique_per_tenant(self):
         made = self.ask("POST", PATH, EMAIL, 201)
         self.assertIn("another notification method has this name", self.message("POST", PATH, EMAIL, 409))
         self.ask("POST", PATH, EMAIL, 201, tenant="t2")
@@ -85,7 +85,7 @@ class NotificationMethodsContract(AlarmsCase):
         self.ask("PUT", f"{PATH}/{other['id']}", EMAIL, 409)
         self.assertEqual(made, self.ask("PUT", f"{PATH}/{made['id']}", EMAIL))
 
-    def test_nobody_sees_or_touches_what_is_another_tenants(self):
+    def test_rows_of_other_tenants_are_not_accessible(self):
         made = self.ask("POST", PATH, EMAIL, 201)
         path = f"{PATH}/{made['id']}"
         self.assertEqual([], self.elements(PATH, tenant="t2"))
@@ -117,7 +117,7 @@ class NotificationMethodsContract(AlarmsCase):
         for wrong in ("random", "name%20up", "name;id", "name%20asc%20asc"):
             self.assertIn("sort_by contains", self.message("GET", PATH, None, 422, query=f"sort_by={wrong}"))
 
-    def test_a_page_begins_behind_a_number_of_rows(self):
+    def test_the_offset_is_a_number_of_rows(self):
         for n in range(5):
             self.ask("POST", PATH, {**EMAIL, "name": f"n{n}"}, 201)
         found = self.get(PATH, query="sort_by=name&limit=2&offset=1")
@@ -135,7 +135,7 @@ class NotificationMethodsContract(AlarmsCase):
         types = ["APPRISE", "EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"]
         self.assertEqual(({"links", "elements"}, [{"type": each} for each in types]), (set(found), found["elements"]))
 
-    def test_a_type_of_a_plugin_is_judged_by_its_notifier(self):
+    def test_a_type_of_a_plugin_is_validated_by_its_notifier(self):
         self.ask("POST", PATH, {"name": "a", "type": "apprise", "address": "discord://id/token"}, 201)
         wrong = {"name": "b", "type": "apprise", "address": "discord"}
         self.assertIn("address is not an address of Apprise", self.message("POST", PATH, wrong, 422))

@@ -33,7 +33,7 @@ class NotificationsContract(AlarmsCase):
     def ids(self, query="", **named):
         return [each["id"] for each in self.elements(PATH, query=query, **named)]
 
-    def test_one_is_shown_with_its_attempts_and_without_its_address(self):
+    def test_a_notification_is_returned_with_its_attempts_and_a_masked_address(self):
         outcomes = (("failed", "hooks.example.org answered 503"), ("sent", "answered 200"))
         notification = self.record(outcomes=outcomes)
         shown = {
@@ -60,20 +60,20 @@ class NotificationsContract(AlarmsCase):
         self.assertEqual(shown, self.get(f"{PATH}/{notification.id}"))
         self.assertEqual([shown], self.elements(PATH))
 
-    def test_an_answer_with_any_signs_is_shown(self):
+    def test_an_answer_may_contain_any_characters(self):
         strange = "a\u2028b\x85c\x0c\r\nd \N{GRINNING FACE} \\"
         self.record(outcomes=(("failed", strange), ("failed", None), ("given up", strange)))
         [shown] = self.elements(PATH)
         self.assertEqual([strange, None], [each["answer"] for each in shown["failures"]])
         self.assertEqual(strange, shown["answer"])
 
-    def test_what_no_database_takes_is_replaced_in_an_answer(self):
+    def test_characters_that_databases_cannot_store_are_replaced_in_an_answer(self):
         self.record(outcomes=(("failed", "a\0b"), ("given up", "c\udc80d" + "x" * 1000)))
         [shown] = self.elements(PATH)
         self.assertEqual("a?b", shown["failures"][0]["answer"])
         self.assertEqual("c?d", shown["answer"][:3])
 
-    def test_what_was_withheld_says_why(self):
+    def test_a_suppressed_notification_has_its_reason(self):
         notification = notification_of(change(), self.method.id)
         deferral = Deferral(SILENCED, None, "silence x by ann: new disks")
         DeferredNotifications(self.alarms_database).defer(notification, self.method.id, deferral, NOW_MS)
@@ -82,7 +82,7 @@ class NotificationsContract(AlarmsCase):
         expected = {"state": "silenced", "attempts": 0, "answer": "silence x by ann: new disks", "failures": []}
         self.assertEqual(expected, facts)
 
-    def test_nobody_sees_what_is_another_tenants(self):
+    def test_notifications_of_other_tenants_are_not_accessible(self):
         notification = self.record()
         foreign = self.record(tenant="t2", alarm="a2")
         self.assertEqual([notification.id], self.ids())
@@ -92,7 +92,7 @@ class NotificationsContract(AlarmsCase):
         self.get(f"{PATH}/{foreign.id}", 404)
         self.assertIn("there is no notification", self.message("GET", f"{PATH}/x", None, 404))
 
-    def test_a_method_that_was_deleted_is_known_by_its_id(self):
+    def test_a_deleted_method_is_returned_with_its_id(self):
         self.record(method="gone")
         [shown] = self.elements(PATH)
         self.assertEqual({"id": "gone", "name": None, "type": None, "address": None}, shown["notification_method"])
@@ -124,7 +124,7 @@ class NotificationsContract(AlarmsCase):
             self.message("GET", PATH, None, 400, query="start_time=2026-01-02T00:00:00Z&end_time=2026-01-01T00:00:00Z"),
         )
 
-    def test_a_page_begins_behind_a_number_of_rows(self):
+    def test_the_offset_is_a_number_of_rows(self):
         notifications = [self.record(f"a{number}", at_ms=NOW_MS + number) for number in range(5)]
         found = self.get(PATH, query="limit=2&offset=1")
         self.assertEqual([notifications[3].id, notifications[2].id], [each["id"] for each in found["elements"]])
@@ -132,6 +132,6 @@ class NotificationsContract(AlarmsCase):
         self.assertEqual({"offset=3", "limit=2"}, set(following.partition("?")[2].split("&")))
         self.ask("GET", PATH, None, 422, query="offset=x")
 
-    def test_every_state_may_be_asked_for(self):
+    def test_each_state_is_a_filter(self):
         for state in SENT_STATES:
             self.assertEqual([], self.ids(f"state={state.replace(' ', '%20')}"))

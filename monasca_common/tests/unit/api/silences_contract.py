@@ -21,7 +21,7 @@ class SilencesContract(AlarmsCase):
         given = {"dimensions": {}, "until": NOW_MS + HOUR_MS, "author": "ann", **changes}
         return self.ask("POST", PATH, given, 201, tenant=tenant)
 
-    def test_one_is_made_read_listed_and_ended(self):
+    def test_create_read_list_and_end(self):
         made = self.ask("POST", PATH, MAINTENANCE, 201)
         path = f"{PATH}/{made['id']}"
         self.assertEqual(
@@ -41,11 +41,11 @@ class SilencesContract(AlarmsCase):
         for method in ("GET", "DELETE"):
             self.assertIn("there is no silence", self.message(method, path, None, 404))
 
-    def test_without_a_beginning_it_begins_now_and_times_may_be_milliseconds(self):
+    def test_a_silence_starts_now_by_default_and_times_may_be_milliseconds(self):
         made = self.make(until=NOW_MS + 5)
         self.assertEqual(("2026-09-21T14:13:20.123Z", "2026-09-21T14:13:20.128Z"), (made["from"], made["until"]))
 
-    def test_what_breaks_a_rule_is_refused_with_its_place(self):
+    def test_violations_are_refused_with_their_places(self):
         for changes, place in (
             ({"from": NOW_MS, "until": NOW_MS}, "until must be later than from"),
             ({"from": NOW_MS - 2, "until": NOW_MS}, "until has passed"),
@@ -81,7 +81,7 @@ class SilencesContract(AlarmsCase):
             self.ask("POST", PATH, body, 422)
         self.assertEqual([], self.elements(PATH))
 
-    def test_a_tenant_has_a_bounded_number_that_have_not_ended(self):
+    def test_the_number_of_silences_per_tenant_is_limited(self):
         stored = silence_tables.Silences(self.alarms_database)
         most = silence_tables.MOST_OF_A_TENANT
         silence_tables.MOST_OF_A_TENANT = 2
@@ -95,14 +95,14 @@ class SilencesContract(AlarmsCase):
         self.ask("DELETE", f"{PATH}/{last['id']}", expected=204)
         self.make()
 
-    def test_nobody_sees_or_ends_what_is_another_tenants(self):
+    def test_silences_of_other_tenants_are_not_accessible(self):
         made = self.make()
         self.assertEqual([], self.elements(PATH, tenant="t2"))
         for method in ("GET", "DELETE"):
             self.ask(method, f"{PATH}/{made['id']}", None, 404, tenant="t2")
         self.assertEqual([made], self.elements(PATH))
 
-    def test_a_list_is_sorted_paged_and_of_those_that_last(self):
+    def test_a_list_is_sorted_paged_and_filtered_by_active_silences(self):
         for author, begin, end in (("b", -HOUR_MS, 3), ("a", 0, 2), ("c", 1, 9)):
             self.make(**{"from": NOW_MS + begin, "until": NOW_MS + end, "author": author})
 

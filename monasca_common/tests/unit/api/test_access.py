@@ -79,7 +79,7 @@ class AccessCase(base.BaseTestCase):
 
 
 class TestLine(AccessCase):
-    def test_it_tells_what_was_asked_for_by_whom_and_what_came_of_it(self):
+    def test_a_line_has_the_request_its_client_and_its_outcome(self):
         def serve(environ):
             note_tenant(environ, "t1")
             note_delivered(environ, 3, 1)
@@ -104,7 +104,7 @@ class TestLine(AccessCase):
             line,
         )
 
-    def test_no_value_of_a_path_or_query_is_in_it(self):
+    def test_a_line_contains_no_value_of_the_path_or_query(self):
         for path in ("/v2.0/alarms/a-secret/state-history?b=a-secret", "/a-secret", "/v2.0/metrics/?a-secret"):
             _, line = self.get(path)
             self.assertNotIn("a-secret", json.dumps(line))
@@ -113,7 +113,7 @@ class TestLine(AccessCase):
             [line["route"] for line in self.written.lines],
         )
 
-    def test_what_fails_is_answered_in_json_and_has_its_line(self):
+    def test_a_failed_request_is_answered_in_json_and_has_a_line(self):
         def serve(environ):
             note_delivered(environ, 3, 0)
             raise RuntimeError("a fault")
@@ -127,7 +127,7 @@ class TestLine(AccessCase):
         self.assertNotIn("delivered", line)
         self.assertIn("a fault", logged.output)
 
-    def test_a_reason_that_was_noted_counts_of_what_is_refused_alone(self):
+    def test_only_refused_requests_have_a_reason(self):
         self.serve = lambda environ: note_reason(environ, Reason.KAFKA)
         self.assertNotIn("reason", self.get()[1])
 
@@ -143,7 +143,7 @@ class TestLine(AccessCase):
             getattr(answer, "close", lambda: None)()
             self.assertEqual(left, stream.read())
 
-    def test_a_body_that_is_no_list_is_measured_and_closed(self):
+    def test_an_iterable_body_is_measured_and_closed(self):
         class Body:
             closed = False
 
@@ -166,18 +166,18 @@ class TestLine(AccessCase):
 
 
 class TestRequestId(AccessCase):
-    def test_each_request_has_its_own(self):
+    def test_each_request_has_its_own_id(self):
         ids = {self.get()[0].headers["x-openstack-request-id"] for _ in range(3)}
         self.assertEqual(3, len(ids))
         self.assertTrue(all(map(REQUEST_ID.fullmatch, ids)))
 
-    def test_a_callers_id_is_told_beside_it_if_it_is_one(self):
+    def test_a_valid_id_of_the_client_is_logged_as_global_request_id(self):
         given = access.new_request_id()
         for sent, told in ((given, given), ("req-x\n", None), ("x" * 5000, None)):
             _, line = self.get(headers={"X-Openstack-Request-Id": sent})
             self.assertEqual(told, line.get("global_request_id"))
 
-    def test_what_is_logged_meanwhile_has_id_and_tenant_and_what_is_logged_later_has_none(self):
+    def test_log_lines_during_a_request_have_its_id_and_tenant(self):
         conf = cfg.ConfigOpts()
         log.register_options(conf)
         conf([], default_config_files=[], default_config_dirs=[])
@@ -201,7 +201,7 @@ class TestRequestId(AccessCase):
 
 
 class TestFlush(AccessCase):
-    def test_lines_are_written_many_at_a_time_and_counted_with_what_is_in_flight(self):
+    def test_lines_are_written_in_batches_and_counted_with_requests_in_flight(self):
         for _ in range(3):
             self.client.simulate_get("/v2.0/metrics")
         self.serve = lambda _environ: self.access.flush()
@@ -211,21 +211,21 @@ class TestFlush(AccessCase):
         self.assertEqual((3, 1), (len(served), in_flight))
         self.assertIsInstance(served[0], Served)
 
-    def test_it_happens_by_itself(self):
+    def test_lines_are_flushed_by_a_timer(self):
         done = threading.Event()
         self.written.emit = lambda _record: done.set()
         self.access._due = False
         self.client.simulate_get("/v2.0/metrics")
         self.assertTrue(done.wait(60))
 
-    def test_where_nothing_is_written_the_requests_are_counted_all_the_same(self):
+    def test_requests_are_counted_without_an_access_log(self):
         self.written = None
         self.client = testing.TestClient(quiet := self.new_access())
         self.client.simulate_get("/v2.0/metrics")
         quiet.flush()
         self.assertEqual(1, len(self.counted[-1][0]))
 
-    def test_while_a_write_hangs_counting_goes_on_and_lines_that_are_too_many_are_counted_alone(self):
+    def test_while_a_write_hangs_requests_are_counted_and_excess_lines_are_dropped(self):
         self.addCleanup(setattr, access, "_MAX_PENDING_LINES", access._MAX_PENDING_LINES)
         access._MAX_PENDING_LINES = 2
         entered, opened = threading.Event(), threading.Event()
@@ -254,7 +254,7 @@ class TestFlush(AccessCase):
 
 
 class TestHandler(base.BaseTestCase):
-    def test_a_file_that_is_moved_away_is_opened_again(self):
+    def test_a_rotated_file_is_reopened(self):
         path = os.path.join(self.useFixture(fixtures.TempDir()).path, "access.log")
         handler = access.log_handler(path)
         self.addCleanup(handler.close)
@@ -264,11 +264,11 @@ class TestHandler(base.BaseTestCase):
                 self.assertEqual(f"{text}\n", file.read())
             os.rename(path, f"{path}.1")
 
-    def test_a_file_that_cannot_be_written_is_refused_by_name(self):
+    def test_a_file_that_cannot_be_written_is_refused_with_its_path(self):
         said = self.assertRaises(ConfigurationError, access.log_handler, "/no/such/folder/access.log")
         self.assertIn("access_log in group [api] is /no/such/folder/access.log", str(said))
 
-    def test_it_may_be_standard_error_or_nothing(self):
+    def test_the_destination_may_be_stderr_or_off(self):
         self.assertIsInstance(access.log_handler("stderr"), logging.StreamHandler)
         self.assertIsNone(access.log_handler("off"))
 
@@ -297,17 +297,17 @@ class TestApplication(ApiCase):
     def counts(self, line):
         return tuple(line.get(name, 0) for name in MessageCounts._fields)
 
-    def test_messages_that_are_delivered(self):
+    def test_delivered_messages_are_logged_and_counted(self):
         line = self.line(204, "/v2.0/metrics", [metric(), metric()])
         self.assertEqual(("t1", (2, 0, 0, 0)), (line["tenant"], self.counts(line)))
         self.assertEqual((1, 0, 0, 0), self.counts(self.line(204, "/v2.0/logs", {"logs": [{"message": "a"}]})))
 
-    def test_invalid_ones_that_are_dropped(self):
+    def test_rejected_metrics_are_logged_and_counted(self):
         self.follow(self.new_client(invalid_metrics="drop"))
         line = self.line(204, "/v2.0/metrics", [metric(), metric(name="")])
         self.assertEqual((1, 0, 0, 1), self.counts(line))
 
-    def test_what_is_refused_has_a_reason_and_delivers_nothing(self):
+    def test_a_refused_request_has_a_reason_and_delivers_no_message(self):
         for path, body, status, reason in (
             ("/v2.0/metrics", metric(name=""), 422, "invalid"),
             ("/v2.0/metrics", b"x", 400, "bad_request"),
@@ -316,25 +316,25 @@ class TestApplication(ApiCase):
             line = self.line(status, path, body)
             self.assertEqual((reason, (0, 0, 0, 0)), (line["reason"], self.counts(line)))
 
-    def test_what_kafka_has_not_answered_is_unknown(self):
+    def test_unacknowledged_messages_are_unknown(self):
         self.follow(self.new_client(publish_timeout_seconds=SECONDS))
         self.kafka.broker.disconnect()
         line = self.line(503, "/v2.0/metrics", [metric(), metric()])
         self.assertEqual(("kafka", (0, 0, 2, 0)), (line["reason"], self.counts(line)))
 
-    def test_a_fault_of_ours_is_logged_with_its_trace_and_answered_in_json(self):
+    def test_an_unexpected_error_is_logged_with_its_traceback_and_answered_in_json(self):
         logged = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
         self.producer.publish = lambda *_, **__: {}["a fault"]
         line = self.line(500, "/v2.0/metrics", metric())
         self.assertEqual(("failed", (0, 0, 0, 0)), (line["reason"], self.counts(line)))
         self.assertIn("KeyError: 'a fault'", logged.output)
 
-    def test_a_reader_that_is_missing_is_not_a_fault(self):
+    def test_a_missing_reader_is_not_an_unexpected_error(self):
         answer = self.client.simulate_get("/v2.0/metrics")
         self.assertEqual(501, answer.status_code)
         self.assertRegex(answer.headers["x-openstack-request-id"], REQUEST_ID)
 
-    def test_503_has_a_reason_wherever_it_is_raised(self):
+    def test_each_503_has_a_reason(self):
         self.assertEqual(Reason.DATABASE, unavailable("x", retry_after_seconds=1, reason=Reason.DATABASE).reason)
 
 
@@ -343,7 +343,7 @@ class TestRoutes(base.BaseTestCase):
         super().setUp()
         self.routes = Routes(["/", "/v2.0/alarms/count", "/v2.0/alarms/{alarm_id}/state-history", "/v2.0/a/"])
 
-    def test_a_path_has_the_template_that_it_was_made_of(self):
+    def test_a_path_has_the_template_of_its_route(self):
         for path, template in (
             ("/", "/"),
             ("", "/"),
@@ -354,6 +354,6 @@ class TestRoutes(base.BaseTestCase):
         ):
             self.assertEqual(template, self.routes.find(path), path)
 
-    def test_what_has_no_route_is_other(self):
+    def test_a_path_without_a_route_is_other(self):
         for path in ("/v2", "/v2x0/alarms/count", "/v2.0/alarms/a/b/state-history", "//x"):
             self.assertEqual("other", self.routes.find(path), path)

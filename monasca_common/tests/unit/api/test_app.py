@@ -17,7 +17,7 @@ class TestElsewhere(ApiCase):
             answer = self.client.simulate_request(method, path)
             self.assertEqual((code, code), (answer.status_code, answer.json["error"]["code"]))
 
-    def test_a_nul_character_is_in_no_path(self):
+    def test_a_nul_character_in_a_path_is_refused(self):
         for path in ("/v2.0/alarms/%00/state-history", "/v2.0/metrics%00", "/%00"):
             answer = self.client.simulate_get(path)
             self.assertEqual((404, 404), (answer.status_code, answer.json["error"]["code"]))
@@ -41,15 +41,15 @@ class TestLimits(ConfigurationTestCase):
         three = metric(timestamp=now_ms, dimensions={"a": "1", "b": "2", "c": "3"})
         return [client.simulate_post("/v2.0/metrics", json=body).status_code for body in (old, three)]
 
-    def test_without_limits_of_storage_in_its_file_the_defaults_hold(self):
+    def test_without_limits_of_storage_the_defaults_apply(self):
         self.assertEqual([422, 204], self.statuses())
 
-    def test_the_limits_of_storage_in_its_file_count_without_a_database(self):
+    def test_the_limits_of_storage_apply_without_a_database(self):
         self.assertEqual([204, 422], self.statuses("[storage]", "retention_days = 60", "max_dimensions = 2"))
 
 
 class TestAudit(ConfigurationTestCase):
-    def test_what_brokers_acknowledged_is_reported_when_the_api_stops_at_the_latest(self):
+    def test_acknowledged_messages_are_reported_to_the_audit_at_a_stop(self):
         kafka = self.useFixture(MemoryKafka())
         for topic in ("metrics", "monasca-audit"):
             kafka.broker.create_topic(topic)

@@ -61,7 +61,7 @@ class RulesCase(base.BaseTestCase):
 
 
 class TestRules(RulesCase):
-    def test_who_may_write_and_read_what(self):
+    def test_roles_permit_their_requests(self):
         table = {
             "monasca-user": (200, 200, 200),
             "admin": (200, 200, 200),
@@ -74,23 +74,23 @@ class TestRules(RulesCase):
         got = {roles: tuple(self.code(*request, roles) for request in requests) for roles in table}
         self.assertEqual(table, got)
 
-    def test_a_role_that_writes_wins_over_one_that_only_reads(self):
+    def test_a_writing_role_overrides_a_read_only_role(self):
         for roles in ("monasca-read-only-user,monasca-user", "monasca-user, monasca-read-only-user"):
             self.assertEqual(200, self.code("POST", "/v2.0/logs", roles))
 
-    def test_a_read_only_role_is_refused_before_the_body_is_looked_at(self):
+    def test_a_read_only_role_is_refused_before_the_body_is_read(self):
         body = Body(b"nothing")
         answer = self.request(
             "POST", "/v2.0/metrics", "monasca-read-only-user", extras={"wsgi.input": body, "CONTENT_LENGTH": "7"}
         )
         self.assertEqual((401, 401, False), (answer.status_code, answer.json["error"]["code"], body.looked_at))
 
-    def test_no_valid_token_no_project_no_answer(self):
+    def test_a_valid_token_with_a_project_is_required(self):
         self.assertEqual(401, self.code("GET", "/v2.0/metrics", "admin", status="Invalid"))
         self.assertEqual(401, self.code("GET", "/v2.0/metrics", "admin", status=None))
         self.assertEqual(401, self.code("GET", "/v2.0/metrics", "admin", tenant=None))
 
-    def test_changing_anything_needs_a_role_that_writes(self):
+    def test_each_change_requires_a_writing_role(self):
         self.assertEqual(401, self.code("DELETE", "/v2.0/notification-methods", "monasca-read-only-user"))
         self.assertEqual(200, self.code("DELETE", "/v2.0/notification-methods", "monasca-user"))
 
@@ -107,24 +107,24 @@ class TestDocumentation(base.BaseTestCase):
 
 
 class TestTenant(RulesCase):
-    def test_it_is_the_tokens_project(self):
+    def test_the_tenant_is_the_tokens_project(self):
         self.assertEqual("t1", self.request("GET", "/v2.0/metrics", "monasca-user").json["tenant"])
 
-    def test_a_delegate_names_another(self):
+    def test_a_delegate_may_name_another_tenant(self):
         for roles in ("monasca-agent,monitoring-delegate", "admin"):
             answer = self.request("POST", "/v2.0/metrics", roles, params={"tenant_id": "t2"})
             self.assertEqual("t2", answer.json["tenant"])
 
-    def test_nobody_else_does(self):
+    def test_other_roles_may_not_name_another_tenant(self):
         answer = self.request("POST", "/v2.0/metrics", "monasca-user", params={"tenant_id": "t2"})
         self.assertEqual((403, 403), (answer.status_code, answer.json["error"]["code"]))
 
-    def test_everybody_names_their_own(self):
+    def test_each_role_may_name_its_own_tenant(self):
         for method in ("GET", "POST"):
             answer = self.request(method, "/v2.0/metrics", "monasca-user", params={"tenant_id": "t1"})
             self.assertEqual("t1", answer.json["tenant"])
 
-    def test_logs_know_it_as_project_id_too(self):
+    def test_logs_accept_project_id_as_tenant_id(self):
         for path in ("/v2.0/logs", "/v2.0/logs/"):
             answer = self.request("POST", path, "admin", params={"project_id": "t2"})
             self.assertEqual("t2", answer.json["tenant"], path)
@@ -136,14 +136,14 @@ class TestTenant(RulesCase):
             named = {"tenant_id": "t2", "project_id": project}
             self.assertEqual(code, self.code("POST", "/v2.0/logs", "admin", params=named))
 
-    def test_elsewhere_project_id_means_nothing(self):
+    def test_other_paths_ignore_project_id(self):
         answer = self.request("POST", "/v2.0/metrics", "monasca-user", params={"project_id": "t2"})
         self.assertEqual("t1", answer.json["tenant"])
 
-    def test_who_may_not_write_at_all_is_told_that_first(self):
+    def test_the_role_is_checked_before_the_named_tenant(self):
         self.assertEqual(401, self.code("POST", "/v2.0/metrics", "monasca-read-only-user", params={"tenant_id": "x"}))
 
-    def test_a_tenant_is_checked_like_any_other_name(self):
+    def test_a_tenant_must_keep_its_rule(self):
         for tenant in ("x" * 300, "\x00"):
             answer = self.request("POST", "/v2.0/metrics", "admin", params={"tenant_id": tenant})
             self.assertEqual(422, answer.status_code, tenant)
@@ -153,7 +153,7 @@ class TestPolicyFile(ConfigurationTestCase):
     def conf(self, rules, name="policy_file"):
         return self.configured(f"[oslo_policy]\n{name} = {self.path_of(rules)}\n")
 
-    def test_its_rules_are_checked_at_the_start(self):
+    def test_rules_of_the_policy_file_are_checked_at_the_start(self):
         for rules, said in (
             ("monasca:write: '", "cannot be used"),
             ("- a list", "cannot be used"),
@@ -163,7 +163,7 @@ class TestPolicyFile(ConfigurationTestCase):
             self.assertIn(said, self.refused(auth.Authorization, self.conf(rules)))
         auth.Authorization(self.conf("'monasca:write': 'role:x'"))
 
-    def test_one_that_is_named_and_missing_is_not_replaced_by_defaults(self):
+    def test_a_missing_policy_file_is_refused(self):
         conf = self.configured("[oslo_policy]\npolicy_file = /no/such/policy.yaml\n")
         self.assertIn("/no/such/policy.yaml", self.refused(auth.Authorization, conf))
         auth.Authorization(self.configured(""))
@@ -174,20 +174,20 @@ class TestNoAuthentication(ApiCase):
         self.client.simulate_post("/v2.0/metrics" + query, body=json.dumps(metric()).encode(), headers=headers)
         return json.loads(self.records()[-1].value)["meta"]["tenantId"]
 
-    def test_a_caller_is_whom_they_say_or_the_tenant_of_all(self):
+    def test_a_request_has_the_tenant_that_it_names_or_the_default(self):
         self.assertEqual("noauth", self.tenant_of({}))
 
     def test_a_header_names_a_tenant(self):
         self.assertEqual("t7", self.tenant_of({"X-Project-Id": "t7"}))
 
-    def test_so_does_the_query(self):
+    def test_the_query_names_a_tenant(self):
         self.assertEqual("t8", self.tenant_of({"X-Project-Id": "t7"}, "?tenant_id=t8"))
 
-    def test_logs_know_it_as_project_id_too(self):
+    def test_logs_accept_project_id_as_tenant_id(self):
         body = json.dumps({"logs": [{"message": "a"}]}).encode()
         headers = {"X-Project-Id": "t7", "Content-Type": "application/json"}
         self.client.simulate_post("/v2.0/logs?project_id=t8", body=body, headers=headers)
         self.assertEqual("t8", json.loads(self.records("log")[-1].value)["meta"]["tenantId"])
 
-    def test_it_is_not_what_happens_by_default(self):
+    def test_noauth_is_not_the_default(self):
         self.assertEqual("keystone", ApiSettings().auth_strategy)

@@ -51,7 +51,7 @@ class TestSizes(ApiCase):
         answer = self.post(METRICS, b" " * (LIMIT + 1))
         self.assertEqual((413, 413), (answer.status_code, answer.json["error"]["code"]))
 
-    def test_a_body_of_just_the_size_is_taken(self):
+    def test_a_body_of_exactly_the_limit_is_accepted(self):
         body = json.dumps(metric()).encode()
         self.assertEqual(204, self.post(METRICS, body + b" " * (LIMIT - len(body))).status_code)
 
@@ -61,22 +61,22 @@ class TestSizes(ApiCase):
         refused = self.assertRaises(Problem, body.read_json_body, request, ApiSettings(max_body_bytes=LIMIT))
         self.assertEqual((413, LIMIT + 1), (refused.status_code, stream.taken))
 
-    def test_a_body_without_length_is_taken_to_its_end(self):
+    def test_a_body_without_length_is_read_to_its_end(self):
         self.assertEqual(204, self.chunked(io.BytesIO(json.dumps(metric()).encode())).status_code)
 
-    def test_a_body_that_was_cut_off_is_not_taken_for_a_whole_one(self):
+    def test_a_truncated_body_is_refused(self):
         body = json.dumps(metric()).encode()
         extras = {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body) + 1)}
         answer = self.client.simulate_post(METRICS, body=b"x", extras=extras)
         self.assertEqual((400, []), (answer.status_code, self.records()))
 
-    def test_a_client_that_falls_silent_is_told_so(self):
+    def test_a_silent_client_is_answered_408(self):
         self.assertEqual(408, self.chunked(Silent()).status_code)
 
-    def test_a_body_that_its_server_cannot_read_is_refused(self):
+    def test_a_body_that_the_server_cannot_read_is_refused(self):
         self.assertEqual(400, self.chunked(Malformed()).status_code)
 
-    def test_a_length_that_is_no_number_is_refused(self):
+    def test_a_length_that_is_not_a_number_is_refused(self):
         answer = self.client.simulate_post(METRICS, body=b"x", extras={"CONTENT_LENGTH": "+1"})
         self.assertEqual(400, answer.status_code)
 
@@ -84,7 +84,7 @@ class TestSizes(ApiCase):
 class TestGzip(ApiCase):
     settings = {"max_body_bytes": 1_000_000}  # noqa: RUF012
 
-    def test_a_compressed_body_is_taken(self):
+    def test_a_compressed_body_is_accepted(self):
         self.assertEqual(204, self.post(METRICS, gzip.compress(json.dumps(metric()).encode()), GZIP).status_code)
 
     def test_several_members_are_one_body(self):
@@ -104,7 +104,7 @@ class TestGzip(ApiCase):
         self.assertEqual(413, self.post(METRICS, gzip.compress(b" " * 50_000_000), GZIP).status_code)
         self.assertEqual(1_000_001, sum(made))
 
-    def test_very_many_members_are_refused_and_what_they_cost_grows_with_the_body_only(self):
+    def test_too_many_members_are_refused_in_time_linear_to_the_body(self):
         taken, _ = self.patch_decompressed()
         members = gzip.compress(b" ") * 45_000  # 950 KB
         answer = self.post(METRICS, members, GZIP)
@@ -118,7 +118,7 @@ class TestGzip(ApiCase):
         self.assertEqual(204, self.post(METRICS, b"".join(map(gzip.compress, parts)), GZIP).status_code)
         self.assertEqual(100, len(self.records()))
 
-    def test_zeros_behind_a_member_are_padding(self):
+    def test_zeros_after_a_member_are_padding(self):
         body = gzip.compress(b"[") + b"\0" * 100_000 + gzip.compress(json.dumps(metric()).encode() + b"]") + b"\0\0"
         self.assertEqual(204, self.post(METRICS, body, GZIP).status_code)
 
@@ -144,22 +144,22 @@ class TestGzip(ApiCase):
         zlib.decompressobj = Counting
         return taken, made
 
-    def test_what_is_not_gzip_or_cut_off_is_a_bad_request(self):
+    def test_invalid_or_truncated_gzip_is_a_bad_request(self):
         whole = gzip.compress(json.dumps(metric()).encode())
         for text in (b"{}", whole[:-4], whole[:20], whole + b"rest"):
             self.assertEqual(400, self.post(METRICS, text, GZIP).status_code, text)
         self.assertEqual([], self.records())
 
-    def test_an_encoding_that_is_not_known_is_told_which_is(self):
+    def test_an_unknown_encoding_is_answered_with_the_supported_one(self):
         answer = self.post(METRICS, b"{}", {"Content-Encoding": "br"})
         self.assertEqual((415, "gzip"), (answer.status_code, answer.headers["Accept-Encoding"]))
 
 
 class TestTypes(ApiCase):
-    def test_json_in_utf8_is_taken(self):
+    def test_json_in_utf8_is_accepted(self):
         for kind in ("application/json", "application/json; charset=UTF-8", "Application/JSON;charset=utf-8"):
             self.assertEqual(204, self.post(METRICS, metric(), {"Content-Type": kind}).status_code, kind)
 
-    def test_other_types_are_not(self):
+    def test_other_content_types_are_refused(self):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "x"):
             self.assertEqual(415, self.post(METRICS, metric(), {"Content-Type": kind}).status_code, kind)

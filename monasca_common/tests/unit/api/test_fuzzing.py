@@ -121,7 +121,7 @@ class TestFuzzing(ApiCase):
     @given(some.lists(METRICS, max_size=3))
     @example([metric(value=float("nan"))])
     @example([{"a": "\ud800"}, metric()])
-    def test_metrics_of_which_the_bad_are_dropped(self, body):
+    def test_metrics_with_drop(self, body):
         before = self.count()
         answer = self.post("/v2.0/metrics", text_of(body), client=self.dropping)
         self.assert_answered(answer)

@@ -60,25 +60,25 @@ class TestInFlightLimit(LimitCase):
         self.assertEqual([204] * 4, [answer.status_code for answer in answers])
         self.assertEqual(204, self.client.simulate_post("/v2.0/metrics").status_code)
 
-    def test_a_slow_database_takes_no_place_of_a_post(self):
+    def test_a_slow_database_occupies_no_slots_of_posts(self):
         self.start("GET", 1)
         self.start("POST", 1, "/v2.0/alarm-definitions")
         self.assertEqual(503, self.client.simulate_get("/v2.0/metrics").status_code)
         self.start("POST", 4)
         self.assertEqual(503, self.client.simulate_post("/v2.0/metrics").status_code)
 
-    def test_posts_that_wait_for_kafka_take_no_place_of_a_read(self):
+    def test_posts_that_wait_for_kafka_occupy_no_slots_of_reads(self):
         for path in ("/v2.0/metrics", "/v2.0/logs/", "/v1.0/events", "/v2.0/logs"):
             self.start("POST", 1, path)
         self.assertEqual(503, self.client.simulate_post("/v1.0/events").status_code)
         self.start("GET", 2)
 
-    def test_health_is_answered_whatever_is_in_flight(self):
+    def test_health_is_answered_without_a_slot(self):
         self.start("POST", 4)
         self.gate.opened.set()
         self.assertEqual(204, self.client.simulate_get("/healthcheck").status_code)
 
-    def test_a_request_that_fails_gives_its_place_back(self):
+    def test_a_failed_request_releases_its_slot(self):
         self.gate.opened.set()
         for _ in range(9):
             self.assertRaises(RuntimeError, self.client.simulate_post, "/raises")
@@ -113,7 +113,7 @@ class TestAuthenticated(LimitCase):
         self.assertEqual(204, self.client.simulate_get("/healthcheck").status_code)
         self.assertEqual(4, len(self.validated))
 
-    def test_a_request_whose_validation_lasted_until_the_places_were_taken_is_refused(self):
+    def test_a_validated_request_without_a_free_slot_is_refused(self):
         client = testing.TestClient(
             InFlightLimit(
                 self.gate,
@@ -125,7 +125,7 @@ class TestAuthenticated(LimitCase):
 
 
 class TestPlaces(base.BaseTestCase):
-    def test_each_topic_has_a_quarter_for_itself(self):
+    def test_a_quarter_of_the_slots_is_reserved_per_topic(self):
         self.assertEqual(
             RequestSlots(posts=64 + 2 * 16, others=32, of_topic=64, own_of_topic=16), request_slots(ApiSettings())
         )
@@ -134,13 +134,13 @@ class TestPlaces(base.BaseTestCase):
             RequestSlots(posts=4, others=1, of_topic=2, own_of_topic=1), request_slots(ApiSettings(max_in_flight=2))
         )
 
-    def test_who_waits_for_keystone_takes_no_thread_of_a_request(self):
+    def test_requests_that_wait_for_keystone_have_separate_threads(self):
         self.assertEqual(12 + 96 + 32 + 64, threads_of(ApiSettings(max_in_flight=64)))
         self.assertEqual(12 + 96 + 32, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
 
 
 class TestOrder(ApiCase):
-    def test_what_is_refused_for_load_was_not_looked_at(self):
+    def test_a_request_refused_for_load_is_not_read(self):
         client = self.new_client(max_in_flight=2)
         self.assertEqual(204, self.post("/v2.0/metrics", metric(), client=client).status_code)
         for _ in range(4):

@@ -79,7 +79,7 @@ class TestDescription(ReadsCase):
         (found,) = [each for each in parameters if each["name"] == name]
         return found
 
-    def test_it_has_every_route_and_every_method_and_no_other(self):
+    def test_it_has_exactly_the_routes_and_methods(self):
         described = {template: found.keys() - {"parameters"} for template, found in self.document["paths"].items()}
         served = {
             template: {method for method in METHODS if hasattr(resource, f"on_{method}")}
@@ -93,7 +93,7 @@ class TestDescription(ReadsCase):
             named = {each["name"] for each in self.resolved(found.get("parameters", [])) if each["in"] == "path"}
             self.assertEqual(set(re.findall(r"{(\w+)}", template)), named, template)
 
-    def test_the_parameters_of_a_read_are_those_that_it_looks_at(self):
+    def test_parameters_of_a_read_are_those_that_it_uses(self):
         for template, found in self.document["paths"].items():
             if "get" not in found or template in PUBLIC_PATHS:
                 continue
@@ -124,7 +124,7 @@ class TestDescription(ReadsCase):
         query.Query.__init__ = init
         return names
 
-    def test_a_pattern_says_what_a_rule_says(self):
+    def test_a_pattern_matches_the_rule(self):
         for rule in (POSTED.name, POSTED.key, POSTED.value):
             pattern = re.compile(text(rule)["pattern"])
             for given_text in ("a", "a b", "_a", "é", "a(", "a;", 'a"', "a\\", "a\0", "a=", "{a}"):
@@ -195,16 +195,16 @@ class TestDescription(ReadsCase):
             self.assertEqual({each.encode_name for each in fields}, set(described["properties"]), name)
             self.assertEqual(required, set(described.get("required", ())), name)
 
-    def test_settings_are_in_it(self):
+    def test_it_contains_settings(self):
         document = self.application(None, max_body_bytes=4096).simulate_get("/openapi.json").json
         self.assertIn("4096 bytes", document["info"]["description"])
         self.assertNotIn("security", document)
 
-    def test_with_a_status_port_the_metrics_are_not_in_it(self):
+    def test_it_omits_metrics_with_a_status_port(self):
         paths = json.loads(openapi.OpenApi(ApiSettings(status=StatusSettings(port=9999)))._data)["paths"]
         self.assertEqual({"/metrics"}, self.document["paths"].keys() - paths.keys())
 
-    def test_with_keystone_it_says_what_needs_a_token(self):
+    def test_it_names_the_requests_that_need_a_token(self):
         document = json.loads(openapi.OpenApi(ApiSettings())._data)
         self.assertEqual([{"token": []}], document["security"])
         self.assertIn("token", document["components"]["securitySchemes"])
@@ -223,10 +223,10 @@ class TestFuzzed(ReadsCase):
         super().setUp()
         self.store(row(Kind.ALARM_HISTORY), kind=Kind.ALARM_HISTORY)
 
-    def test_no_request_is_answered_by_an_error_of_the_server(self):
+    def test_valid_requests_cause_no_server_error(self):
         self.assertLessEqual({200, 204}, self.fuzz(GenerationMode.POSITIVE))
 
-    def test_neither_is_one_that_breaks_the_description(self):
+    def test_invalid_requests_cause_no_server_error(self):
         self.assertLessEqual({400, 422}, self.fuzz(GenerationMode.NEGATIVE))
 
     def fuzz(self, mode):

@@ -19,7 +19,7 @@ class TestPage(ApiCase):
             for sample in family.samples
         }
 
-    def test_what_was_served_until_now_is_in_it(self):
+    def test_metrics_contain_the_requests_answered_until_now(self):
         self.post("/v2.0/metrics", [metric(), metric()])
         self.post("/v2.0/metrics", [metric(name="")])
         self.post("/v2.0/logs", {"logs": [{"message": "a"}]})
@@ -37,7 +37,7 @@ class TestPage(ApiCase):
             self.assertEqual(expected, {key: found.get(key) for key in expected})
         self.assertEqual(1, self.samples()["requests_total", "GET", "/metrics", "200"])
 
-    def test_it_may_need_a_token_of_its_own(self):
+    def test_metrics_may_require_a_separate_token(self):
         client = self.new_client(metrics_token="a-secret")
         for headers in (
             {},
@@ -50,7 +50,7 @@ class TestPage(ApiCase):
             self.assertEqual("Bearer", answer.headers["www-authenticate"])
         self.assertEqual(200, client.simulate_get("/metrics", headers={"Authorization": "Bearer a-secret"}).status_code)
 
-    def test_it_is_answered_while_everything_is_busy(self):
+    def test_metrics_are_answered_without_a_slot(self):
         limited = self.client.app._app
         for _ in range(96):
             limited._posts.pop()

@@ -15,7 +15,7 @@ from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
 class TestOfStorage(ApiCase, SqliteTestCase):
-    def test_what_storage_cannot_do_is_told_by_code_and_without_its_secrets(self):
+    def test_errors_of_storage_have_a_status_and_no_secrets(self):
         class Failing:
             def names(self, _which, _page):
                 raise self.error
@@ -36,7 +36,7 @@ class TestOfStorage(ApiCase, SqliteTestCase):
             self.assertEqual(retry, "retry-after" in result.headers)
             self.assertNotIn("db.internal", result.text)
 
-    def test_an_unforeseen_error_is_logged_and_answered_without_its_text(self):
+    def test_an_unexpected_error_is_logged_and_answered_without_its_text(self):
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/x", "SERVER_PROTOCOL": "HTTP/1.1"}
 
         def failing(*_):

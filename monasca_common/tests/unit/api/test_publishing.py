@@ -28,14 +28,14 @@ class TestUndelivered(ApiCase):
         self.impatient = self.new_client(publish_timeout_seconds=SECONDS)
         self.post(METRICS, metric())
 
-    def test_a_broker_that_is_away_is_told_as_unknown_and_to_be_tried_again(self):
+    def test_messages_to_an_unavailable_broker_are_unknown_with_retry_after(self):
         self.kafka.broker.disconnect()
         answer = self.post(METRICS, [metric("a"), metric("b")], client=self.impatient)
         self.assertEqual((503, "1"), (answer.status_code, answer.headers["Retry-After"]))
         counts = {name: answer.json["error"][name] for name in ("delivered", "failed", "unknown")}
         self.assertEqual({"delivered": 0, "failed": 0, "unknown": 2}, counts)
 
-    def test_what_a_broker_refuses_is_told_as_failed(self):
+    def test_messages_rejected_by_a_broker_are_failed(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="metrics", nth=2)
         answer = self.post(METRICS, [metric("a"), metric("b")])
         self.assertEqual(503, answer.status_code)
@@ -43,12 +43,12 @@ class TestUndelivered(ApiCase):
         self.assertEqual({"delivered": 1, "failed": 1, "unknown": 0}, counts)
         self.assertIn("1 delivered, 1 failed, 0 unknown", answer.json["error"]["message"])
 
-    def test_an_answer_that_was_lost_is_never_success(self):
+    def test_a_lost_acknowledgement_is_not_a_success(self):
         self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="metrics")
         answer = self.post(METRICS, metric("a"), client=self.impatient)
         self.assertEqual((503, 1), (answer.status_code, answer.json["error"]["unknown"]))
 
-    def test_a_message_larger_than_its_topic_takes_is_not_worth_sending_again(self):
+    def test_a_message_too_large_for_its_topic_is_answered_413(self):
         self.kafka.broker.create_topic("small", 1, max_message_bytes=1000)
         client = self.new_client(metrics_topic="small")
         large = metric("large", dimensions={f"d{number}": "x" * 200 for number in range(9)})
@@ -56,7 +56,7 @@ class TestUndelivered(ApiCase):
         self.assertEqual(413, answer.status_code)
         self.assertEqual((1, 1), (answer.json["error"]["delivered"], answer.json["error"]["failed"]))
 
-    def test_while_kafka_acknowledges_nothing_nobody_waits_for_it(self):
+    def test_posts_to_a_stalled_topic_are_refused_immediately(self):
         self.kafka.broker.disconnect()
         self.post(METRICS, metric("waits"), client=self.new_client(publish_timeout_seconds=2 * SECONDS))
         self.patch(producer_pool, "STALLED_AFTER_SECONDS", SECONDS)
@@ -83,7 +83,7 @@ class TestStuckTopic(ApiCase):
     def counts(self, answer):
         return tuple(answer.json["error"][name] for name in ("delivered", "failed", "unknown"))
 
-    def test_only_its_posts_are_refused(self):
+    def test_only_posts_to_the_stuck_topic_are_refused(self):
         self.post(LOGS, A_LOG, client=self.new_client(publish_timeout_seconds=2 * SECONDS))
         self.patch(producer_pool, "STALLED_AFTER_SECONDS", SECONDS)
         client = self.new_client(publish_timeout_seconds=3600.0)
@@ -94,7 +94,7 @@ class TestStuckTopic(ApiCase):
         self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
         self.assertEqual(200, self.post(EVENTS, AN_EVENT, client=client).status_code)
 
-    def test_those_who_wait_for_it_leave_places_to_others(self):
+    def test_a_stuck_topic_leaves_slots_to_others(self):
         client = self.new_client(max_in_flight=2, publish_timeout_seconds=PATIENCE)
         at_kafka = self.waiting_posts("log")
         waiting = [self.start_post(client) for _ in range(2)]
@@ -108,7 +108,7 @@ class TestStuckTopic(ApiCase):
         for thread in waiting:
             thread.join(PATIENCE)
 
-    def test_two_that_are_stuck_leave_places_to_a_third(self):
+    def test_two_stuck_topics_leave_slots_to_a_third(self):
         self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="monevents", count=None)
         client = self.new_client(max_in_flight=2, publish_timeout_seconds=PATIENCE)
         at_kafka = {topic: self.waiting_posts(topic) for topic in ("log", "monevents")}
@@ -123,7 +123,7 @@ class TestStuckTopic(ApiCase):
         for thread in waiting:
             thread.join(PATIENCE)
 
-    def test_who_waits_for_the_dead_letters_takes_no_place_of_valid_metrics(self):
+    def test_a_stuck_dead_letter_topic_leaves_slots_to_valid_metrics(self):
         self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="metrics.dlq", count=None)
         client = self.new_client(max_in_flight=4, publish_timeout_seconds=PATIENCE, invalid_metrics="drop")
         body = [metric(), metric(name="")]
@@ -140,7 +140,7 @@ class TestStuckTopic(ApiCase):
         for thread in waiting:
             thread.join(PATIENCE)
 
-    def test_what_it_holds_of_the_budget_is_its_own(self):
+    def test_a_stuck_topic_uses_only_its_share_of_the_budget(self):
         self.kafka_settings = {"budget_messages": 2}  # of a producer that is opened from now on
         impatient = self.new_client(publish_timeout_seconds=SECONDS)
         for _ in range(3):
@@ -148,7 +148,7 @@ class TestStuckTopic(ApiCase):
         self.assertEqual(2, self.unanswered("log"))
         self.assertEqual(204, self.post(METRICS, [metric(), metric(), metric()]).status_code)
 
-    def test_a_topic_that_may_not_be_written_stops_only_its_posts(self):
+    def test_a_topic_without_permission_stops_only_its_posts(self):
         self.kafka.broker.clear_faults()
         self.kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True), topic="log")
         self.assertEqual(503, self.post(LOGS, A_LOG).status_code)
@@ -188,13 +188,13 @@ class TestReopening(ApiCase):
         self.assertTrue(self.producer.health().finished)
 
     # Rule 6
-    def test_a_post_after_a_fatal_error_is_taken_once_the_permission_is_there(self):
+    def test_a_post_after_a_fatal_error_is_accepted_once_it_is_permitted(self):
         self.finish()
         other = self.new_client()  # whose look at the producer is not a moment ago
         self.assertEqual(204, self.post(METRICS, metric(), client=other).status_code)
         self.assertEqual(1, len(self.records()))
 
-    def test_a_worker_that_gets_no_posts_becomes_healthy_by_being_asked(self):
+    def test_a_worker_without_posts_becomes_healthy_by_health_checks(self):
         self.finish()
         self.assertEqual(200, self.client.simulate_get("/healthcheck", params={"part": "producer"}).status_code)
 
@@ -210,12 +210,12 @@ class TestTopicPlaces(base.BaseTestCase):
         """How many posts of the topic get a slot."""
         return sum(self.slots.take(topic) for _ in range(10))
 
-    def test_however_many_topics_are_stuck_another_has_places(self):
+    def test_a_topic_has_slots_however_many_others_are_stuck(self):
         for stuck in itertools.permutations(("metrics", "log", "monevents")):
             self.slots = TopicRequestSlots(request_slots(ApiSettings(max_in_flight=4)))
             self.assertEqual([4, 1, 1], [self.taken(topic) for topic in stuck])
 
-    def test_what_is_given_back_is_common_again(self):
+    def test_a_released_slot_is_common_again(self):
         self.assertEqual(4, self.taken("log"))
         for _ in range(4):
             self.slots.give_back("log")

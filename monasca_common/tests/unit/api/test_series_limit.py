@@ -25,28 +25,28 @@ class Stored:
 class TestSeriesLimit(ApiCase):
     settings = {"max_series_per_tenant": 3}  # noqa: RUF012
 
-    def test_new_series_beyond_the_limit_are_refused_with_their_places_and_nothing_is_taken(self):
+    def test_new_series_beyond_the_limit_are_refused_with_their_places(self):
         self.assertEqual(204, self.post(METRICS, [metric("a"), metric("b")]).status_code)
         answer = self.post(METRICS, [metric("a"), metric("c"), metric("d")])
         self.assertEqual((429, "60"), (answer.status_code, answer.headers["Retry-After"]))
         self.assertIn("(at 1, 2)", answer.json["error"]["message"])
         self.assertEqual(2, len(self.records()))
 
-    def test_known_series_pass_for_ever(self):
+    def test_counted_series_are_always_accepted(self):
         body = [metric("a"), metric("b"), metric("c")]
         self.assertEqual([204] * 3, [self.post(METRICS, body).status_code for _ in range(3)])
         self.assertEqual(429, self.post(METRICS, metric("d")).status_code)
 
-    def test_tenants_count_apart(self):
+    def test_tenants_are_counted_separately(self):
         self.post(METRICS, [metric("a"), metric("b"), metric("c")])
         self.assertEqual(204, self.post(METRICS, metric("d"), {"X-Project-Id": "t2"}).status_code)
 
-    def test_what_the_database_has_counts(self):
+    def test_series_in_the_database_are_counted(self):
         client = self.new_client(reader=Stored("a", "b", "c"))
         self.assertEqual(204, self.post(METRICS, metric("b"), client=client).status_code)
         self.assertEqual(429, self.post(METRICS, metric("d"), client=client).status_code)
 
-    def test_a_database_that_is_away_does_not_stop_posts(self):
+    def test_an_unavailable_database_does_not_stop_posts(self):
         client = self.new_client(reader=Stored(away=True))
         self.assertEqual(204, self.post(METRICS, metric("a"), client=client).status_code)
 

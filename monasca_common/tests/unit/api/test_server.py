@@ -9,7 +9,7 @@ class TestStartLine(ConfigurationTestCase):
         conf = self.with_kafka(**groups)
         return start_line(conf, api_settings(conf), "127.0.0.1:8070")
 
-    def test_it_names_address_topics_brokers_and_database_and_no_secret(self):
+    def test_the_start_line_has_address_topics_brokers_and_database_without_secrets(self):
         line = self.line(database="connection = postgresql://me:hush@db/monasca", storage="driver = postgresql")
         self.assertRegex(
             line,
@@ -18,8 +18,8 @@ class TestStartLine(ConfigurationTestCase):
             r"to brokers kafka\.example\.org:9092; reads database postgresql://db/monasca$",
         )
 
-    def test_without_a_database_it_names_none(self):
+    def test_the_start_line_omits_a_missing_database(self):
         self.assertNotIn("database", self.line())
 
-    def test_a_database_that_is_only_written_is_not_named(self):
+    def test_the_start_line_omits_a_database_that_cannot_be_read(self):
         self.assertNotIn("database", self.line(influxdb="ip_address = influx.example.org"))

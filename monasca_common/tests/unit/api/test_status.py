@@ -48,16 +48,16 @@ class ApiStatusTest(base.BaseTestCase):
 
         return SimpleNamespace(tmp=SimpleNamespace(last_update=last_update))
 
-    def test_it_is_ready_while_a_worker_says_so(self):
+    def test_the_api_is_ready_if_a_worker_is(self):
         (is_ready, _), (is_well, body) = self.answered(200, b'{"status":"ok","producer":{"status":"ok"}}')
         self.assertEqual((True, True, "ok"), (is_ready, is_well, body["status"]))
 
-    def test_what_a_worker_misses_is_why_it_is_not_ready(self):
+    def test_reasons_of_a_worker_are_reasons_of_the_api(self):
         body = b'{"status":"failing","producer":{"status":"ok"},"storage":{"status":"failing"}}'
         (is_ready, told), (is_well, _) = self.answered(503, body)
         self.assertEqual((False, ["storage is failing"], False), (is_ready, told["reasons"], is_well))
 
-    def test_what_answers_in_another_way_and_what_does_not_answer_are_not_ready(self):
+    def test_malformed_and_missing_answers_are_not_ready(self):
         (is_ready, told), _ = self.answered(200, b"<html>")
         self.assertEqual((False, 1), (is_ready, len(told["reasons"])))
         (port,) = free_ports(1)
@@ -71,7 +71,7 @@ class ApiStatusTest(base.BaseTestCase):
         self.assertEqual((False, ["a worker answers 500"], False), (is_ready, told["reasons"], is_well))
         self.assertEqual("this was not expected", known["error"]["message"])
 
-    def test_it_lives_while_every_worker_turns(self):
+    def test_the_api_is_live_while_all_workers_turn(self):
         self.workers = {7: self.worker(1.0), 8: self.worker(None)}
         self.assertTrue(self.status.live()[0])
         self.workers[9] = self.worker(601.0)

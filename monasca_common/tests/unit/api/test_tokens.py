@@ -42,7 +42,7 @@ class TestSettings(ConfigurationTestCase):
     def faults(self, *lines, more=""):
         return self.refused(check, self.conf(*lines, more=more))
 
-    def test_without_any_all_that_it_takes_is_named(self):
+    def test_all_missing_options_are_named(self):
         self.assertEqual(
             "auth_strategy in group [api] is keystone, but options are missing in [keystone_authtoken]: set "
             "auth_type, auth_url, username or user_id, password, user_domain_name or user_domain_id, project_name or "
@@ -51,24 +51,24 @@ class TestSettings(ConfigurationTestCase):
             self.faults(),
         )
 
-    def test_what_is_there_is_not_asked_for(self):
+    def test_only_missing_options_are_named(self):
         self.assertIn("set auth_url. For", self.faults(SETTINGS))
         self.assertIn("set auth_url, password. For", self.faults(SETTINGS.replace("password = a-secret", "")))
 
-    def test_ids_need_no_domains(self):
+    def test_ids_require_no_domains(self):
         lines = ("auth_type = password", "auth_url = http://k/v3", "user_id = u", "project_id = p")
         self.assertIn("set password. For", self.faults(*lines))
         check(self.conf(*lines, "password = a-secret"))
 
-    def test_a_section_of_its_own_is_looked_at(self):
+    def test_a_separate_auth_section_is_checked(self):
         self.assertIn("[other]", self.faults("auth_section = other", more="[other]\nauth_type = password"))
 
-    def test_other_ways_to_authenticate_need_what_they_need(self):
+    def test_other_auth_types_have_their_own_required_options(self):
         lines = ("auth_type = v3applicationcredential", "auth_url = http://k/v3", "application_credential_id = c")
         self.assertIn("You must provide an auth secret", self.faults(*lines))
         check(self.conf(*lines, "application_credential_secret = a-secret"))
 
-    def test_what_cannot_work_is_named(self):
+    def test_invalid_options_are_named(self):
         url = "auth_url = http://k/v3"
         for line, name in (
             ("cafile = /no/such/file", "cafile"),
@@ -78,13 +78,13 @@ class TestSettings(ConfigurationTestCase):
             self.assertIn(name, self.faults(SETTINGS, url, line))
         self.assertIn("passwort", self.faults(SETTINGS.replace("= password", "= passwort"), url))
 
-    def test_a_missing_client_of_memcached_is_named_with_its_extra(self):
+    def test_a_missing_memcached_module_is_reported_with_its_extra(self):
         self.addCleanup(setattr, tokens.importlib.util, "find_spec", tokens.importlib.util.find_spec)
         tokens.importlib.util.find_spec = lambda _: None
         said = self.faults(SETTINGS, "auth_url = http://k/v3", "memcached_servers = localhost:11211")
         self.assertIn("monasca-common[memcached]", said)
 
-    def test_time_and_tries_are_bounded_where_nothing_is_said(self):
+    def test_time_out_and_tries_are_bounded_by_default(self):
         conf = self.conf(SETTINGS, "auth_url = http://k/v3")
         check(conf)
         values = conf.keystone_authtoken
@@ -104,14 +104,14 @@ class TestTokenCache(base.BaseTestCase):
         self.clock = Clock()
         self.cache = tokens.TokenCache(300, self.clock)
 
-    def test_a_token_is_known_until_it_is_too_old(self):
+    def test_a_token_is_cached_until_it_expires(self):
         self.cache.set("a", {"token": {}})
         self.clock.now += 299
         self.assertEqual({"token": {}}, self.cache.get("a"))
         self.clock.now += 2
         self.assertIsNone(self.cache.get("a"))
 
-    def test_the_least_recently_used_token_is_forgotten_once_all_have_too_many_bytes(self):
+    def test_the_least_recently_used_tokens_are_removed_above_the_size_limit(self):
         self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
         self.cache.set("in use", {})
         for number in range(100):
@@ -121,34 +121,34 @@ class TestTokenCache(base.BaseTestCase):
         self.assertIn(len(known), range(5, 10))
         self.assertEqual(list(range(100))[-len(known) :], known)
 
-    def test_small_tokens_have_a_bound_as_well(self):
+    def test_small_tokens_are_bounded_too(self):
         self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
         for number in range(1000):
             self.cache.set(f"{number}", {})
         self.assertLess(sum(self.cache.get(f"{number}") is not None for number in range(1000)), 100)
 
-    def test_a_token_that_is_replaced_takes_its_room_once(self):
+    def test_a_replaced_token_is_counted_once(self):
         self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
         self.cache.set("other", {})
         for _ in range(100):
             self.cache.set("a", {"catalog": "x" * 1000})
         self.assertEqual({}, self.cache.get("other"))
 
-    def test_a_token_larger_than_the_cache_is_not_kept(self):
+    def test_a_token_larger_than_the_cache_is_not_cached(self):
         self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
         self.cache.set("large", {"catalog": "x" * 10_000})
         self.assertIsNone(self.cache.get("large"))
         self.cache.set("a", {})
         self.assertEqual({}, self.cache.get("a"))
 
-    def test_tokens_that_are_too_old_take_no_memory(self):
+    def test_expired_tokens_are_removed(self):
         for number in range(100):
             self.cache.set(f"{number}", {"catalog": "x" * 1000})
         self.clock.now += 301
         self.cache.set("a", {})
         self.assertEqual(1, len(self.cache._entries))
 
-    def test_a_cache_that_is_switched_off_keeps_nothing(self):
+    def test_a_disabled_cache_is_empty(self):
         cache = tokens.TokenCache(-1, self.clock)
         cache.set("a", {})
         self.assertIsNone(cache.get("a"))
@@ -188,7 +188,7 @@ class TestValidations(ConfigurationTestCase):
         self.assertEqual([undecided.outcome], self.observed)
         return str(undecided.outcome)
 
-    def test_one_too_many_that_waits_is_answered_at_once_and_the_others_go_on(self):
+    def test_a_validation_beyond_the_limit_is_refused_immediately(self):
         server = Server()
         validations = self.tokens(server)
         self.addCleanup(server.opened.set)
@@ -208,13 +208,13 @@ class TestValidations(ConfigurationTestCase):
         self.assertEqual({"token": "quick"}, validations.fetch_token("quick"))
         self.assertEqual(["refused", "valid", "valid", "valid"], self.observed)
 
-    def test_an_error_gives_the_place_back(self):
+    def test_a_failed_validation_releases_its_slot(self):
         validations = self.tokens(Server(auth_token.InvalidToken()), 1)
         for _ in range(3):
             self.assertRaises(auth_token.InvalidToken, validations.fetch_token, "t")
         self.assertEqual(["invalid"] * 3, self.observed)
 
-    def test_silence_is_told_from_settings_that_cannot_work(self):
+    def test_an_outage_is_distinguished_from_wrong_settings(self):
         for silence in (
             exceptions.ConnectFailure("refused"),
             exceptions.ConnectTimeout("late"),
@@ -232,7 +232,7 @@ class TestValidations(ConfigurationTestCase):
         ):
             self.assertEqual("misconfigured", self.outcome(fault))
 
-    def test_the_first_cause_counts(self):
+    def test_the_cause_of_an_error_determines_the_outcome(self):
         def error(cause):
             try:
                 raise auth_token.ServiceError("failed") from cause
@@ -242,7 +242,7 @@ class TestValidations(ConfigurationTestCase):
         self.assertEqual("misconfigured", self.outcome(error(exceptions.Unauthorized())))
         self.assertEqual("silent", self.outcome(error(exceptions.ServiceUnavailable())))
 
-    def test_an_endpoint_that_is_gone_is_looked_for_again(self):
+    def test_a_missing_endpoint_is_discovered_again(self):
         server = Server(exceptions.EndpointNotFound())
         self.assertRaises(tokens.Undecided, self.tokens(server).fetch_token, "t")
         self.assertTrue(server.invalidated)
@@ -258,7 +258,7 @@ class TestDeadline(base.BaseTestCase):
         self.session = requests.Session()
         self.session.mount("http://", self.deadline)
 
-    def test_a_request_ends_by_the_deadline_of_all_of_them(self):
+    def test_all_requests_of_a_validation_have_one_deadline(self):
         self.deadline.begin()
         either = (requests.exceptions.RequestException, TimeoutError)
         self.assertRaises(either, self.session.get, self.url, timeout=60)
@@ -299,10 +299,10 @@ class TestBeforeTheBody(ConfigurationTestCase):
         return statuses[0]
 
     # Rule 54
-    def test_a_wrong_token_is_401_and_keystone_is_asked_once(self):
+    def test_an_invalid_token_is_401_after_one_request_to_keystone(self):
         self.assertEqual(("401", ["wrong"]), (self.refusal("wrong"), self.asked))
 
-    def test_a_role_that_may_not_write_is_401_and_another_tenant_403(self):
+    def test_a_missing_role_is_401_and_another_tenant_403(self):
         self.assertEqual("401", self.refusal("monasca-read-only-user"))
         self.assertEqual("401", self.refusal("monasca-agent", "/v2.0/logs"))
         self.assertEqual("403", self.refusal("monasca-agent", query="tenant_id=another"))
@@ -310,7 +310,7 @@ class TestBeforeTheBody(ConfigurationTestCase):
     def test_an_unknown_path_is_404(self):
         self.assertEqual("404", self.refusal("admin", "/v2.0/nothing"))
 
-    def test_every_outcome_of_a_token_is_served_from_0_for_alerts(self):
+    def test_each_outcome_of_a_validation_is_served_from_0(self):
         text = testing.TestClient(self.app).simulate_get("/metrics").text
         for outcome in tokens.ValidationOutcome:
             self.assertIn(f'monasca_api_token_validation_seconds_count{{outcome="{outcome}"}} 0.0', text)
@@ -354,12 +354,12 @@ class TestStrangers(ConfigurationTestCase):
         )
         return answer.json["error"]["message"]
 
-    def test_a_web_page_a_wrong_path_and_a_wrong_password_are_the_operators(self):
+    def test_a_web_page_a_wrong_path_and_a_wrong_password_are_wrong_settings(self):
         refused = json.dumps({"error": {"code": 401, "message": "no", "title": "Unauthorized"}}).encode()
         for status, body in ((200, b"<html></html>"), (200, b"{}"), (404, b"nothing here"), (401, refused)):
             for path in ("", "/v3"):
                 self.assertIn("is not configured correctly", self.answer(status, body, path), (status, body, path))
 
-    def test_an_error_of_keystone_may_pass(self):
+    def test_a_server_error_of_keystone_is_an_outage(self):
         for path in ("", "/v3"):
             self.assertIn("does not answer", self.answer(503, b"", path), path)

@@ -32,27 +32,27 @@ class TestAlarm(base.BaseTestCase):
             (*row[:-2], json.loads(row.metrics), json.loads(row.sub_alarms)),
         )  # fmt: skip
 
-    def test_what_older_engines_leave_out_is_empty(self):
+    def test_members_omitted_by_older_engines_are_empty(self):
         old = {key: TRANSITION[key] for key in ("tenantId", "alarmId", "oldState", "newState", "timestamp")}
         (row,) = alarm.decode_all([json.dumps({"alarm-transitioned": old}).encode()]).rows
         self.assertEqual(("", "", "", "", None, None, "[]", "[]"), (row[3], row[4], *row[7:]))
 
-    def test_null_stands_for_what_is_left_out(self):
+    def test_null_is_like_an_absent_member(self):
         (row,) = alarm.decode_all([message(link=None, lifecycleState=None, subAlarms=None)]).rows
         self.assertEqual((None, None, "[]"), (row.link, row.lifecycle_state, row.sub_alarms))
 
-    def test_all_violations_are_told_with_their_places(self):
+    def test_all_violations_are_listed_with_their_places(self):
         bad = message(tenantId="", alarmId=None, newState=5, timestamp="now", metrics={}, severity="x" * 256)
         expected = ["tenantId", "timestamp", "alarmId", "newState", "severity", "metrics"]
         self.assertEqual({f"alarm-transitioned.{name}" for name in expected}, set(self.places(bad)))
         self.assertEqual(["alarm-transitioned"], self.places(b"{}"))
 
-    def test_a_nul_is_refused_wherever_it_hides(self):
+    def test_a_nul_is_refused_anywhere(self):
         self.assertEqual(["alarm-transitioned.stateChangeReason"], self.places(message(stateChangeReason="\0")))
         self.assertEqual(["alarm-transitioned.metrics"], self.places(message(metrics=[{"name": "\0"}])))
 
     @given(hostile.members(*TRANSITION))
-    def test_whatever_comes_is_a_row_or_an_error(self, members):
+    def test_any_value_is_a_row_or_an_error(self, members):
         for members_too in (members, json.dumps(TRANSITION).encode()[:-1] + b"," + members[1:]):
             decoded = alarm.decode_all([b'{"alarm-transitioned":%b}' % members_too])
             self.assertEqual(1, len(decoded.rows) + len(decoded.errors))

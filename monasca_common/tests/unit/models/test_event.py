@@ -23,7 +23,7 @@ class TestEventPost(base.BaseTestCase):
         expected = START | {"dimensions": {"service": "compute"}, "timestamp": 1351510931000}
         self.assertEqual([expected], [json.loads(text) for text in posted.valid])
 
-    def test_an_events_own_time_comes_first(self):
+    def test_the_time_of_an_event_overrides_that_of_the_bulk(self):
         posted = event.parse_post(body({"event": START | {"timestamp": 7}}, {"event": START}, timestamp=5))
         self.assertEqual([7, 5], [json.loads(text)["timestamp"] for text in posted.valid])
 
@@ -37,18 +37,18 @@ class TestEventPost(base.BaseTestCase):
             [violation.where for violation in posted.violations],
         )
 
-    def test_no_events_are_a_violation_and_no_json_is_another(self):
+    def test_missing_events_and_invalid_json_are_violations(self):
         for text, place in ((b"{}", "events"), (b'{"events":[]}', "events"), (b'{"events":5}', "events"), (b"[]", "")):
             error = self.assertRaises(InvalidEnvelope, event.parse_post, text)
             self.assertNotIsInstance(error, NotJson)
             self.assertEqual(place, error.violations[0].where)
         self.assertRaises(NotJson, event.parse_post, b"{")
 
-    def test_a_bad_time_of_the_bulk_refuses_the_whole(self):
+    def test_an_invalid_time_of_the_bulk_refuses_all_events(self):
         error = self.assertRaises(InvalidEnvelope, event.parse_post, body({"event": START}, timestamp="yesterday"))
         self.assertEqual("timestamp", error.violations[0].where)
 
-    def test_a_payload_that_databases_cannot_keep_is_refused(self):
+    def test_a_payload_that_databases_cannot_store_is_refused(self):
         for payload in ({"a": "\0"}, {"\0": 1}, json.loads('{"a":' * 70 + "1" + "}" * 70), {"a": "\ud800"}):
             with self.subTest(ascii(payload)[:20]):
                 self.assertEqual(1, len(event.parse_post(body({"event": START | {"payload": payload}})).rejected))
@@ -60,7 +60,7 @@ class TestEventDecode(base.BaseTestCase):
         decoded = event.decode_all([event.envelope(text, "p", "r", 9)])
         self.assertEqual([(5, "p", START["event_type"], '{"vcpus":2}', '{"a":"2","b":"1"}')], decoded.rows)
 
-    def test_without_a_time_of_its_own_an_event_has_that_of_its_envelope(self):
+    def test_an_event_without_a_time_has_that_of_its_envelope(self):
         (text,) = event.parse_post(body({"event": START})).valid
         (timed,) = event.parse_post(body({"event": START}, timestamp=5)).valid
         decoded = event.decode_all([event.envelope(timed, "p", "r", 9), event.envelope(text, "p", "r", 9)])
@@ -77,7 +77,7 @@ class TestEventDecode(base.BaseTestCase):
         self.assertEqual(f'{{"n":{10**30}}}', event.decode_all([event.envelope(text, "p", "r", 9)]).rows[0].payload)
 
     @given(hostile.members("event_type", "payload", "timestamp"), hostile.TEXTS, hostile.TEXTS)
-    def test_what_is_accepted_is_stored(self, one, dimensions, timestamp):
+    def test_each_accepted_element_can_be_stored(self, one, dimensions, timestamp):
         try:
             posted = event.parse_post(
                 b'{"timestamp":%b,"events":[{"event":%b,"dimensions":%b}]}' % (timestamp, one, dimensions)

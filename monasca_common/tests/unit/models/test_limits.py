@@ -22,11 +22,11 @@ class TestLimits(base.BaseTestCase):
     @example("a", {"k\0v": "w"})
     @example("a\0k\0v", {})
     @example("a\0k", {"v": "w"})
-    def test_the_quick_look_and_the_thorough_one_agree(self, name, dimensions):
+    def test_the_fast_and_the_slow_check_agree(self, name, dimensions):
         for limits in (POSTED, STORED):
             self.assertEqual(not faults(limits, name, dimensions), limits.keep(name, dimensions))
 
-    def test_each_forbidden_character_is_refused_in_what_is_posted(self):
+    def test_each_forbidden_character_is_refused_in_posts(self):
         for character in '<>={},"\\;&':
             with self.subTest(character):
                 self.assertFalse(POSTED.keep(f"a{character}", {}))
@@ -39,7 +39,7 @@ class TestLimits(base.BaseTestCase):
                 self.assertFalse(POSTED.keep(f"a{character}b", {}))
                 self.assertTrue(POSTED.keep("a", {f"k{character}l": f"v{character}w"}))
 
-    def test_keys_do_not_begin_with_an_underscore(self):
+    def test_keys_may_not_start_with_an_underscore(self):
         self.assertFalse(POSTED.keep("a", {"_k": "v"}))
         self.assertTrue(POSTED.keep("_a", {"k_": "_v"}))
 
@@ -50,7 +50,7 @@ class TestLimits(base.BaseTestCase):
                 self.assertFalse(POSTED.keep(name, {key: value}))
                 self.assertFalse(STORED.keep(name, {key: value}))
 
-    def test_what_is_stored_may_have_characters_that_are_refused_today(self):
+    def test_stored_texts_may_have_characters_that_posts_may_not(self):
         self.assertTrue(STORED.keep("cpu (all) <old>", {"_k": "a=b;c&d", "empty": ""}))
 
     def test_a_nul_is_refused_everywhere(self):
@@ -58,7 +58,7 @@ class TestLimits(base.BaseTestCase):
             for name, dimensions in (("a\0", {}), ("a", {"k\0": "v"}), ("a", {"k": "v\0"})):
                 self.assertFalse(limits.keep(name, dimensions))
 
-    def test_a_rule_names_every_fault_at_once(self):
+    def test_a_rule_reports_all_faults(self):
         self.assertEqual(3, len(list(TextRule(forbidden="<", prefix="_").faults("_<" + "x" * 255))))
 
     def test_a_tenant_is_limited_in_bytes(self):
@@ -67,12 +67,12 @@ class TestLimits(base.BaseTestCase):
         self.assertEqual(1, len(list(TENANT.faults(""))))
         self.assertEqual([], list(REGION.faults("")))
 
-    def test_a_place_shows_a_strangers_key_as_plain_text_of_bounded_length(self):
+    def test_a_place_contains_keys_as_ascii_of_bounded_length(self):
         self.assertEqual("host-name_1", key_place("host-name_1"))
         self.assertEqual(r"['a\x1b[31m']", key_place("a\x1b[31m"))
         self.assertLess(len(key_place("k" * 100000)), 80)
 
-    def test_an_error_tells_the_first_violation_and_how_many_follow(self):
+    def test_the_text_of_an_error_has_the_first_violation_and_the_number_of_others(self):
         violations = [Violation("a", "must be given"), Violation("b", "must be given"), Violation("", "is bad")]
         self.assertEqual("a must be given (and 2 more)", str(InvalidEnvelope(violations)))
         self.assertEqual(tuple(violations), InvalidEnvelope(violations).violations)

@@ -19,7 +19,7 @@ def message(entry, *, created=5, meta=None):
 
 
 class TestLogPost(base.BaseTestCase):
-    def test_common_dimensions_are_merged_into_each_log_and_its_own_win(self):
+    def test_a_logs_dimensions_override_common_ones(self):
         posted = log.parse_post(
             body({"message": "a"}, {"message": "b", "dimensions": {"host": "own"}}, dimensions={"host": "h", "s": "x"})
         )
@@ -28,13 +28,13 @@ class TestLogPost(base.BaseTestCase):
             [json.loads(text)["dimensions"] for text in posted.valid],
         )
 
-    def test_other_members_stay_as_they_are(self):
+    def test_other_members_are_unchanged(self):
         (text,) = log.parse_post(body({"message": "a", "from": "hoover", "deep": {"x": [1, None]}})).valid
         self.assertEqual(
             {"message": "a", "dimensions": {}, "from": "hoover", "deep": {"x": [1, None]}}, json.loads(text)
         )
 
-    def test_a_timestamp_is_in_ms_afterwards(self):
+    def test_a_timestamp_is_converted_to_ms(self):
         posted = log.parse_post(
             body({"message": "a", "timestamp": "1970-01-01T00:00:05Z"}, {"message": "a", "timestamp": 5.5})
         )
@@ -61,7 +61,7 @@ class TestLogPost(base.BaseTestCase):
         self.assertEqual((), log.parse_post(body({"message": longest})).violations)
         self.assertEqual(1, len(log.parse_post(body({"message": longest + "x"})).violations))
 
-    def test_a_body_without_logs_is_told_apart_from_one_that_is_no_json(self):
+    def test_missing_logs_and_invalid_json_are_distinguished(self):
         for text, place in (
             (b"{}", "logs"),
             (b'{"logs":null}', "logs"),
@@ -75,11 +75,11 @@ class TestLogPost(base.BaseTestCase):
         for text in (b"", b"{", b"hello", b"\xff"):
             self.assertRaises(NotJson, log.parse_post, text)
 
-    def test_bad_common_dimensions_refuse_the_whole(self):
+    def test_invalid_common_dimensions_refuse_all_logs(self):
         error = self.assertRaises(InvalidEnvelope, log.parse_post, body({"message": "a"}, dimensions={"k": ""}))
         self.assertEqual("dimensions.k", error.violations[0].where)
 
-    def test_what_databases_cannot_keep_is_refused_wherever_it_hides(self):
+    def test_values_that_databases_cannot_store_are_refused_anywhere(self):
         deep = json.loads("[" * 70 + "]" * 70)
         for entry in (
             {"message": "\0"},
@@ -100,13 +100,13 @@ class TestLogDecode(base.BaseTestCase):
         decoded = log.decode_all([log.envelope(text, "t", "r", 5)])
         self.assertEqual([(5000, "t", "r", "é", '{"a":"2","b":"1"}', '{"level":3}')], decoded.rows)
 
-    def test_a_logs_own_time_comes_first(self):
+    def test_the_time_of_a_log_overrides_that_of_its_envelope(self):
         rows = log.decode_all(
             [message({"message": "a", "timestamp": 7.9}), message({"message": "a"}, created=1.25)]
         ).rows
         self.assertEqual([7, 1250], [row.time_ms for row in rows])
 
-    def test_logs_without_a_time_of_their_own_are_told(self):
+    def test_logs_without_their_own_time_are_listed_as_untimed(self):
         timed, untimed = message({"message": "a", "timestamp": 5}), message({"message": "a"})
         self.assertEqual({0, 2}, log.decode_all([untimed, b"{", timed, untimed]).untimed)
 
@@ -114,7 +114,7 @@ class TestLogDecode(base.BaseTestCase):
         error = log.decode_all([message({"message": "a"}, created=None)]).errors[0]
         self.assertEqual(["creation_time"], [violation.where for violation in error.violations])
 
-    def test_all_violations_of_a_message_are_told(self):
+    def test_all_violations_of_a_message_are_listed(self):
         decoded = log.decode_all([message({"message": 5, "dimensions": []}, created="x", meta={"tenantId": ""}), b"{}"])
         self.assertEqual(
             [{"meta.tenantId", "creation_time", "log.message", "log.dimensions"}, {"log", "meta", "creation_time"}],
@@ -122,7 +122,7 @@ class TestLogDecode(base.BaseTestCase):
         )
 
     @given(hostile.members("message", "dimensions", "timestamp", "x"), hostile.members("tenantId", "region"))
-    def test_whatever_comes_is_a_row_or_an_error(self, entry, meta):
+    def test_any_value_is_a_row_or_an_error(self, entry, meta):
         decoded = log.decode_all([b'{"log":%b,"meta":%b,"creation_time":5}' % (entry, meta)])
         self.assertEqual(1, len(decoded.rows) + len(decoded.errors))
         for row in decoded.rows:
@@ -131,7 +131,7 @@ class TestLogDecode(base.BaseTestCase):
             json.loads(row.fields)
 
     @given(hostile.members("message", "dimensions", "timestamp", "x"), hostile.TEXTS)
-    def test_what_is_accepted_is_stored(self, entry, common):
+    def test_each_accepted_element_can_be_stored(self, entry, common):
         try:
             posted = log.parse_post(b'{"dimensions":%b,"logs":[%b]}' % (common, entry))
         except InvalidEnvelope:

@@ -48,14 +48,14 @@ class TestGoodPosts(MetricPostCase):
         self.assertEqual(1453308031000, found["timestamp"])
         self.assertIs(int, type(found["timestamp"]))
 
-    def test_what_may_be_left_out(self):
+    def test_optional_members(self):
         self.assertEqual(
             [{"name": "cpu", "dimensions": {}, "timestamp": 5, "value": 0.0, "value_meta": None}],
             self.metrics(parse_post(b'{"name":"cpu","timestamp":5,"value":-0.0}')),
         )
         self.assertEqual([], self.places({"dimensions": None}, {"value_meta": None}, {"value_meta": {}}))
 
-    def test_multibyte_names_stay_what_they_are(self):
+    def test_multibyte_names_are_unchanged(self):
         change = {
             "name": "温度" * 127,
             "dimensions": {"ключ": "значение", "😀": "🚀"},
@@ -63,7 +63,7 @@ class TestGoodPosts(MetricPostCase):
         }
         self.assertEqual([GOOD | change], self.metrics(parse_post(body(change))))
 
-    def test_equal_metrics_in_other_words_are_equal_bytes(self):
+    def test_equal_metrics_have_equal_bytes(self):
         one = b'{"name":"a","dimensions":{"x":"1","y":"2"},"timestamp":5,"value":1,"value_meta":{"a":"","b":""}}'
         other = (
             b'{ "value_meta": {"b":"","a":""}, "value":1.0, "timestamp": 5.5, '
@@ -71,7 +71,7 @@ class TestGoodPosts(MetricPostCase):
         )
         self.assertEqual(parse_post(one).valid, parse_post(other).valid)
 
-    def test_real_metrics_of_clouds_come_through_to_the_same_rows(self):
+    def test_recorded_metrics_are_posted_and_stored_unchanged(self):
         lines = [line for path in sorted(GOLDEN.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
         envelopes = [json.loads(line) for line in lines]
         posted = parse_post(json.dumps([envelope["metric"] for envelope in envelopes]).encode())
@@ -83,7 +83,7 @@ class TestGoodPosts(MetricPostCase):
         decoder = MetricDecoder()
         self.assertEqual(decoder.decode_all(lines).rows, decoder.decode_all(again).rows)
 
-    def test_an_envelope_is_as_it_is_on_the_wire(self):
+    def test_an_envelope_has_the_format_of_messages(self):
         (text,) = parse_post(json.dumps(GOOD).encode()).valid
         expected = {"metric": GOOD, "meta": {"tenantId": 't"1', "region": "r\u00e9"}, "creation_time": 5}
         self.assertEqual(expected, json.loads(models.envelope(text, 't"1', "r\u00e9", 5)))
@@ -91,7 +91,7 @@ class TestGoodPosts(MetricPostCase):
 
 
 class TestBadPosts(MetricPostCase):
-    def test_all_violations_of_all_elements_are_told_with_their_places(self):
+    def test_all_violations_of_all_elements_are_listed_with_their_places(self):
         found = self.places(
             {"name": "a b", "dimensions": {"_k": "<", "": "v"}, "value_meta": {"a": 1}},
             {},
@@ -104,7 +104,7 @@ class TestBadPosts(MetricPostCase):
             found,
         )  # fmt: skip
 
-    def test_good_elements_beside_bad_ones_go_on(self):
+    def test_valid_elements_are_accepted_among_invalid_ones(self):
         posted = parse_post(body({"value": 1}, {"name": ""}, {"value": 2}))
         self.assertEqual([1.0, 2.0], [json.loads(text)["value"] for text in posted.valid])
         self.assertEqual(([0, 2], 3), (posted.indices, posted.total))
@@ -131,11 +131,11 @@ class TestBadPosts(MetricPostCase):
                 self.assertTrue(all(where.startswith("[1]") for where in (v.where for v in posted.violations)))
                 self.assertIn(next(iter(change)), " ".join(violation.where for violation in posted.violations))
 
-    def test_a_single_metric_needs_no_index(self):
+    def test_the_place_of_a_single_metric_has_no_index(self):
         posted = parse_post(b'{"name":"a","timestamp":1}')
         self.assertEqual(["value"], [violation.where for violation in posted.violations])
 
-    def test_what_is_no_json_is_told_apart(self):
+    def test_invalid_json_is_distinguished(self):
         for text in (
             b"",
             b"{",
@@ -157,7 +157,7 @@ class TestBadPosts(MetricPostCase):
             error = self.assertRaises(InvalidEnvelope, parse_post, text)
             self.assertNotIsInstance(error, NotJson)
 
-    def test_what_python_takes_for_json_spoils_its_own_element_only(self):
+    def test_invalid_json_of_python_invalidates_only_its_element(self):
         for change in ({"value": float("nan")}, {"name": "\ud800"}, {"dimensions": {"k": "\ud800"}}):
             with self.subTest(ascii(change)):
                 posted = parse_post(body({}, change, {}))
@@ -170,25 +170,25 @@ class TestBadPosts(MetricPostCase):
         for text in (b"0", b"NaN"):
             self.assertRaises(InvalidEnvelope, parse_post, b"[" + b",".join([text] * (MOST_ELEMENTS + 1)) + b"]")
 
-    def test_a_flood_of_violations_is_cut_but_every_bad_element_is_rejected(self):
+    def test_many_violations_are_truncated_but_each_invalid_element_is_rejected(self):
         posted = parse_post(b"[" + b",".join([b"0"] * 15_000) + b"]")
         self.assertEqual(15_000, len(posted.rejected))
         self.assertEqual(10_000, len(posted.violations))
         many = {"dimensions": {f"<{number}": "<" for number in range(100)}}
         self.assertEqual(100, len(parse_post(body(many)).violations))
 
-    def test_more_dimensions_than_allowed_are_one_violation_whatever_they_are(self):
+    def test_too_many_dimensions_are_one_violation(self):
         for count, most in ((101, 100), (4, 3)):
             many = {"dimensions": {f"<{number}": "<" for number in range(count)}}
             (found,) = parse_post(body({}, many), max_dimensions=most).violations
             self.assertEqual(f"[1].dimensions has {count} entries: at most {most} are allowed", str(found))
 
-    def test_what_was_allowed_by_one_limit_is_refused_by_another(self):
+    def test_cached_dimensions_are_checked_by_each_limit(self):
         three = {"dimensions": {"a": "1", "b": "2", "c": "3"}}
         found = [len(parse_post(body(three), max_dimensions=most).violations) for most in (3, 2, 3)]
         self.assertEqual([0, 1, 0], found)
 
-    def test_times_outside_of_the_window_are_violations(self):
+    def test_times_outside_the_window_are_violations(self):
         times = (999, 1000, 2000, 2000.9, 2001, 1.5, 1_500_000)
         posted = parse_post(body(*({"timestamp": each} for each in times)), allowed=Window(1000, 2000))
         self.assertEqual([1, 2, 3], posted.indices)
@@ -203,7 +203,7 @@ class TestBadPosts(MetricPostCase):
         self.assertNotIn("secret", str(posted.violations))
 
     @given(st.lists(hostile.members("name", "dimensions", "timestamp", "value", "value_meta"), max_size=3))
-    def test_whatever_is_posted_is_accepted_whole_or_blamed(self, elements):
+    def test_each_posted_metric_is_accepted_or_has_violations(self, elements):
         try:
             posted = parse_post(b"[%b]" % b",".join([b'{"name":"a","timestamp":1,"value":1}', *elements]))
         except NotJson:
@@ -217,7 +217,7 @@ class TestBadPosts(MetricPostCase):
         self.assertTrue(all(math.isfinite(row.value) for row in rows.rows))
 
     @given(hostile.TEXTS)
-    def test_no_body_escapes_as_anything_but_a_refusal(self, text):
+    def test_any_body_is_accepted_or_raises_invalid_envelope(self, text):
         for place in (text, b"[" + text + b"]"):
             try:
                 parse_post(place)
@@ -259,7 +259,7 @@ class TestGoodMessages(MetricDecoderCase):
         self.assertEqual(series_id("t", "r", "cpu", {"host": "a"}), series.id)
         self.assertEqual([1000, 1.5, '{"unit":"s"}', 5000], rest)
 
-    def test_real_metrics_of_clouds_are_rows(self):
+    def test_recorded_metrics_are_rows(self):
         for name, count in (("cpu_metrics", 93), ("mem_and_pod_metrics", 16)):
             lines = (GOLDEN / f"{name}.jsonl").read_bytes().splitlines()
             decoded = self.decoder.decode_all(lines)
@@ -278,25 +278,25 @@ class TestGoodMessages(MetricDecoderCase):
     def test_a_float_timestamp_is_floored(self):
         self.assertEqual(1453308031000, self.row(message(timestamp=1453308031000.9)).time_ms)
 
-    def test_what_old_writers_leave_out_has_a_default(self):
+    def test_members_omitted_by_old_writers_have_defaults(self):
         row = self.row(message(without=("dimensions", "value_meta", "creation_time"), meta={"tenantId": "t"}))
         self.assertEqual(({}, None, 0, ""), (row.series.dimensions, row.value_meta, row.version, row.series.region))
 
-    def test_null_stands_for_what_is_left_out(self):
+    def test_null_is_like_an_absent_member(self):
         row = self.row(message(dimensions=None, created=None, meta={"tenantId": "t", "region": None}))
         self.assertEqual(({}, None, 0, ""), (row.series.dimensions, row.value_meta, row.version, row.series.region))
 
     def test_an_empty_value_meta_is_none(self):
         self.assertIsNone(self.row(message(value_meta={})).value_meta)
 
-    def test_equal_value_meta_makes_equal_text(self):
+    def test_equal_value_meta_has_equal_text(self):
         one, other = (
             self.row(message(value_meta={"b": "1", "a": "2"})),
             self.row(message(value_meta={"a": "2", "b": "1"})),
         )
         self.assertEqual(one.value_meta, other.value_meta)
 
-    def test_values_of_value_meta_that_are_no_strings_become_their_text(self):
+    def test_values_of_value_meta_that_are_not_strings_become_json(self):
         row = self.row(message(value_meta={"a": 5, "b": True, "c": [1]}))
         self.assertEqual({"a": "5", "b": "true", "c": "[1]"}, json.loads(row.value_meta))
 
@@ -306,7 +306,7 @@ class TestGoodMessages(MetricDecoderCase):
     def test_an_integer_value_is_a_float(self):
         self.assertEqual("3.0", repr(self.row(message(value=3)).value))
 
-    def test_a_fractional_creation_time_counts_in_ms(self):
+    def test_a_fractional_creation_time_is_a_version_in_ms(self):
         self.assertEqual(5123, self.row(message(created=5.123)).version)
 
     def test_fractional_creation_times_are_decoded_together(self):
@@ -316,24 +316,24 @@ class TestGoodMessages(MetricDecoderCase):
         self.assertEqual([5000, 5123, 1_790_000_000_999, 0], [row.version for row in rows])
         self.assertEqual({int}, {type(row.version) for row in rows})
 
-    def test_members_of_other_names_are_ignored(self):
+    def test_other_members_are_ignored(self):
         self.assertEqual(1.5, self.row(message(unit="s", meta={"tenantId": "t", "region": "r", "x": [1]})).value)
 
-    def test_characters_that_the_api_refuses_today_are_stored(self):
+    def test_characters_that_the_api_refuses_are_stored(self):
         row = self.row(message(name="cpu (all)", dimensions={"_x": "a=b"}))
         self.assertEqual(("cpu (all)", {"_x": "a=b"}), (row.series.name, row.series.dimensions))
 
-    def test_of_a_key_that_occurs_twice_the_last_counts(self):
+    def test_the_last_of_repeated_keys_is_used(self):
         row = self.row(message().replace(b'"host": "a"', b'"host": "a", "host": "b"'))
         self.assertEqual({"host": "b"}, row.series.dimensions)
 
 
 class TestSeriesMemory(MetricDecoderCase):
-    def test_a_series_that_was_seen_is_the_same_object(self):
+    def test_a_cached_series_is_the_same_object(self):
         rows = self.decoder.decode_all([message(), message(value=2)]).rows
         self.assertIs(rows[0].series, rows[1].series)
 
-    def test_nothing_mixes_up_tenants_regions_or_names(self):
+    def test_tenants_regions_and_names_are_distinguished(self):
         metas = [{"tenantId": tenant, "region": region} for tenant in "ab" for region in "xy"]
         values = [message(meta=meta, name=name) for meta in metas for name in ("m", "n")] * 2
         found = {
@@ -341,12 +341,12 @@ class TestSeriesMemory(MetricDecoderCase):
         }
         self.assertEqual({(t, r, n) for t in "ab" for r in "xy" for n in "mn"}, found)
 
-    def test_the_same_series_in_other_words_has_the_same_id(self):
+    def test_other_texts_of_the_same_series_have_the_same_id(self):
         escaped = message().replace(b'"a"', b'"\\u0061"')
         rows = self.decoder.decode_all([message(), escaped]).rows
         self.assertEqual(rows[0].series, rows[1].series)
 
-    def test_the_memory_is_bounded(self):
+    def test_the_cache_is_bounded(self):
         decoder = MetricDecoder(max_series=10)
         for number in range(100):
             self.assertEqual({}, decoder.decode_all([message(name=f"m{number}")]).errors)
@@ -358,13 +358,13 @@ class TestSeriesMemory(MetricDecoderCase):
 
 
 class TestBadMessages(MetricDecoderCase):
-    def test_one_bad_message_leaves_the_others_alone(self):
+    def test_an_invalid_message_does_not_affect_others(self):
         decoded = self.decoder.decode_all([message(value=1), b"{", message(value=2), None, message(value=3)])
         self.assertEqual([1.0, 2.0, 3.0], [row.value for row in decoded.rows])
         self.assertEqual([0, 2, 4], decoded.indices)
         self.assertEqual({1, 3}, set(decoded.errors))
 
-    def test_a_message_is_the_same_row_wherever_it_stands_in_a_large_batch(self):
+    def test_the_row_of_a_message_does_not_depend_on_its_place_in_a_batch(self):
         kinds = [
             message(),
             message(timestamp=7.5, created=None, value_meta={"unit": "s"}),
@@ -379,7 +379,7 @@ class TestBadMessages(MetricDecoderCase):
         self.assertEqual([place for place in range(2500) if place not in bad], decoded.indices)
         self.assertEqual([self.row(values[place]) for place in decoded.indices], decoded.rows)
 
-    def test_all_violations_of_a_message_are_told_with_their_places(self):
+    def test_all_violations_of_a_message_are_listed_with_their_places(self):
         bad = message(
             name="", timestamp=-1, value="1", dimensions={"k": 5, "n\0": "x"}, meta={"tenantId": "", "region": 5},
             value_meta={f"k{n}": "v" for n in range(17)}, created="now",
@@ -390,14 +390,14 @@ class TestBadMessages(MetricDecoderCase):
             self.places(bad),
         )  # fmt: skip
 
-    def test_what_must_be_there_must_be_there(self):
+    def test_required_members(self):
         self.assertEqual(["metric", "meta"], self.places(b"{}"))
         self.assertEqual(["metric.name"], self.places(message(without=["name"])))
         self.assertEqual(["metric.timestamp"], self.places(message(timestamp=None)))
         self.assertEqual(["metric.value"], self.places(message(value=None)))
         self.assertEqual(["meta.tenantId"], self.places(message(meta={"region": "r"})))
 
-    def test_a_boolean_is_no_number(self):
+    def test_a_boolean_is_not_a_number(self):
         self.assertEqual(["metric.value"], self.places(message(value=True)))
         self.assertEqual(["metric.timestamp"], self.places(message(timestamp=True)))
         self.assertEqual(["creation_time"], self.places(message(created=True)))
@@ -411,7 +411,7 @@ class TestBadMessages(MetricDecoderCase):
         self.assertEqual(["metric.timestamp"], self.places(message(timestamp=2**63)))
         self.assertEqual(2**63 - 1, self.row(message(timestamp=2**63 - 1)).time_ms)
 
-    def test_a_nul_is_refused_wherever_it_hides(self):
+    def test_a_nul_is_refused_anywhere(self):
         for changes in (
             {"name": "\0"},
             {"dimensions": {"k": "\0"}},
@@ -423,10 +423,10 @@ class TestBadMessages(MetricDecoderCase):
         self.places(message(meta={"tenantId": "t\0", "region": "r"}))
         self.places(message(meta={"tenantId": "t", "region": "r\0"}))
 
-    def test_the_text_of_a_nul_escape_is_no_nul(self):
+    def test_the_text_of_an_escaped_nul_is_accepted(self):
         self.assertEqual({"k": "\\u0000"}, json.loads(self.row(message(value_meta={"k": "\\u0000"})).value_meta))
 
-    def test_half_a_surrogate_pair_is_refused(self):
+    def test_an_unpaired_surrogate_is_refused(self):
         for changes in ({"name": "\ud800"}, {"dimensions": {"k": "\udc00"}}, {"value_meta": {"k": "\ud800"}}):
             with self.subTest(ascii(changes)):
                 self.places(message(**changes))
@@ -438,11 +438,11 @@ class TestBadMessages(MetricDecoderCase):
         self.assertEqual(["metric.value_meta"], self.places(message(value_meta={"k": "v" * (2049 - len('{"k":""}'))})))
         self.assertEqual(1, len(self.places(message(value_meta={"k" * 256: "v"}))))
 
-    def test_nesting_without_end_is_a_violation_and_no_crash(self):
+    def test_deep_nesting_is_a_violation(self):
         self.places(message().replace(b"null", hostile.DEEP))
         self.places(hostile.DEEP)
 
-    def test_neither_errors_nor_their_context_hold_the_message(self):
+    def test_errors_do_not_reference_the_message(self):
         error = self.decoder.decode_all([message(name="secret" * 100)]).errors[0]
         self.assertNotIn("secret", str(error))
         self.assertIsNone(error.__cause__ or error.__context__)
@@ -453,7 +453,7 @@ class TestBadMessages(MetricDecoderCase):
         hostile.members("tenantId", "region") | st.just(b'{"tenantId":"t"}'),
         hostile.TEXTS,
     )
-    def test_whatever_comes_is_a_row_that_can_be_stored_or_an_error_that_tells_why(self, metric, meta, created):
+    def test_any_value_is_a_storable_row_or_an_error_with_violations(self, metric, meta, created):
         value = b'{"metric":%b,"meta":%b,"creation_time":%b}' % (metric, meta, created)
         decoded = self.decoder.decode_all([value, value])
         self.assertEqual(2, len(decoded.rows) + len(decoded.errors))

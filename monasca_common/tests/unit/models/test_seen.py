@@ -7,18 +7,18 @@ from monasca_common.models.seen import Seen
 
 
 class TestSeen(base.BaseTestCase):
-    def test_what_was_kept_is_found(self):
+    def test_a_cached_value_is_found(self):
         seen = Seen(2)
         seen.keep("a", 1, 10)
         self.assertEqual((1, None), (seen.find("a"), seen.find("b")))
 
-    def test_the_older_half_makes_room(self):
+    def test_a_full_cache_drops_its_older_half(self):
         seen = Seen(4)
         for key in "abcde":
             seen.keep(key, key, 1)
         self.assertEqual([None, None, "c", "d", "e"], [seen.find(key) for key in "abcde"])
 
-    def test_what_is_too_large_is_not_kept(self):
+    def test_large_entries_are_not_cached(self):
         seen = Seen(4, max_entry_bytes=10)
         seen.keep("a", 1, 11)
         self.assertIsNone(seen.find("a"))

@@ -16,7 +16,7 @@ SERIES = st.tuples(TEXT, TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=4))
 
 
 class TestSeriesId(base.BaseTestCase):
-    def test_every_vector_is_met(self):
+    def test_the_ids_of_the_test_vectors(self):
         vectors = json.loads(VECTORS.read_text(encoding="utf-8"))
         self.assertGreater(len(vectors), 10)
         for vector in vectors:
@@ -24,12 +24,12 @@ class TestSeriesId(base.BaseTestCase):
                 found = series_id(vector["tenant"], vector["region"], vector["name"], vector["dimensions"])
                 self.assertEqual(vector["id"], found.hex())
 
-    def test_only_the_same_dimensions_in_another_order_share_an_id(self):
+    def test_only_equal_dimensions_share_an_id(self):
         vectors = json.loads(VECTORS.read_text(encoding="utf-8"))
         self.assertEqual(len(vectors) - 1, len({vector["id"] for vector in vectors}))
 
     @given(SERIES, st.randoms())
-    def test_the_order_of_dimensions_does_not_count(self, series, random):
+    def test_the_order_of_dimensions_does_not_change_the_id(self, series, random):
         tenant, region, name, dimensions = series
         shuffled = list(dimensions.items())
         random.shuffle(shuffled)

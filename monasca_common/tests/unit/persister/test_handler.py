@@ -70,25 +70,25 @@ class HandlerTest(base.BaseTestCase):
         self.assertEqual([Claim("g", "metrics", 3, "id-1", 5, 9)], self.storage.claims)
         self.assertEqual([2], [each.stored for each in self.written])
 
-    def test_what_is_no_envelope_is_poison_each_with_its_reason_and_nothing_is_stored(self):
+    def test_invalid_envelopes_are_poison_with_their_reasons(self):
         poison = self.assertRaises(Poison, self.handler, batch(envelopes.metric(1), b"{", envelopes.metric(2), None))
         self.assertEqual((1, 3), poison.indices)
         self.assertNotEqual(poison.reasons[1], poison.reasons[3])
         self.assertEqual([], self.storage.rows)
 
-    def test_rows_that_the_database_refuses_are_poison_at_their_positions(self):
+    def test_rows_refused_by_the_database_are_poison_at_their_indices(self):
         self.storage.faults.append(RowsRefused({1: "too old"}))
         poison = self.assertRaises(Poison, self.handler, batch(envelopes.metric(1), envelopes.metric(2)))
         self.assertEqual({1: "too old"}, poison.reasons)
 
-    def test_a_database_that_is_away_is_waited_for_and_told(self):
+    def test_an_unavailable_database_is_retried_and_reported(self):
         self.storage.away(1)
         self.assertRaises(RetryLater, self.handler, batch(envelopes.metric(1)))
         self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.health.report(None).state)
         self.handler(batch(envelopes.metric(1)))
         self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
-    def test_a_batch_that_is_too_much_is_waited_for_and_stored_in_parts_without_a_dead_letter(self):
+    def test_a_batch_that_is_too_large_is_retried_in_parts(self):
         with self.writers.writer():
             self.storage.faults += [TooMuchAtOnce("too slow")] * 2
         four = batch(*map(envelopes.metric, range(4)), first=7, start=5)
@@ -102,12 +102,12 @@ class HandlerTest(base.BaseTestCase):
         self.assertEqual(4, sum(each.stored for each in self.written))
         self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
-    def test_a_range_beyond_what_is_stored_is_read_again_from_there(self):
+    def test_a_range_after_the_stored_offset_is_read_again_from_it(self):
         self.storage.faults += [RangeBeyondNext("metrics", 3, 100, 40)]
         again = self.assertRaises(ReadFrom, self.handler, batch(envelopes.metric(1)))
         self.assertEqual(40, again.offset)
 
-    def test_offsets_without_rows_move_what_is_stored(self):
+    def test_offsets_without_rows_advance_the_stored_offset(self):
         self.handler.accounted(TP, 0, 4)
         self.handler.accounted(TP, 0, 2)  # again, after a crash: below what is stored
         self.assertEqual(4, self.storage.next["g", *TP].next_offset)
@@ -115,33 +115,33 @@ class HandlerTest(base.BaseTestCase):
         self.assertEqual(4, again.offset)
         self.assertEqual([], self.storage.rows)
 
-    def test_a_database_that_is_away_is_waited_for_before_dead_letters_count(self):
+    def test_dead_letters_are_accounted_after_the_database_returns(self):
         self.storage.away(1)
         self.assertRaises(RetryLater, self.handler.accounted, TP, 0, 1)
         self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.health.report(None).state)
         self.handler.accounted(TP, 0, 1)
         self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
-    def test_another_topic_of_the_same_name_ends_the_consumer_and_dead_letters_nothing(self):
+    def test_a_recreated_topic_ends_the_consumer_without_dead_letters(self):
         mismatch = TopicMismatch("metrics", "id-0", "id-1")
         self.storage.faults.append(mismatch)
         self.assertRaises(RetryLater, self.handler, batch(envelopes.metric(1)))
         self.assertEqual([mismatch], self.failures)
 
-    def test_what_is_below_the_stored_offset_is_skipped(self):
+    def test_messages_below_the_stored_offset_are_skipped(self):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2)))
         self.handler(batch(envelopes.metric(2), envelopes.metric(3), first=1))
         self.assertEqual([1.0, 2.0, 3.0], [row.value for row in self.storage.rows])
         self.assertEqual(1, self.written[-1].skipped)
 
-    def test_a_message_id_comes_from_the_header_or_else_from_the_place(self):
+    def test_a_message_id_is_the_header_or_derived_from_the_offset(self):
         part = PartitionBatch(
             TP, 1, [Raw(4, b"", [("message-id", b"\x01\x02")]), Raw(5, b"", [("other", b"x")]), Raw(6, b"", None)]
         )
         self.assertEqual([b"\x01\x02", b"metrics/3/5", b"metrics/3/6"], message_ids(part))
         self.assertEqual([message.message_id for message in part], message_ids(part))
 
-    def test_a_message_id_that_no_index_takes_stands_as_its_hash(self):
+    def test_a_message_id_too_long_for_an_index_is_hashed(self):
         ids = [b"x" * 255, b"x" * 256, b"x" * 3000, b"y" * 3000]
         first = PartitionBatch(TP, 1, [Raw(n, b"", [("message-id", value)]) for n, value in enumerate(ids)])
         kept = message_ids(first)
@@ -150,7 +150,7 @@ class HandlerTest(base.BaseTestCase):
         again = PartitionBatch(TP, 1, [Raw(n + 9, b"", [("message-id", value)]) for n, value in enumerate(ids)])
         self.assertEqual(kept, message_ids(again))
 
-    def test_a_place_is_never_replaced(self):
+    def test_an_id_derived_from_a_long_topic_name_is_unchanged(self):
         place = TopicPartition("t" * 249, 2_147_483_647)
         part = PartitionBatch(place, 1, [Raw(10**18, b"", None)])
         self.assertEqual([message.message_id for message in part], message_ids(part))
@@ -160,7 +160,7 @@ class HandlerTest(base.BaseTestCase):
         self.handler_of(Kind.LOGS, log.decode_all)(batch(envelopes.log(1), envelopes.log(2)))
         self.assertEqual([b"metrics/3/0", b"metrics/3/1"], self.storage.message_ids)
 
-    def test_an_id_of_the_callers_own_alone_is_the_key_of_a_row_without_a_time_of_its_own(self):
+    def test_only_a_callers_id_is_the_key_of_an_untimed_row(self):
         own, made = [("message-id", b"x" * 32)], [("message-id", b"x" * MADE_ID_BYTES)]
         raws = [
             Raw(0, envelopes.log(0), own),
@@ -171,14 +171,14 @@ class HandlerTest(base.BaseTestCase):
         self.handler_of(Kind.LOGS, log.decode_all)(PartitionBatch(TP, 1, raws))
         self.assertEqual([True, False, False, False], self.storage.by_id)
 
-    def test_where_no_row_is_keyed_by_its_id_alone_storage_is_not_told_of_any(self):
+    def test_without_callers_ids_storage_receives_no_ids_as_keys(self):
         raws = [Raw(0, envelopes.log(0), [("message-id", b"x" * MADE_ID_BYTES)]), Raw(1, envelopes.log(1))]
         self.handler_of(Kind.LOGS, log.decode_all)(PartitionBatch(TP, 1, raws))
         self.assertEqual([], self.storage.by_id)
 
 
 class WritersTest(base.BaseTestCase):
-    def test_a_writer_is_used_again_and_two_at_once_are_two(self):
+    def test_writers_are_reused_and_concurrent_callers_have_two(self):
         storage = MemoryStorage()
         writers = WriterPool(storage)
         with writers.writer() as first:
@@ -188,7 +188,7 @@ class WritersTest(base.BaseTestCase):
             self.assertIsNot(again, second)
         self.assertEqual(2, storage.opened)
 
-    def test_one_that_is_at_work_is_closed_when_it_comes_back(self):
+    def test_a_lent_writer_is_closed_when_it_is_returned(self):
         storage = MemoryStorage()
         writers = WriterPool(storage)
         with writers.writer():

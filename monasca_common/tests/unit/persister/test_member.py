@@ -74,7 +74,7 @@ class MemberTest(base.BaseTestCase):
     def values(self):
         return [row.value for row in self.storage.rows]
 
-    def test_what_is_posted_becomes_rows_and_the_stop_commits_and_tells(self):
+    def test_messages_become_rows_and_a_stop_commits(self):
         self.fill(envelopes.metric(1), envelopes.metric(2))
         self.start()
         self.until(lambda: self.values() == [1.0, 2.0])
@@ -84,7 +84,7 @@ class MemberTest(base.BaseTestCase):
         self.assertEqual(2, self.counted("rows", outcome="stored"))
         self.assertEqual(self.storage.opened, self.storage.closed)
 
-    def test_what_is_stored_is_reported_to_the_audit_dead_letters_included(self):
+    def test_stored_messages_and_dead_letters_are_reported_to_the_audit(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
         self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
         folder = self.useFixture(fixtures.TempDir()).path
@@ -100,7 +100,7 @@ class MemberTest(base.BaseTestCase):
         self.assertEqual(3, max(following for topic, number, _, following in ranges if number == 0))
         self.assertEqual({None}, {each.position for report in found for each in report.handled})
 
-    def test_the_audit_has_the_position_of_the_database_at_which_a_member_starts(self):
+    def test_the_audit_receives_start_offsets_of_the_database(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
         settings = AuditSettings(enabled=True, grace_seconds=0, folder=self.useFixture(fixtures.TempDir()).path)
         for value in (1, 2):
@@ -113,13 +113,13 @@ class MemberTest(base.BaseTestCase):
         ranges = [each for report in found for each in report.handled if each.first == 1]
         self.assertEqual([1], [each.position for each in ranges])
 
-    def test_poison_alone_goes_to_the_dead_letters_and_is_counted(self):
+    def test_only_poison_is_dead_lettered_and_counted(self):
         self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
         self.start()
         self.until(lambda: self.values() == [1.0, 2.0] and self.status().dead_letters == 1)
         self.assertEqual([b"{"], [letter.value for letter in self.kafka.broker.records("metrics.dlq")])
 
-    def test_a_metric_of_too_many_dimensions_is_a_dead_letter_that_says_so(self):
+    def test_a_metric_with_too_many_dimensions_is_a_dead_letter_with_the_reason(self):
         many = json.loads(envelopes.metric(1))
         many["metric"]["dimensions"] = {f"k{number}": "v" for number in range(101)}
         self.fill(json.dumps(many).encode(), envelopes.metric(2))
@@ -131,7 +131,7 @@ class MemberTest(base.BaseTestCase):
             dict(letter.headers)["dead-letter-error-text"],
         )
 
-    def test_five_starts_over_two_bad_messages_write_two_letters_and_nothing_is_behind(self):
+    def test_five_starts_with_two_invalid_messages_publish_two_dead_letters(self):
         self.fill(b"{", b"[")
         for _ in range(5):
             self.start()
@@ -141,7 +141,7 @@ class MemberTest(base.BaseTestCase):
         self.assertEqual([b"{", b"["], [letter.value for letter in self.kafka.broker.records("metrics.dlq")])
         self.assertEqual(2, self.storage.next["g", "metrics", 0].next_offset)
 
-    def test_a_database_that_is_away_from_the_start_is_waited_for_without_dead_letters(self):
+    def test_a_database_unavailable_at_the_start_causes_no_dead_letters(self):
         self.fill(envelopes.metric(1))
         self.storage.away(4)
         self.start()
@@ -150,7 +150,7 @@ class MemberTest(base.BaseTestCase):
         self.until(lambda: self.status().state is MemberState.RUNNING)
         self.assertGreater(self.status().database_unavailable_seconds, 0)
 
-    def test_what_waiting_does_not_cure_fails_it_and_it_tries_again_later(self):
+    def test_a_permanent_error_of_storage_fails_the_member_which_restarts_later(self):
         self.fill(envelopes.metric(1))
         self.storage.faults.append(SchemaMismatch("of a newer program"))
         self.start()
@@ -158,13 +158,13 @@ class MemberTest(base.BaseTestCase):
         self.until(lambda: self.values() == [1.0])
         self.assertEqual([], self.kafka.broker.records("metrics.dlq"))
 
-    def test_a_failure_is_told_with_its_remedy_while_it_lasts(self):
+    def test_a_failure_is_reported_with_its_remedy(self):
         self.storage.faults += [TopicMismatch("metrics", "old", "new")] * 100
         self.start()
         self.until(lambda: self.status().state is MemberState.FAILED)
         self.assertIn("offsets reset", self.status().reason)
 
-    def test_a_dead_letter_topic_that_is_missing_is_told_and_waited_for(self):
+    def test_a_missing_dead_letter_topic_is_reported_until_it_exists(self):
         self.fill(envelopes.metric(1))
         self.start(dead_letters=DeadLetters(topic="nowhere"))
         self.until(lambda: self.status().state is MemberState.FAILED)
@@ -172,7 +172,7 @@ class MemberTest(base.BaseTestCase):
         self.kafka.broker.create_topic("nowhere", 1)
         self.until(lambda: self.values() == [1.0])
 
-    def test_too_many_dead_letters_in_a_row_stop_it_for_good(self):
+    def test_too_many_consecutive_dead_letters_stop_the_member_until_a_restart(self):
         self.fill(*[b"{"] * 9, envelopes.metric(1))
         self.start(DeadLetters(max_consecutive=3))
         self.until(lambda: self.status().state is MemberState.FAILED)
@@ -180,7 +180,7 @@ class MemberTest(base.BaseTestCase):
         self.assertEqual(3, len(self.kafka.broker.records("metrics.dlq")))
         self.assertEqual((0, []), (self.status().restarts, self.storage.rows))
 
-    def test_after_a_restart_it_reads_on_from_the_database_and_not_from_kafkas_commit(self):
+    def test_a_restart_resumes_from_the_database_not_from_kafka(self):
         self.fill(*map(envelopes.metric, range(4)))
         self.start()
         self.until(lambda: len(self.values()) == 4)
@@ -191,7 +191,7 @@ class MemberTest(base.BaseTestCase):
         self.start()
         self.until(lambda: self.values() == [1.0, 2.0, 3.0])
 
-    def test_without_offsets_in_the_database_kafkas_count(self):
+    def test_without_offsets_in_the_database_those_in_kafka_are_used(self):
         self.storage.capabilities = frozenset(Capability) - {Capability.TRANSACTIONAL_OFFSETS}
         self.fill(envelopes.metric(1))
         self.start()

@@ -44,25 +44,25 @@ class ServiceCase(ConfigurationTestCase):
 
 
 class JobsTest(ServiceCase):
-    def test_each_process_has_one_group_where_many_may_write(self):
+    def test_each_process_has_one_group_with_many_writers(self):
         settings = self.settings(kafka_metrics="num_processors = 2")
         self.assertEqual(
             [[("metrics-0",), ("metrics-1",)], [("alarm_history-0",)]],
             [[spec.names for spec in alike] for alike in worker_specs(settings, MemoryStorage())],
         )
 
-    def test_one_process_has_all_groups_where_one_may_write(self):
+    def test_one_process_has_all_groups_with_one_writer(self):
         ((spec,),) = worker_specs(self.settings(kafka_logs="enabled = true"), OneWriter())
         self.assertEqual(("metrics-0", "alarm_history-0", "logs-0"), spec.names)
 
-    def test_more_processes_than_may_write_are_refused_with_the_option(self):
+    def test_more_processes_than_writers_are_refused_with_the_option(self):
         settings = self.settings(kafka_metrics="num_processors = 2")
         self.assertIn("num_processors in group [kafka_metrics]", self.refused(worker_specs, settings, OneWriter()))
 
-    def test_a_kind_that_the_storage_does_not_keep_is_refused_with_its_group(self):
+    def test_a_kind_that_the_storage_does_not_support_is_refused_with_its_group(self):
         self.assertIn("[kafka_alarm_history]", self.refused(worker_specs, self.settings(), MetricsOnly()))
 
-    def test_no_two_processes_share_an_instance_id(self):
+    def test_each_process_has_its_own_instance_id(self):
         settings = self.settings(kafka_metrics="group_instance_id = here\nnum_processors = 2")
         (alike, _) = worker_specs(settings, MemoryStorage())
         ids = [spec.groups[0].consumer.group_instance_id for spec in alike]
@@ -93,13 +93,13 @@ class StopTest(ServiceCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
         return PersisterWorker(0, plan, 0, 0, Respawns(VirtualClock()))
 
-    def test_a_worker_that_waits_for_its_start_ends(self):
+    def test_a_worker_that_waits_for_its_start_can_be_stopped(self):
         worker = self.worker()
         HangingMember.ended.set()
         worker.terminate()
         self.assertEqual("starting", worker._reporter._board.members()[0].state)
 
-    def test_a_member_that_does_not_end_ends_with_the_process_at_the_time_to_stop(self):
+    def test_a_hanging_member_does_not_delay_a_stop(self):
         worker = self.worker()
         worker._threads.start()
         stopper = threading.Thread(target=worker.terminate, daemon=True)
@@ -109,18 +109,18 @@ class StopTest(ServiceCase):
 
 
 class StartTest(ServiceCase):
-    def test_what_only_an_operator_can_cure_keeps_it_from_starting(self):
+    def test_permanent_errors_of_storage_prevent_the_start(self):
         for error in (SchemaMismatch("run db upgrade"), WriterAlreadyRuns("another")):
             storage = MemoryStorage()
             storage.faults.append(error)
             self.assertIs(error, self.assertRaises(type(error), check_storage, storage))
 
-    def test_a_database_that_is_away_does_not(self):
+    def test_an_unavailable_database_does_not_prevent_the_start(self):
         storage = MemoryStorage()
         storage.away(1)
         check_storage(storage)
 
-    def test_nothing_stays_connected_before_the_fork(self):
+    def test_no_connection_is_open_at_the_fork(self):
         storage = MemoryStorage()
         check_storage(storage)
         self.assertEqual((1, 1), (storage.opened, storage.closed))
@@ -134,7 +134,7 @@ class StartTest(ServiceCase):
 
 
 class LineTest(ServiceCase):
-    def test_the_start_names_topics_groups_brokers_database_and_port_and_no_secret(self):
+    def test_the_start_line_has_topics_groups_brokers_database_and_port_without_secrets(self):
         settings = self.settings(
             database="connection = postgresql://me:hush@db/monasca", persister="status_port = 8099"
         )
@@ -146,7 +146,7 @@ class LineTest(ServiceCase):
             r"status at 127\.0\.0\.1:8099$",
         )
 
-    def test_the_stop_counts_what_all_workers_did(self):
+    def test_the_stop_line_has_the_counts_of_all_workers(self):
         processes = []
         for name, stored in (("metrics-0", 3), ("logs-0", 4)):
             former = ProcessStatus([MemberStatus(name, restarts=1, dead_letters=2)])
@@ -170,17 +170,17 @@ class ReloadTest(ServiceCase):
         self.plan.reload()
         return self.plan.settings.groups[0].consumer.batch_size
 
-    def test_what_is_changed_counts_for_the_next_workers(self):
+    def test_a_changed_configuration_applies_to_new_workers(self):
         self.assertEqual(77, self.reload("batch_size = 77"))
         self.assertEqual(77, self.plan.workers[0][0].groups[0].consumer.batch_size)
 
-    def test_what_is_refused_changes_nothing(self):
+    def test_a_refused_configuration_changes_nothing(self):
         self.assertEqual(20_000, self.reload("batch_size = 77\nbatch_sise = 3"))
 
-    def test_what_no_parser_can_read_changes_nothing(self):
+    def test_an_unreadable_configuration_changes_nothing(self):
         self.assertEqual(20_000, self.reload("batch_size = 77\n[kafka"))
 
-    def test_other_processes_take_a_restart(self):
+    def test_other_processes_require_a_restart(self):
         self.assertEqual(20_000, self.reload("batch_size = 77\n[kafka_logs]\nenabled = true"))
 
 
@@ -198,18 +198,18 @@ class RespawnsTest(ServiceCase):
             self.respawns.ended(0)
         return self.respawns.rest_seconds(0)
 
-    def test_one_that_keeps_dying_rests_longer_each_time_and_others_not_at_all(self):
+    def test_the_back_off_of_a_worker_that_dies_repeatedly_grows(self):
         rests = [self.die(after=0.1) for _ in range(12)]
         self.assertEqual([0.0, 0.5, 1.0, 2.0], rests[:4])
         self.assertEqual(30.0, rests[-1])
         self.assertEqual(0.0, self.respawns.rest_seconds(1))
 
-    def test_one_that_lived_long_is_replaced_at_once(self):
+    def test_a_worker_that_lived_long_is_replaced_immediately(self):
         self.die(after=0.1)
         self.die(after=0.1)
         self.assertEqual(0.0, self.die(after=100))
 
-    def test_one_that_was_asked_to_end_is_replaced_at_once(self):
+    def test_a_worker_that_was_asked_to_end_is_replaced_immediately(self):
         self.die(after=0.1)
         self.die(after=0.1)
         self.assertEqual(0.0, self.die(after=0.1, exit_code=0))

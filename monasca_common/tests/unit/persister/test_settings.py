@@ -18,22 +18,22 @@ class OptionsTest(ConfigurationTestCase):
         (group,) = (group for group in settings.groups if group.kind is kind)
         return group
 
-    def test_metrics_and_alarm_history_are_stored_unless_told_otherwise(self):
+    def test_metrics_and_alarm_history_are_enabled_by_default(self):
         self.assertEqual([Kind.METRICS, Kind.ALARM_HISTORY], [group.kind for group in self.settings().groups])
         settings = self.settings(kafka_metrics="enabled = false", kafka_logs="enabled = true")
         self.assertEqual([Kind.ALARM_HISTORY, Kind.LOGS], [group.kind for group in settings.groups])
 
-    def test_nothing_to_do_is_refused(self):
+    def test_disabling_all_groups_is_refused(self):
         text = self.refused(self.settings, kafka_metrics="enabled = no", kafka_alarm_history="enabled = no")
         self.assertIn("enabled", text)
 
-    def test_batches_are_large_unless_kafka_or_the_group_says_otherwise(self):
+    def test_batches_are_large_unless_kafka_or_the_group_sets_their_size(self):
         self.assertEqual(20_000, self.settings().groups[0].consumer.batch_size)
         self.assertEqual(7, self.settings("batch_size = 7").groups[0].consumer.batch_size)
         settings = self.settings("batch_size = 7", kafka_metrics="batch_size = 9")
         self.assertEqual([9, 7], [group.consumer.batch_size for group in settings.groups])
 
-    def test_the_number_of_processes_is_a_groups_own_or_kafkas(self):
+    def test_the_number_of_processes_is_inherited_from_kafka(self):
         settings = self.settings("num_processors = 3", kafka_alarm_history="num_processors = 2")
         self.assertEqual([3, 2], [group.num_processors for group in settings.groups])
 
@@ -42,14 +42,14 @@ class OptionsTest(ConfigurationTestCase):
         settings = self.settings(storage="max_dimensions = 7")
         self.assertEqual({7}, {group.max_dimensions for group in settings.groups})
 
-    def test_partitions_of_a_killed_process_are_taken_over_soon(self):
+    def test_the_session_timeout_is_short(self):
         self.assertEqual(10.0, self.settings().groups[0].consumer.session_timeout_seconds)
         self.assertIsNone(self.settings("group_protocol = consumer").groups[0].consumer.session_timeout_seconds)
 
-    def test_dead_letters_are_sent_outside_of_the_transactions_of_others(self):
+    def test_dead_letters_are_not_transactional(self):
         self.assertIsNone(self.settings("transactional_id = api").groups[0].producer.transactional_id)
 
-    def test_a_misspelt_option_is_refused_in_each_group_of_ours(self):
+    def test_a_misspelt_option_is_refused_in_each_group_of_the_persister(self):
         self.assertIn("thread", self.refused(self.settings, kafka_metrics="thread = 3"))
         self.assertIn("'status_ports'", self.refused(self.settings, persister="status_ports = 3"))
 
@@ -58,7 +58,7 @@ class OptionsTest(ConfigurationTestCase):
             self.assertIn(f"{name} in group [kafka_metrics]", self.refused(self.settings, kafka_metrics=f"{name} = 0"))
         self.assertIn("status_port in group [persister]", self.refused(self.settings, persister="status_port = x"))
 
-    def test_a_persisters_file_of_old_works_once_it_names_the_database(self):
+    def test_a_file_of_the_old_persister_works_with_a_database(self):
         text = (_SAMPLES / "persister.conf").read_text()
         settings = persister_settings(self.configured(text + _DATABASE))
         self.assertEqual(

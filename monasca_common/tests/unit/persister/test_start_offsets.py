@@ -38,7 +38,7 @@ class StoredStartsTest(base.BaseTestCase):
     def stored(self, partition):
         return self.storage.next["g", *partition].next_offset
 
-    def test_the_database_tells_whatever_kafka_has_committed(self):
+    def test_start_offsets_of_the_database_override_those_of_kafka(self):
         self.fill(9)
         starts = self.starts()
         topic_id = self.consumer.topic_ids().get("metrics")
@@ -47,25 +47,25 @@ class StoredStartsTest(base.BaseTestCase):
         self.consumer.commit({ONE: 8})
         self.assertEqual({ONE: 4}, starts.assigned([ONE]))
 
-    def test_a_group_without_rows_begins_all_partitions_where_the_option_says(self):
+    def test_a_new_group_starts_all_partitions_as_configured(self):
         self.fill(3)
         self.assertEqual({ONE: 3}, self.starts(start="latest").assigned([ONE]))
         self.assertEqual((3, 0), (self.stored(ONE), self.stored(TWO)))
 
-    def test_a_partition_added_later_begins_at_its_first_message_even_with_start_latest(self):
+    def test_an_added_partition_starts_at_its_first_message_even_with_latest(self):
         starts = self.starts(start="latest")
         starts.assigned([ONE, TWO])
         del self.storage.next["g", *TWO]
         self.fill(5, partition=1)
         self.assertEqual({TWO: 0}, starts.assigned([TWO]))
 
-    def test_what_another_member_began_meanwhile_counts(self):
+    def test_start_offsets_of_another_member_are_used(self):
         starts = self.starts()
         starts.assigned([ONE])
         self.storage.next["g", *TWO] = StoredNext(7, self.storage.next["g", *TWO].topic_id)
         self.assertEqual({TWO: 7}, starts.assigned([TWO]))
 
-    def test_while_the_database_is_away_it_raises_and_says_so(self):
+    def test_an_unavailable_database_raises_and_is_reported(self):
         self.storage.away(1)
         starts = self.starts()
         self.assertRaises(MessagingError, starts.assigned, [ONE])
@@ -73,7 +73,7 @@ class StoredStartsTest(base.BaseTestCase):
         self.assertEqual({ONE: 0}, starts.assigned([ONE]))
         self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
-    def test_another_topic_of_the_same_name_is_the_end(self):
+    def test_a_recreated_topic_ends_the_member(self):
         self.storage.next = {("g", *ONE): StoredNext(4, "the former one's")}
         starts = self.starts()
         self.assertRaises(MessagingError, starts.assigned, [ONE])

@@ -26,7 +26,7 @@ class TestIndexes(SqliteTestCase):
         with engine.connect() as connection:
             return " ".join(row[3] for row in connection.execute(sa.text(f"EXPLAIN QUERY PLAN {compiled}")))
 
-    def test_no_filter_reads_all_alarms(self):
+    def test_filters_use_indexes(self):
         for changes, index in (
             ({}, "alarm_by_"),
             ({"definition_id": "d"}, "alarm_by_"),
@@ -45,7 +45,7 @@ class TestIndexes(SqliteTestCase):
             self.assertIn(index, plan, changes)
             self.assertNotIn("SCAN alarm", plan, changes)
 
-    def test_a_count_reads_an_index_and_no_row_of_the_table(self):
+    def test_counts_use_covering_indexes(self):
         for group in set(GROUPS) - {"link"}:
             plan = self.explained(alarm_queries.counts(WhichAlarms("t"), [group], Slice(100)))
             self.assertIn("COVERING INDEX alarm_", plan, group)
@@ -55,7 +55,7 @@ class TestIndexes(SqliteTestCase):
             self.assertIn("COVERING INDEX alarm_", plan, changes)
             self.assertNotIn("SEARCH alarm USING", plan, changes)
 
-    def test_pages_in_an_order_that_an_index_has_are_not_sorted(self):
+    def test_pages_in_index_order_are_not_sorted(self):
         indexed = set(SORTS) - {"alarm_definition_name", "state", "severity"}
         for field in indexed:
             plan = self.plan(WhichAlarms("t"), Sort(field))
@@ -64,7 +64,7 @@ class TestIndexes(SqliteTestCase):
 
 
 class TestChanges(base.BaseTestCase):
-    def test_the_id_of_a_change_is_of_the_alarm_the_time_and_the_new_state_alone(self):
+    def test_the_id_of_a_change_depends_only_on_alarm_time_and_new_state(self):
         self.assertEqual(same_change().message_id, same_change(reason="s", link="l", old_state="X").message_id)
         others = {
             same_change(**changes).message_id for changes in ({"alarm_id": "b"}, {"time_ms": 6}, {"new_state": "OK"})

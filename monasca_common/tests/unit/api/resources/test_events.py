@@ -14,11 +14,11 @@ class TestEvents(ApiCase):
         self.assertEqual("compute.instance.create", envelope["event"]["event_type"])
         self.assertEqual({"project_id": "t1"}, envelope["meta"])
 
-    def test_nothing_posted_is_unprocessable(self):
+    def test_a_post_without_events_is_unprocessable(self):
         for body in (b"", b"{}", b'{"events": []}', b'{"timestamp": "2026-01-31T06:00:00Z"}'):
             self.assertEqual(422, self.post(EVENTS, body).status_code, body)
 
-    def test_a_time_that_storage_would_refuse_is_refused(self):
+    def test_a_time_outside_the_limits_of_storage_is_refused(self):
         event, early = {"event_type": "compute.instance.create"}, iso(NOW_MS - 46 * 86_400_000)
         for body, place in (
             ({"timestamp": early, "events": [{"event": event}]}, "timestamp"),

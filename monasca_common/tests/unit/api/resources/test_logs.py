@@ -14,7 +14,7 @@ class TestLogs(ApiCase):
         self.assertEqual({"service": "nova", "host": "h"}, envelope["log"]["dimensions"])
         self.assertEqual("t1", envelope["meta"]["tenantId"])
 
-    def test_a_time_that_storage_would_refuse_is_refused(self):
+    def test_a_time_outside_the_limits_of_storage_is_refused(self):
         late = iso(NOW_MS + 2 * 86_400_000)
         answer = self.post(LOGS, {"logs": [{"message": "a"}, {"message": "b", "timestamp": late}]})
         (violation,) = answer.json["error"]["violations"]
@@ -38,12 +38,12 @@ class TestLogs(ApiCase):
         self.assertEqual(400, self.post(LOGS, b"").status_code)
         self.assertEqual(400, self.post(LOGS, {"logs": [{"message": "a"}]}, {"Content-Type": ""}).status_code)
 
-    def test_a_message_that_is_too_large_is_not_taken(self):
+    def test_a_message_that_is_too_large_is_refused(self):
         answer = self.post(LOGS, {"logs": [{"message": "a"}, {"message": "x" * (1024 * 1024 + 1)}]})
         self.assertEqual((413, 413), (answer.status_code, answer.json["error"]["code"]))
         (violation,) = answer.json["error"]["violations"]
         self.assertEqual("logs[1].message", violation["where"])
         self.assertEqual([], self.records("log"))
 
-    def test_another_type_is_not_taken(self):
+    def test_another_content_type_is_refused(self):
         self.assertEqual(415, self.post(LOGS, b"a line", {"Content-Type": "text/plain"}).status_code)

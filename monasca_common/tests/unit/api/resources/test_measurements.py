@@ -24,14 +24,14 @@ class TestMeasurements(ReadsCase):
             found,
         )
 
-    def test_several_metrics_need_to_be_told_apart(self):
+    def test_several_series_require_merge_or_group_by(self):
         body = self.get(_MEASUREMENTS, 409, name="cpu", start_time=START)
         self.assertIn("merge_metrics", body["error"]["message"])
         self.get(_STATISTICS, 409, name="cpu", start_time=START, statistics="avg")
         (found,) = self.elements(_MEASUREMENTS, name="cpu", start_time=START, dimensions="host:b")
         self.assertEqual([10.0, 11.0, 12.0, 13.0], [row[1] for row in found["measurements"]])
 
-    def test_a_metric_without_rows_in_the_time_asked_for_does_not_count(self):
+    def test_a_series_without_rows_in_the_time_range_is_ignored(self):
         self.store(measurement(series=make_series("cpu", host="old"), time_ms=BASE_MS - 60_000))
         end = iso(BASE_MS - 1)
         (found,) = self.elements(_MEASUREMENTS, name="cpu", start_time=iso(BASE_MS - 60_000), end_time=end)
@@ -53,12 +53,12 @@ class TestMeasurements(ReadsCase):
         found = self.elements(_MEASUREMENTS, name="cpu", start_time=START, group_by="*", merge_metrics="true")
         self.assertEqual({one.id.hex() for one in self.cpu}, {one["id"] for one in found})
 
-    def test_series_without_a_dimension_are_a_group_of_their_own(self):
+    def test_series_without_a_dimension_are_one_group(self):
         self.store(measurement(series=make_series("cpu", rack="1"), time_ms=BASE_MS))
         found = self.elements(_MEASUREMENTS, name="cpu", start_time=START, group_by="zone")
         self.assertEqual({(("zone", "1"),): 8, (("zone", "2"),): 4, (): 1}, _row_counts(found))
 
-    def test_pages_of_every_size_hold_every_row_once_and_count_rows(self):
+    def test_pages_of_each_size_contain_each_row_once(self):
         for how in ({"merge_metrics": "true"}, {"group_by": "zone"}, {"group_by": "*"}, {"dimensions": "host:a"}):
             asked = {"name": "cpu", "start_time": START, **how}
             whole = _rows(self.elements(_MEASUREMENTS, **asked))
@@ -68,7 +68,7 @@ class TestMeasurements(ReadsCase):
                 self.assertTrue(all(len(_rows(page)) == limit for page in pages[:-1]), (how, limit))
                 self.assertEqual(-(-len(whole) // limit), len(pages), (how, limit))
 
-    def test_a_page_goes_on_right_although_a_series_came_meanwhile(self):
+    def test_a_page_continues_correctly_after_a_series_was_added(self):
         for how in ({"merge_metrics": "true"}, {"group_by": "zone"}, {"group_by": "*"}):
             asked = {"name": "cpu", "start_time": START, "limit": "5", **how}
             first = self.get(_MEASUREMENTS, **asked)
@@ -80,30 +80,30 @@ class TestMeasurements(ReadsCase):
             after = _rows(self.elements(_MEASUREMENTS, **{**asked, "limit": "50", "offset": offset}))
             self.assertEqual(*([row for row in rows if row[2] != -1] for rows in (before, after)), how)
 
-    def test_an_offset_may_be_a_time_alone(self):
+    def test_an_offset_may_be_only_a_time(self):
         (found,) = self.elements(
             _MEASUREMENTS, name="cpu", start_time=START, merge_metrics="true", offset=iso(BASE_MS + 1000)
         )
         self.assertEqual({iso(BASE_MS + 2000), iso(BASE_MS + 3000)}, {row[0] for row in found["measurements"]})
 
-    def test_what_the_offset_leaves_nothing_of_is_an_empty_page(self):
+    def test_an_offset_after_all_rows_returns_an_empty_page(self):
         asked = {"name": "mem", "start_time": START}
         self.assertEqual([], self.elements(_MEASUREMENTS, **asked, offset=f"{self.mem.id.hex()}_{START}"))
         self.assertEqual([], self.elements(_MEASUREMENTS, **asked, offset=f"{'ff' * 16}_{START}"))
         self.assertEqual([], self.elements(_STATISTICS, **asked, statistics="avg", offset=f"{'ff' * 16}_{START}"))
 
-    def test_nothing_stored_is_an_empty_list(self):
+    def test_an_empty_database_returns_an_empty_list(self):
         self.assertEqual([], self.elements(_MEASUREMENTS, name="none", start_time=START))
         self.assertEqual([], self.elements(_STATISTICS, name="none", start_time=START, statistics="avg"))
         self.assertEqual([], self.elements(_MEASUREMENTS, name="none", start_time=START, merge_metrics="true"))
 
-    def test_more_series_than_a_page_has_elements_are_refused(self):
+    def test_more_series_than_elements_of_a_page_are_refused(self):
         rows = [measurement(series=make_series("many", n=str(n)), time_ms=BASE_MS) for n in range(PAGE_LIMIT + 1)]
         self.store(*rows)
         body = self.get(_MEASUREMENTS, 422, name="many", start_time=START, merge_metrics="true")
         self.assertIn("restrict", body["error"]["message"])
 
-    def test_codes_of_what_is_missing_or_wrong(self):
+    def test_statuses_of_missing_or_invalid_parameters(self):
         for path in (_MEASUREMENTS, _STATISTICS):
             good = {"name": "mem", "start_time": START, "statistics": "avg"}
             for wrong, code in (
@@ -120,7 +120,7 @@ class TestMeasurements(ReadsCase):
 
 
 class TestStatistics(ReadsCase):
-    def test_columns_are_those_asked_for_and_values_are_floats(self):
+    def test_columns_are_the_requested_ones_and_values_are_floats(self):
         (found,) = self.elements(
             _STATISTICS,
             name="cpu",
@@ -138,7 +138,7 @@ class TestStatistics(ReadsCase):
         )
         self.assertEqual({float}, {type(value) for row in found["statistics"] for value in row[1:]})
 
-    def test_a_window_is_five_minutes_unless_said_otherwise_and_empty_ones_are_left_out(self):
+    def test_a_period_is_five_minutes_by_default_and_empty_ones_are_omitted(self):
         self.store(measurement(series=self.mem, value=9, time_ms=BASE_MS + 900_000))
         (found,) = self.elements(_STATISTICS, name="mem", start_time=iso(BASE_MS - 1000), statistics="max")
         self.assertEqual([[iso(BASE_MS - 1000), 7.0], [iso(BASE_MS + 899_000), 9.0]], found["statistics"])
@@ -148,7 +148,7 @@ class TestStatistics(ReadsCase):
         self.get(_STATISTICS, 422, name="mem", start_time=START, statistics="avg,mode")
         self.get(_STATISTICS, 422, name="mem", start_time=START, statistics="avg", period="0")
 
-    def test_pages_of_every_size_hold_every_window_once_and_may_end_within_an_element(self):
+    def test_pages_of_each_size_contain_each_window_once(self):
         for how in ({"merge_metrics": "true"}, {"group_by": "zone"}, {"group_by": "*"}):
             asked = {"name": "cpu", "start_time": START, "statistics": "avg,count", "period": "1", **how}
             whole = _rows(self.elements(_STATISTICS, **asked))
@@ -164,7 +164,7 @@ class TestStatistics(ReadsCase):
         offset = dict(parse_qsl(urlsplit(links[1]["href"]).query))["offset"]
         self.assertEqual(f"{self.mem.id.hex()}_{START}", offset)
 
-    def test_an_offset_that_is_a_time_keeps_the_windows_where_they_are(self):
+    def test_an_offset_that_is_a_time_does_not_move_windows(self):
         asked = {"name": "cpu", "start_time": START, "statistics": "count", "period": "2", "group_by": "*"}
         found = self.elements(_STATISTICS, **asked, offset=iso(BASE_MS + 500))
         self.assertEqual([[[iso(BASE_MS + 2000), 2.0]]] * 3, [one["statistics"] for one in found])

@@ -16,7 +16,7 @@ _DIMENSIONS, _VALUES = "/v2.0/metrics/dimensions/names", "/v2.0/metrics/dimensio
 
 
 class TestPosts(ApiCase):
-    def test_one_metric_is_in_kafka_when_it_is_answered(self):
+    def test_a_metric_is_in_kafka_when_its_post_is_answered(self):
         answer = self.post(_METRICS, metric(value_meta={"rc": "0"}))
         self.assertEqual((204, b""), (answer.status_code, answer.content))
         (envelope,) = self.values()
@@ -24,14 +24,14 @@ class TestPosts(ApiCase):
         self.assertEqual({"tenantId": "t1", "region": "RegionOne"}, envelope["meta"])
         self.assertEqual(NOW_MS / 1000, envelope["creation_time"])
 
-    def test_of_two_corrections_within_a_second_the_later_wins(self):
+    def test_the_later_of_two_corrections_within_a_second_is_stored(self):
         for now, value in ((1_790_000_000.001, 7), (1_790_000_000.999, 3)):
             self.post(_METRICS, metric(value=value), client=self.new_client(now=lambda now=now: now))
         rows = MetricDecoder().decode_all([record.value for record in self.records()]).rows
         self.assertEqual(3, max(rows, key=lambda row: (row.version, row.value)).value)
         self.assertEqual({1_790_000_000_001, 1_790_000_000_999}, {row.version for row in rows})
 
-    def test_a_list_becomes_a_message_for_each(self):
+    def test_a_list_has_a_message_per_metric(self):
         self.assertEqual(204, self.post(_METRICS, [metric("a"), metric("b")]).status_code)
         self.assertEqual(["a", "b"], sorted(value["metric"]["name"] for value in self.values()))
 
@@ -39,7 +39,7 @@ class TestPosts(ApiCase):
         self.post(_METRICS, metric(timestamp=NOW_MS + 0.9))
         self.assertEqual(NOW_MS, self.values()[0]["metric"]["timestamp"])
 
-    def test_names_of_many_bytes_arrive_as_they_were(self):
+    def test_multibyte_names_are_unchanged(self):
         self.post(_METRICS, metric("température.été", dimensions={"ort": "Zürich 東京 🌡"}))
         self.assertEqual("température.été", self.values()[0]["metric"]["name"])
         self.assertEqual({"ort": "Zürich 東京 🌡"}, self.values()[0]["metric"]["dimensions"])
@@ -53,7 +53,7 @@ class TestPosts(ApiCase):
         self.assertEqual("t1", self.values()[0]["meta"]["tenantId"])
         self.assertNotIn("t2", self.records()[0].value.decode())
 
-    def test_a_refusal_tells_every_violation_with_its_place_and_takes_nothing(self):
+    def test_a_refusal_lists_all_violations_with_their_places(self):
         answer = self.post(_METRICS, [metric(), metric("a b", value=None), metric(dimensions={"_x": ""})])
         self.assertEqual(422, answer.status_code)
         places = [violation["where"] for violation in answer.json["error"]["violations"]]
@@ -62,13 +62,13 @@ class TestPosts(ApiCase):
         self.assertIn("[1].name", answer.json["error"]["message"])
         self.assertEqual([], self.records())
 
-    def test_what_is_no_number_is_refused(self):
+    def test_a_value_that_is_not_a_number_is_refused(self):
         for text in (b"NaN", b"Infinity", b"1e999", b"null", b'"1"', b"true"):
             body = b'{"name": "a", "timestamp": %d, "value": %b}' % (NOW_MS, text)
             self.assertIn(self.post(_METRICS, body).status_code, (400, 422), text)
         self.assertEqual([], self.records())
 
-    def test_a_time_that_storage_would_refuse_is_refused(self):
+    def test_a_time_outside_the_limits_of_storage_is_refused(self):
         seconds, early, late = NOW_MS // 1000, NOW_MS - 46 * _DAY_MS, NOW_MS + 2 * _DAY_MS
         answer = self.post(
             _METRICS, [metric(), metric(timestamp=seconds), metric(timestamp=early), metric(timestamp=late)]
@@ -82,7 +82,7 @@ class TestPosts(ApiCase):
         self.assertIn("in the future: the latest allowed time is 2026-09-22", rules["[3].timestamp"])
         self.assertEqual([], self.records())
 
-    def test_times_are_judged_by_the_limits_of_storage(self):
+    def test_times_are_checked_by_the_limits_of_storage(self):
         limits = RowLimits(retention_days={Kind.METRICS: 100, Kind.LOGS: 1}, future_tolerance_seconds=30 * 86_400)
         client = self.new_client(limits=limits)
         for timestamp, expected in (
@@ -93,7 +93,7 @@ class TestPosts(ApiCase):
         ):
             self.assertEqual(expected, self.post(_METRICS, metric(timestamp=timestamp), client=client).status_code)
 
-    def test_a_repeat_is_judged_as_of_the_time_of_its_key(self):
+    def test_a_repeat_is_checked_as_of_the_time_of_its_key(self):
         headers = {"Idempotency-Key": uuid_7(NOW_MS)}
         oldest = metric(timestamp=NOW_MS - 45 * _DAY_MS)
         for now_ms in (NOW_MS, NOW_MS + 5000):
@@ -111,7 +111,7 @@ class TestPosts(ApiCase):
         self.assertEqual(204, self.post(_METRICS, metric(dimensions=many), client=client).status_code)
         self.assertEqual(422, self.post(_METRICS, metric(dimensions=many)).status_code)
 
-    def test_a_name_that_the_database_keeps_for_itself_is_refused(self):
+    def test_a_name_reserved_by_the_database_is_refused(self):
         client = self.new_client(limits=RowLimits(reserved_names=frozenset({"alarm_state_history"})))
         answer = self.post(_METRICS, [metric(), metric("alarm_state_history")], client=client)
         self.assertEqual(422, answer.status_code)
@@ -124,12 +124,12 @@ class TestPosts(ApiCase):
         self.assertEqual(204, self.post(_METRICS, metric("alarm_state_history")).status_code)
         self.assertEqual(422, self.post(_METRICS, metric("alarm_state_history"), client=client).status_code)
 
-    def test_what_is_not_json_is_a_bad_request(self):
+    def test_invalid_json_is_a_bad_request(self):
         for body in (b"", b"{", b"nope", b"\xff\xfe", b"[1,"):
             answer = self.post(_METRICS, body)
             self.assertEqual((400, 400), (answer.status_code, answer.json["error"]["code"]), body)
 
-    def test_json_that_is_no_metric_is_unprocessable(self):
+    def test_json_that_is_not_a_metric_is_unprocessable(self):
         for body in (b"1", b'"a"', b"null", b"[1]", b"{}", b"[[]]"):
             self.assertEqual(422, self.post(_METRICS, body).status_code, body)
 
@@ -137,7 +137,7 @@ class TestPosts(ApiCase):
 class TestDropping(ApiCase):
     settings = {"invalid_metrics": "drop"}  # noqa: RUF012
 
-    def test_good_ones_are_taken_and_bad_ones_dead_lettered_and_counted(self):
+    def test_valid_metrics_are_accepted_and_invalid_ones_are_dead_lettered_and_counted(self):
         bad = metric("a b")
         answer = self.post(_METRICS, [metric("a"), bad, metric("c")])
         self.assertEqual((204, "1"), (answer.status_code, answer.headers["Monasca-Rejected"]))
@@ -149,14 +149,14 @@ class TestDropping(ApiCase):
         self.assertIn(b"[1].name", headers["dead-letter-error-text"])
         self.assertEqual(b"metrics", headers["dead-letter-origin-topic"])
 
-    def test_a_time_that_storage_would_refuse_is_counted_as_rejected(self):
+    def test_a_time_outside_the_limits_of_storage_is_rejected(self):
         answer = self.post(_METRICS, [metric("a"), metric("b", timestamp=NOW_MS // 1000)])
         self.assertEqual((204, "1"), (answer.status_code, answer.headers["Monasca-Rejected"]))
         self.assertEqual(["a"], [value["metric"]["name"] for value in self.values()])
         (letter,) = self.records("metrics.dlq")
         self.assertIn(b"older than the retention", dict(letter.headers)["dead-letter-error-text"])
 
-    def test_a_name_that_the_database_keeps_for_itself_is_counted_as_rejected(self):
+    def test_a_name_reserved_by_the_database_is_rejected(self):
         client = self.new_client(limits=RowLimits(reserved_names=frozenset({"alarm_state_history"})))
         answer = self.post(_METRICS, [metric("a"), metric("alarm_state_history")], client=client)
         self.assertEqual((204, "1"), (answer.status_code, answer.headers["Monasca-Rejected"]))
@@ -164,26 +164,26 @@ class TestDropping(ApiCase):
         (letter,) = self.records("metrics.dlq")
         self.assertIn(b"[1].name is alarm_state_history", dict(letter.headers)["dead-letter-error-text"])
 
-    def test_also_when_all_are_bad(self):
+    def test_a_request_of_only_invalid_metrics_is_accepted(self):
         answer = self.post(_METRICS, [metric(""), metric("(")])
         self.assertEqual((204, "2"), (answer.status_code, answer.headers["Monasca-Rejected"]))
         self.assertEqual((0, 2), (len(self.records()), len(self.records("metrics.dlq"))))
 
-    def test_nothing_is_said_of_rejects_where_there_are_none(self):
+    def test_without_rejected_metrics_the_header_is_missing(self):
         self.assertNotIn("Monasca-Rejected", self.post(_METRICS, metric()).headers)
 
-    def test_a_dead_letter_that_is_not_acknowledged_is_no_success(self):
+    def test_an_unacknowledged_dead_letter_is_not_a_success(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="metrics.dlq")
         answer = self.post(_METRICS, [metric(), metric("(")])
         self.assertEqual(503, answer.status_code)
         self.assertEqual((1, 1), (answer.json["error"]["delivered"], answer.json["error"]["failed"]))
 
-    def test_what_is_not_json_at_all_is_still_refused(self):
+    def test_invalid_json_is_refused_with_drop(self):
         self.assertEqual(400, self.post(_METRICS, b"[{").status_code)
 
 
 class TestLists(ReadsCase):
-    def test_a_metric_is_shown_with_id_name_and_dimensions_alone(self):
+    def test_a_metric_has_exactly_id_name_and_dimensions(self):
         (found,) = self.elements(_METRICS, name="mem")
         self.assertEqual({"id": self.mem.id.hex(), "name": "mem", "dimensions": {"host": "a", "bank": "0"}}, found)
 
@@ -198,13 +198,13 @@ class TestLists(ReadsCase):
         self.assertEqual({a, b, c}, found(start_time=iso(BASE_MS + 1), end_time=iso(BASE_MS + 2000)))
         self.assertEqual(set(), found(tenant="other"))
 
-    def test_self_is_the_url_and_there_is_no_next_when_all_is_shown(self):
+    def test_a_complete_list_has_a_self_link_and_no_next_link(self):
         body = self.get(_METRICS, name="cpu", limit="3")
         (link,) = body["links"]
         self.assertEqual("self", link["rel"])
         self.assertEqual("http://falconframework.org/v2.0/metrics?name=cpu&limit=3", link["href"])
 
-    def test_next_is_the_url_with_another_offset(self):
+    def test_the_next_link_is_the_url_with_another_offset(self):
         first, second = self.get(_METRICS, dimensions="host", limit="2"), None
         (link,) = [link["href"] for link in first["links"] if link["rel"] == "next"]
         asked = dict(parse_qsl(urlsplit(link).query))
@@ -214,7 +214,7 @@ class TestLists(ReadsCase):
         self.assertEqual("self", link["rel"])
         self.assertEqual(4, len({one["id"] for one in first["elements"] + second["elements"]}))
 
-    def test_pages_of_every_size_hold_every_element_once(self):
+    def test_pages_of_each_size_contain_each_element_once(self):
         for path, parameters in (
             (_METRICS, {}),
             (_NAMES, {}),
@@ -243,11 +243,11 @@ class TestLists(ReadsCase):
             ["a", "b", "c"], [one["dimension_value"] for one in self.elements(_VALUES, dimension_name="host")]
         )
 
-    def test_an_unknown_metric_has_no_dimensions_and_is_no_error(self):
+    def test_an_unknown_metric_returns_an_empty_list_of_dimensions(self):
         self.assertEqual([], self.elements(_DIMENSIONS, metric_name="none"))
         self.assertEqual([], self.elements(_VALUES, metric_name="none", dimension_name="host"))
 
-    def test_values_of_no_dimension_are_refused_in_the_clients_shape(self):
+    def test_a_missing_dimension_name_is_refused_in_the_clients_shape(self):
         body = self.get(_VALUES, 422)
         self.assertEqual({"error"}, set(body))
         self.assertEqual({"code", "title", "message"}, set(body["error"]))

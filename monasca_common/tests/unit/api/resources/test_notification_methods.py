@@ -14,7 +14,7 @@ class TestNotificationMethods(NotificationMethodsContract, SqliteTestCase):
 class TestEncryptedNotificationMethods(NotificationMethodsContract, SqliteTestCase):
     keys = AddressKeys([Fernet.generate_key().decode()])
 
-    def test_a_key_that_the_api_has_not_is_waited_for(self):
+    def test_a_missing_encryption_key_is_answered_503(self):
         made = self.ask("POST", PATH, EMAIL, 201)
         self.keys = AddressKeys([Fernet.generate_key().decode()])
         self.client = self.application()

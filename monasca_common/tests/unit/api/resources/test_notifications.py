@@ -9,7 +9,7 @@ from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 class TestNotifications(NotificationsContract, SqliteTestCase):
     keys = AddressKeys([Fernet.generate_key().decode()])
 
-    def test_an_address_whose_key_is_not_there_hides_no_notification(self):
+    def test_a_notification_is_returned_without_the_key_of_its_address(self):
         self.record()
         self.keys = PLAIN
         self.client = self.application()
