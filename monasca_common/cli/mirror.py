@@ -4,28 +4,19 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from cliff.lister import Lister
 from oslo_config import cfg
 
-from monasca_common.audit.reconciliation import AuditTotals
-from monasca_common.audit.report_log import open_report_log
-from monasca_common.audit.reports import bucket_of
-from monasca_common.audit.settings import audit_settings
 from monasca_common.cli import progress
-from monasca_common.cli.audit import add_reports
 from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, moment_ms, stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
-from monasca_common.kafka import open_admin, plugins
-from monasca_common.kafka.config import connection_settings
-from monasca_common.kafka.errors import ConfigurationError, FencedError
-from monasca_common.models import times
+from monasca_common.kafka import open_admin
+from monasca_common.kafka.errors import FencedError
 from monasca_common.operations.mirror.comparison import MessageDifference, PartitionComparison
-from monasca_common.operations.mirror.copy_counts import CopyCount, copy_counts, uncounted
-from monasca_common.operations.mirror.settings import TARGET_GROUP, mirror_settings
+from monasca_common.operations.mirror.settings import mirror_settings
 from monasca_common.operations.mirror.verification import MirrorVerification
 
 _OF_MESSAGES = ("topic", "partition", "kind", "source_offset", "target_offset", "message_id", "fields")
@@ -33,8 +24,7 @@ _OF_PARTITIONS = (
     *("topic", "partition", "status", "source", "target", "equal"),
     *("missing", "extra", "altered", "expired", "behind"),
 )
-_OF_COUNTS = ("topic", "bucket", "tier", "application", "status", "source", "target", "missing", "extra")
-_SAME, _DIFFERENT, _NOT_COMPARED, _OPEN = "SAME", "DIFFERENT", "NOT COMPARED", "OPEN"
+_SAME, _DIFFERENT, _NOT_COMPARED = "SAME", "DIFFERENT", "NOT COMPARED"
 
 
 class MirrorRun(ServiceCommand):
@@ -56,12 +46,11 @@ class MirrorRun(ServiceCommand):
 
 
 class MirrorVerify(MonascaCommand, Lister):
-    """Compare the copies of a mirror with their source: every message, or the numbers that audits have counted.
+    """Compare the copies of a mirror with their source, message by message.
 
     It changes nothing and may run while the mirror copies. The exit status is 0 if everything compared is the same, 1
     if something differs, 2 if it could not be compared. For example:
     monasca-common mirror verify --config-file mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
-    monasca-common mirror verify --config-file mirror.conf --counts
     """
 
     failed = NOT_ANSWERED
@@ -83,25 +72,16 @@ class MirrorVerify(MonascaCommand, Lister):
             "which reads both logs from their beginnings)",
         )
         parser.add_argument(
-            "--counts",
-            action="store_true",
-            help="read no messages: compare the counts of `audit count` in both clusters, per time bucket; reports are "
-            "in the topic of [audit], in the cluster of [kafka] (default: compare every message)",
-        )
-        parser.add_argument(
             "--messages",
             action="store_true",
-            help="a row for each message that differs in place of a row for each partition; not with --counts",
+            help="print a row for each message that differs instead of one for each partition",
         )
         progress.add_argument(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        conf = self.read(parsed_args)
-        settings = mirror_settings(conf)
+        settings = mirror_settings(self.read(parsed_args))
         verification = MirrorVerification(settings, open_admin(settings.source), open_admin(settings.target))
-        if parsed_args.counts:
-            return self._counts(parsed_args, conf, settings.name, verification)
         compared = list(_compared(verification, parsed_args))
         self._status = max(map(_exit_status, compared), default=0)
         for each in compared:
@@ -110,35 +90,6 @@ class MirrorVerify(MonascaCommand, Lister):
         if parsed_args.messages:
             return _OF_MESSAGES, (_message_row(each, one) for each in compared for one in each.differences)
         return _OF_PARTITIONS, map(_partition_row, compared)
-
-    def _counts(
-        self,
-        parsed_args: argparse.Namespace,
-        conf: cfg.ConfigOpts,
-        mirror: str,
-        verification: MirrorVerification,
-    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        if parsed_args.messages:
-            raise ConfigurationError("--messages: counts do not tell which messages differ: leave out --counts")
-        topics = verification.topics(parsed_args.topic)
-        audit = audit_settings(conf)
-        now_ms = round(time.time() * 1000)
-        since_ms = now_ms - audit.window_seconds * 1000 if parsed_args.since is None else parsed_args.since
-        since_ms = bucket_of(since_ms, audit.bucket_seconds)
-        totals = AuditTotals(audit.rules)
-        with open_report_log(plugins.load_admin(conf), connection_settings(conf), audit.topic, since_ms) as log:
-            add_reports(log, totals, lines=parsed_args.progress)
-        found = (each for each in totals.reconciliations(now_ms) if each.topic in topics and each.bucket_ms >= since_ms)
-        counts = copy_counts(found, mirror, now_ms, audit.rules)
-        for topic in uncounted(counts, topics):
-            self._status = NOT_ANSWERED
-            self.complain(
-                f"{topic} was not compared: nothing of it was counted in both clusters since then, or it was recreated "
-                f"in one; where it has messages, run `audit count`, and `audit count --tier mirror --section "
-                f"{TARGET_GROUP}`"
-            )
-        self._status = max(self._status, int(any(each.differs for each in counts)))
-        return _OF_COUNTS, map(_count_row, counts)
 
 
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
@@ -162,12 +113,6 @@ def _partition_row(compared: PartitionComparison) -> tuple[Any, ...]:
     kinds = (compared.count(kind) for kind in ("missing", "extra", "altered"))
     both = compared.source, compared.target, compared.equal
     return (*compared.partition, status, *both, *kinds, compared.expired, compared.behind)
-
-
-def _count_row(count: CopyCount) -> tuple[Any, ...]:
-    status = _OPEN if count.is_open else _DIFFERENT if count.differs else _SAME
-    numbers = count.source, count.target, count.missing, count.extra
-    return count.topic, times.shown(count.bucket_ms), count.tier, count.application, status, *numbers
 
 
 def _message_row(compared: PartitionComparison, difference: MessageDifference) -> tuple[Any, ...]:

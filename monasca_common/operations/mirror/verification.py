@@ -33,10 +33,6 @@ class MirrorVerification:
         self._source = source
         self._target = target
 
-    def topics(self, wanted: Iterable[str] = ()) -> set[str]:
-        """Return which of these topics, or of all, the mirror has copied."""
-        return {partition.topic for partition in self._positions(set(wanted))}
-
     def ranges(self, topics: Iterable[str] = (), since_ms: int | None = None) -> list[ComparedRange]:
         """Return the ranges to compare of these topics, or of all. ``since_ms``: only messages with this timestamp or a
         later one.

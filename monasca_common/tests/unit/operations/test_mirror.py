@@ -10,8 +10,6 @@ from oslo_config import cfg
 from oslotest import base
 from prometheus_client import generate_latest
 
-from monasca_common.audit.reconciliation import AuditRules, reconciliations
-from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError, OffsetOutOfRange
 from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
@@ -20,7 +18,6 @@ from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.operations.mirror import comparison, mirror, verification
 from monasca_common.operations.mirror.comparison import ComparedRange, compare_latest, compare_logs
-from monasca_common.operations.mirror.copy_counts import copy_counts, uncounted
 from monasca_common.operations.mirror.mirror import Mirror, copy_of
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
 from monasca_common.operations.mirror.settings import MirrorSettings, mirror_settings
@@ -384,61 +381,6 @@ class VerificationTest(base.BaseTestCase):
         target = [_with(each, "offset", n) for n, each in enumerate(source[1:])]
         found = self.verification(source, target).compare(ComparedRange(TP, 0, 3, 0, 2, 3), 2_000)
         self.assertEqual((2, 2, []), (found.source, found.equal, found.differences))
-
-
-class CopyCountsTest(base.BaseTestCase):
-    """A bucket of 60 s that is over, and one that is not."""
-
-    RULES = AuditRules(bucket_seconds=60, grace_seconds=0)
-
-    def report(self, tier, *counts, handled=(), application="m"):
-        name = f"{tier} {counts} {handled}"
-        return AuditReport(name, tier, application, "h", "i", 60_000, 60, tuple(counts), tuple(handled))
-
-    def logged(self, tier, runs, *, repeated=(), bucket_ms=0):
-        return self.report(
-            tier, AuditCount("metrics", bucket_ms, offsets={0: runs}, duplicates={0: repeated} if repeated else {})
-        )
-
-    def counts(self, *reports, now_ms=90_000):
-        found = copy_counts(reconciliations(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
-        return {(each.tier, each.bucket_ms): (each.source, each.target, each.missing, each.extra) for each in found}
-
-    def test_what_is_missing_or_doubled_is_counted_and_what_is_twice_in_both_is_not(self):
-        whole, more = ((0, 100),), ((0, 103),)
-        source = self.logged("broker", whole, repeated=((5, 7),))
-        for copied, repeated, found in (
-            (whole, ((9, 11),), (100, 100, 0, 0)),
-            (((0, 97),), ((5, 7),), (100, 97, 3, 0)),
-            (more, ((5, 10),), (100, 103, 0, 3)),
-            (((0, 99),), ((5, 6),), (100, 99, 1, 0)),
-        ):
-            counted = self.counts(source, self.logged("mirror", copied, repeated=repeated))
-            self.assertEqual({("mirror", 0): found}, counted)
-
-    def test_what_the_mirror_passed_over_is_missing_by_offset(self):
-        handled = [HandledRange("metrics", 0, 0, 40, 1, position=0), HandledRange("metrics", 0, 44, 100)]
-        found = self.counts(self.logged("broker", ((0, 100),)), self.report("mirrored", handled=handled))
-        self.assertEqual({("mirrored", 0): (100, 96, 4, 0)}, found)
-
-    def test_before_the_grace_period_is_over_nothing_is_known_to_differ(self):
-        reports = self.logged("broker", ((0, 100),)), self.logged("mirror", ((0, 90),))
-        for now_ms, differs in ((59_999, False), (60_000, True)):
-            found = copy_counts(reconciliations(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
-            self.assertEqual([differs], [each.differs for each in found])
-
-    def test_a_topic_of_which_a_counter_has_seen_two_logs_is_not_compared(self):
-        first, second = (
-            self.report("mirror", AuditCount("metrics", 0, offsets={0: runs}, log=log))
-            for runs, log in ((((0, 100),), "first"), (((0, 50), (51, 101)), "second"))
-        )
-        self.assertEqual({}, self.counts(self.logged("broker", ((0, 100),)), first, second))
-
-    def test_a_topic_that_is_counted_in_one_cluster_alone_is_not_compared(self):
-        found = copy_counts(
-            reconciliations([self.logged("broker", ((0, 9),))], 90_000, self.RULES), "m", 90_000, self.RULES
-        )
-        self.assertEqual(["metrics"], uncounted(found, ["metrics"]))
 
 
 class StatusTest(base.BaseTestCase):
