@@ -309,4 +309,4 @@ def _line(group: str, before: LagVerdict | None, lag: LagVerdict, counting: Mapp
     hidden = f"; a transaction that stays open hides {lag.hidden:,} offsets" if lag.hidden else ""
     soon = f"; retention deletes some unread in {lag.lost_in_seconds or 0:.0f} s" if lag.expires_soon else ""
     unread = f"{lag.messages:,} unread, the oldest {lag.seconds:.0f} s old"
-    return f"{now} {group}: {change}: {lag.status.value}; {unread}{lost}{beyond}{hidden}{soon}"
+    return f"{now} {group}: {change}: {lag.status.meaning}; {unread}{lost}{beyond}{hidden}{soon}"

@@ -158,7 +158,7 @@ def group_panel(group: GroupFigures) -> PanelView:
     return PanelView(
         "lag",
         f"Consumer group {group.name}",
-        " ".join([f"{group.lag.status.name}: {group.lag.status.value}.", *group.which_counts]),
+        " ".join([f"{group.lag.status.name}: {group.lag.status.meaning}.", *group.which_counts]),
         EMPTY.explanation,
         ("Status", "Partition", "Unread", "Oldest unread", "Headroom", "Deleted"),
         rows,
@@ -215,11 +215,11 @@ def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:
 def _status(lag: LagVerdict) -> Cell:
     """Return LOST or LOST SOON also for a group that keeps up now."""
     if lag.deleted or lag.truncated:
-        return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; the group {lag.status.value}")
+        return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; the group {lag.status.meaning}")
     if lag.expires_soon:
-        note = f"retention will soon delete unread messages; the group {lag.status.value}"
+        note = f"retention will soon delete unread messages; the group {lag.status.meaning}"
         return Cell("LOST SOON", tone=_tone(lag), note=note)
-    return Cell(lag.status.name, tone=_tone(lag), note=lag.status.value)
+    return Cell(lag.status.name, tone=_tone(lag), note=lag.status.meaning)
 
 
 def _age(lag: LagVerdict) -> Cell:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from monasca_common.kafka import Admin, Record
 from monasca_common.kafka.message import TopicPartition
@@ -32,18 +33,25 @@ from monasca_common.operations.lag.verdict import (
 )
 from monasca_common.operations.log_reading import LogReader
 
-_VERSION = 1
 _SURVEY = b'{"survey":"lag"}'
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionHistory:
-    """``lag``: the verdict of the last scan, at ``time_ms``."""
+class _Timed(Protocol):
+    @property
+    def time_ms(self) -> int: ...
+
+
+_TimedT = TypeVar("_TimedT", bound=_Timed)
+
+
+class PartitionHistory(msgspec.Struct, frozen=True):
+    """The verdict of the last scan, at ``time_ms``, and its inputs; a value in the topic."""
 
     time_ms: int
     lag: LagVerdict
     commits: tuple[Commit, ...] = ()
-    scans: tuple[LogScan, ...] = ()
+    scans: tuple[LogScan, ...] = msgspec.field(default=(), name="looks")
+    version: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class LagHistory:
             return ()
         if self.surveyed_ms is None or known.scans[-1].time_ms >= self.surveyed_ms:
             return known.scans
-        return (*known.scans, replace(known.scans[-1], time_ms=self.surveyed_ms))
+        return (*known.scans, structs.replace(known.scans[-1], time_ms=self.surveyed_ms))
 
 
 class _HistoryKey(msgspec.Struct, frozen=True):
@@ -73,38 +81,15 @@ class _HistoryKey(msgspec.Struct, frozen=True):
     partition: int
 
 
-class _HistoryLag(msgspec.Struct, frozen=True):
-    status: str
-    messages: int
-    seconds: float
-    deleted: int
-    headroom_seconds: float | None
-    completeness: float
-    truncated: int = 0
-    lost_in_seconds: float | None = None
-    expires_soon: bool = False
-    hidden: int = 0
-
-
-class _HistoryValue(msgspec.Struct, frozen=True):
-    """``commits``: time, offset, end. ``scans``: the fields of `LogScan`."""
-
-    version: int
-    time_ms: int
-    lag: _HistoryLag
-    commits: tuple[tuple[int, int, int], ...] = ()
-    scans: tuple[tuple[int, int, int, int | None, bool, int, bool], ...] = msgspec.field(default=(), name="looks")
-
-
 class _HistorySurvey(msgspec.Struct, frozen=True):
-    version: int
     time_ms: int
+    version: Literal[1] = 1
 
 
 def kept_scans(scans: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ...]:
     """Return the scans to keep: those of the window, the last with nothing unread, those after which the log's start
     had moved (one window of them), and the first one if the group had no commit yet."""
-    recent = _spaced(scans, window)
+    recent = spaced(scans, window)
     read = [scan for scan in scans if not scan.is_unread][-1:]
     moved = [later for earlier, later in pairwise(scans) if later.first > earlier.first]
     before = [earlier for earlier, later in pairwise(scans) if later.first > earlier.first][-window.commits :][:1]
@@ -113,15 +98,20 @@ def kept_scans(scans: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ..
     return tuple(kept[time_ms] for time_ms in sorted(kept))
 
 
-def _spaced(scans: Sequence[LogScan], window: LagWindow) -> list[LogScan]:
-    """Thin out from the oldest on, so that kept scans stay; always keep the newest."""
+def spaced(
+    entries: Sequence[_TimedT], window: LagWindow, stays: Callable[[_TimedT, _TimedT], bool] = lambda _, __: False
+) -> list[_TimedT]:
+    """Return the last entries, thinned out to span the window; the newest always, and those that stay before the next.
+
+    They are chosen from the oldest on, so that chosen ones stay when later scans add others.
+    """
     least_ms = window.seconds * 1000 / max(1, window.commits - 2)
-    kept: list[LogScan] = []
-    for scan in scans:
-        if len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms:
-            kept[-1] = scan
+    kept: list[_TimedT] = []
+    for entry in entries:
+        if len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms and not stays(kept[-1], entry):
+            kept[-1] = entry
         else:
-            kept.append(scan)
+            kept.append(entry)
     return kept[-window.commits :]
 
 
@@ -185,7 +175,7 @@ def _newest(kept: PartitionHistory | None, known: PartitionHistory) -> Partition
         return known
     if not known.scans or not kept.scans or known.scans[-1].is_unread:
         return known
-    return kept if replace(known.scans[-1], time_ms=kept.scans[-1].time_ms) == kept.scans[-1] else known
+    return kept if structs.replace(known.scans[-1], time_ms=kept.scans[-1].time_ms) == kept.scans[-1] else known
 
 
 def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
@@ -193,13 +183,13 @@ def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
     for group, partitions in after.groups.items():
         for partition, known in partitions.items():
             if kept.of(group, partition) != known:
-                yield Record(msgspec.json.encode(_value(known)), key=_key(group, partition))
+                yield Record(msgspec.json.encode(known), key=_key(group, partition))
     for group, partitions in kept.groups.items():
         for partition in partitions:
             if after.of(group, partition) is None:
                 yield Record(None, key=_key(group, partition))
     if after.surveyed_ms is not None:
-        yield Record(msgspec.json.encode(_HistorySurvey(_VERSION, after.surveyed_ms)), key=_SURVEY)
+        yield Record(msgspec.json.encode(_HistorySurvey(after.surveyed_ms)), key=_SURVEY)
 
 
 def read_history(
@@ -222,39 +212,15 @@ def history_of(records: Iterable[tuple[bytes | None, bytes | None]]) -> LagHisto
     for key, value in values.items():
         if value is None:
             continue
-        with contextlib.suppress(msgspec.DecodeError, KeyError):
+        with contextlib.suppress(msgspec.DecodeError):
             if key == _SURVEY:
                 surveyed_ms = msgspec.json.decode(value, type=_HistorySurvey).time_ms
             else:
                 whose = msgspec.json.decode(key, type=_HistoryKey)
-                known = _history(msgspec.json.decode(value, type=_HistoryValue))
-                groups[whose.group][TopicPartition(whose.topic, whose.partition)] = known
+                partition = TopicPartition(whose.topic, whose.partition)
+                groups[whose.group][partition] = msgspec.json.decode(value, type=PartitionHistory)
     return LagHistory(surveyed_ms, dict(groups))
 
 
 def _key(group: str, partition: TopicPartition) -> bytes:
     return msgspec.json.encode(_HistoryKey(group, partition.topic, partition.partition))
-
-
-def _value(known: PartitionHistory) -> _HistoryValue:
-    lag: dict[str, Any] = {name: getattr(known.lag, name) for name in _HistoryLag.__struct_fields__ if name != "status"}
-    return _HistoryValue(
-        _VERSION,
-        known.time_ms,
-        _HistoryLag(status=known.lag.status.name, **lag),
-        tuple((each.time_ms, each.offset, each.end) for each in known.commits),
-        tuple(
-            (each.time_ms, each.first, each.end, each.position, each.is_unread, each.read_to, each.is_open)
-            for each in known.scans
-        ),
-    )
-
-
-def _history(value: _HistoryValue) -> PartitionHistory:
-    lag: dict[str, Any] = {name: getattr(value.lag, name) for name in _HistoryLag.__struct_fields__ if name != "status"}
-    return PartitionHistory(
-        value.time_ms,
-        LagVerdict(status=LagStatus[value.lag.status], **lag),
-        tuple(Commit(*each) for each in value.commits),
-        tuple(LogScan(*each) for each in value.scans),
-    )

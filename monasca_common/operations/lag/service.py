@@ -132,7 +132,7 @@ class LagService(PublishingLoop):
             was = None if earlier is None else _concern(group_lag(known.lag for known in earlier.values()))
             if _concern(lag) != was and (was is not None or lag.is_error):
                 log = LOG.warning if lag.is_error else LOG.info
-                log("group %s is %s: it %s; %s", group, lag.status.name, lag.status.value, _facts(lag, partitions))
+                log("group %s is %s: it %s; %s", group, lag.status.name, lag.status.meaning, _facts(lag, partitions))
                 changed[group] = partitions
         lines = which_counts(changed, self._read_positions()) if changed else []
         if lines:

@@ -16,7 +16,7 @@ from monasca_common.kafka import Admin, AuthorizationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
-from monasca_common.operations.lag.history import LagHistory, end_at
+from monasca_common.operations.lag.history import LagHistory, end_at, spaced
 from monasca_common.operations.lag.verdict import Commit, LagWindow, LogScan, PartitionState, expected_start
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
@@ -167,11 +167,11 @@ class LagSurvey:
         If ``current`` is ahead of all, an open transaction hides later commits, and it counts as committed now.
         """
         newer = _newer(records[current.group, current.partition], known)
-        kept = spaced((*known, *newer), self._window)
+        kept = spaced_commits((*known, *newer), self._window)
         if not kept or (has_gap and not newer and current.offset != kept[-1].offset):
             # Committed at an unknown time before that.
-            return spaced((*kept, replace(current, time_ms=since_ms)), self._window)
-        return spaced((*kept, current), self._window) if _goes_back(current, kept[-1]) else kept
+            return spaced_commits((*kept, replace(current, time_ms=since_ms)), self._window)
+        return spaced_commits((*kept, current), self._window) if _goes_back(current, kept[-1]) else kept
 
     def _unread_since(
         self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
@@ -289,23 +289,14 @@ def is_size_limited(config: Mapping[str, str]) -> bool:
     return "delete" in config["cleanup.policy"] and int(config["retention.bytes"]) >= 0
 
 
-def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
-    """Return the last commits, thinned out to span the window; always including the newest.
+def spaced_commits(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
+    """Return the last commits since the group's offset was deleted, thinned out to span the window.
 
-    Otherwise, a consumer with ten commits per second would be judged by its last second. They are chosen from the
-    oldest on, so chosen ones stay when scans add others. The commit before a group went back stays too, because it
-    shows that.
+    Otherwise, a consumer with ten commits per second would be judged by its last second. The commit before a group went
+    back stays, because it shows that.
     """
-    least_ms = window.seconds * 1000 / max(1, window.commits - 2)
-    kept: list[CommitRecord] = []
-    for record in records:
-        if record.offset is None:
-            kept = []  # the group's offset was deleted
-        elif len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms and not _goes_back(kept[-1], record):
-            kept[-1] = record
-        else:
-            kept.append(record)
-    return kept[-window.commits :]
+    deleted = max((number for number, record in enumerate(records, 1) if record.offset is None), default=0)
+    return spaced(records[deleted:], window, _goes_back)
 
 
 def _goes_back(record: CommitRecord, later: CommitRecord) -> bool:

@@ -12,25 +12,40 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+
 _LONG_PAUSE = 10  # times the window, and times the usual interval between two commits
 
 
 class LagStatus(enum.Enum):
-    """From best to worst. The value completes "the group …"."""
+    """From best to worst."""
 
-    OK = "keeps up or catches up"
-    WARNING = (
-        "commits, but its lag does not fall, its offset is beyond the end of the log, or an open transaction hides "
-        "messages"
-    )
-    STALL = "commits the same offset again and again"
-    STOP = "has unread messages but does not commit"
-    REWIND = "went back to an earlier offset"
-    OFFLINE = "has a partition without a leader, which can be neither read nor checked"
+    OK = "OK"
+    WARNING = "WARNING"
+    STALL = "STALL"
+    STOP = "STOP"
+    REWIND = "REWIND"
+    OFFLINE = "OFFLINE"
+
+    @property
+    def meaning(self) -> str:
+        """Return what completes "the group …"."""
+        return _MEANINGS[self]
 
     @property
     def is_error(self) -> bool:
         return self not in (LagStatus.OK, LagStatus.WARNING)
+
+
+_MEANINGS = {
+    LagStatus.OK: "keeps up or catches up",
+    LagStatus.WARNING: "commits, but its lag does not fall, its offset is beyond the end of the log, or an open "
+    "transaction hides messages",
+    LagStatus.STALL: "commits the same offset again and again",
+    LagStatus.STOP: "has unread messages but does not commit",
+    LagStatus.REWIND: "went back to an earlier offset",
+    LagStatus.OFFLINE: "has a partition without a leader, which can be neither read nor checked",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +61,7 @@ class LagWindow:
     allowed_lag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, array_like=True):
     """``offset``: the next to read. ``end``: the end of the log at the time of the commit."""
 
     time_ms: int
@@ -59,8 +73,7 @@ class Commit:
         return max(0, self.end - self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class LogScan:
+class LogScan(msgspec.Struct, frozen=True, array_like=True):
     """A partition at one time: the start and end of its log, and the group's ``position`` (``None`` without a commit).
 
     ``is_unread``: whether the group had unread messages. ``read_to``: the offset before which nothing was unread: after

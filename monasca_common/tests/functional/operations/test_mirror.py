@@ -334,7 +334,7 @@ class TestVerify(VerifyCase):
 
 
 @periodic("the unit tests cover the comparison")
-class TestAudit(MirrorCase):
+class TestAudit(VerifyCase):
     """The audit counts both clusters, and the mirror reports what it has copied."""
 
     def setUp(self):

@@ -21,7 +21,7 @@ from monasca_common.operations import log_reading
 from monasca_common.operations.commit_records import OFFSETS_TOPIC, CommitRecord
 from monasca_common.operations.durability import durability_findings, topic_durability
 from monasca_common.operations.lag.history import LagHistory, PartitionHistory, following, to_keep
-from monasca_common.operations.lag.survey import LagSurvey, spaced
+from monasca_common.operations.lag.survey import LagSurvey, spaced_commits
 from monasca_common.operations.lag.verdict import (
     Commit,
     LagStatus,
@@ -213,7 +213,7 @@ class TestFrequentSurveys(base.BaseTestCase):
             known: list[CommitRecord] = []
             for now in range(interval, 601, interval):
                 new = [CommitRecord("g", TopicPartition("t", 0), 7, at * 1000) for at in range(now - interval, now)]
-                known = spaced((*known, *new), window)
+                known = spaced_commits((*known, *new), window)
             commits = tuple(Commit(each.time_ms, 7, each.time_ms) for each in known)
             found = partition_lag(PartitionState(0, 700_000, commits, unread_since_ms=0), 600_000, window)
             self.assertEqual((interval, LagStatus.STALL), (interval, found.status))
@@ -225,7 +225,7 @@ class TestRewinds(base.BaseTestCase):
         for later_ms in (100, 3_600_000):
             commits = [CommitRecord("g", TP, 100 * n, NOW + 1000 * n) for n in range(61)]
             commits.append(CommitRecord("g", TP, 5600, commits[-1].time_ms + later_ms))
-            kept = spaced(commits, LagWindow())
+            kept = spaced_commits(commits, LagWindow())
             self.assertEqual([6000, 5600], [record.offset for record in kept[-2:]])
             now_ms = commits[-1].time_ms + 1000
             state = PartitionState(0, 9000, tuple(Commit(each.time_ms, each.offset, 9000) for each in kept), now_ms)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import replace
 
+from msgspec import structs
 from oslotest import base
 
 from monasca_common.operations.lag.history import kept_scans
@@ -237,7 +238,7 @@ class TestHistory(base.BaseTestCase):
         steady = (_look(9, 900, 500), _look(8, 910, 500, first=50), _look(5, 920, 500, first=200))
         steady += (_look(2, 950, 500, first=350),)
         burst = (*steady[:2], _look(3, 920, 500, first=200), steady[3])
-        idle = tuple(replace(each, time_ms=each.time_ms - 50 * _MINUTE) for each in steady)
+        idle = tuple(structs.replace(each, time_ms=each.time_ms - 50 * _MINUTE) for each in steady)
         one = (_look(10, 700, 500), _look(2, 900, 500, first=150))
         cases = {
             "300 in two moves, 50 a minute": (steady, 800, 350, (450 / 50 - 2) * 60),
