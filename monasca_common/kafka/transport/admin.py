@@ -18,7 +18,6 @@ from confluent_kafka import (
     OFFSET_INVALID,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
-    ElectionType,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -331,21 +330,6 @@ class Admin:
     def broker_ids(self, timeout: float = 10.0) -> set[int]:
         """The brokers that are there now."""
         return set(self._metadata(timeout=timeout).brokers)
-
-    def elect_preferred_leaders(
-        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
-    ) -> dict[TopicPartition, TransportError | None]:
-        """Let the first copy of each partition lead it; what refused an election, or ``None``."""
-        wanted = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
-        # Its own time-outs cannot be given: confluent-kafka 2.16 raises a SystemError at either. Ours holds.
-        future = self._client.elect_leaders(ElectionType.PREFERRED, wanted)
-        outcomes = {}
-        for tp, refusal in self._result(future, timeout).items():
-            raw = refusal.args[0] if isinstance(refusal, KafkaException) else refusal
-            error = None if raw is None else translate(raw)
-            needed = error is None or error.name != "ELECTION_NOT_NEEDED"
-            outcomes[TopicPartition(tp.topic, tp.partition)] = error if needed else None
-        return outcomes
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
         """The offset of the oldest record that is left, or of the next one where none is."""

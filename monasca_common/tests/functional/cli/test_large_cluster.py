@@ -140,13 +140,10 @@ class TestAThousandTopics(LargeCase):
         self.assertEqual((1, False), (deletable["letters"], deletable["deleted"]))
         self.assertEqual(0, self.run_command("dlq", "show", f"{NAMES[0]}/0/0")[0])
 
-    def test_durability_balance_and_audit(self):
+    def test_durability_and_audit(self):
         with self.few_requests():
             rows = self.rows("durability", "check", status=1)
         self.assertLessEqual(set(NAMES), {row["topic"] for row in rows if row["rule"] == "one_copy"})
-        with self.few_requests():
-            (row,) = self.rows("balance", "--topic", "many-*")
-        self.assertEqual((TOPICS, 0), (row["leads"], row["percent_away"]))
         self.assertEqual([], self.rows("audit", "show", "--topic", "many-*", status=3))
         self.assertEqual(3, self.run_command("audit", "watch", "--topic", "many-*", "--looks", "1")[0])
 

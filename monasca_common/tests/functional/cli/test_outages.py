@@ -31,7 +31,6 @@ _COMMANDS = {
     "topic tail metrics": 2,
     "topic sample metrics": 2,
     "topic create x --partitions 1 --execute": 2,
-    "balance": 2,
     "durability check": 2,
     "audit show": 2,
     "audit watch --looks 2 --interval 1": 2,

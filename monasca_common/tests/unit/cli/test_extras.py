@@ -64,7 +64,6 @@ _NEED_NONE = {
     "audit count",
     "audit show",
     "audit watch",
-    "balance",
     "broker start",
     "config check",
     "dashboard password",

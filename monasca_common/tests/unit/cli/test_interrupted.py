@@ -17,7 +17,7 @@ _COMMANDS = (
     *("topic list", "topic show x", "topic sample x", "topic create x --partitions 1 --execute"),
     *("lag list", "lag show --group g"),
     *("offsets show --group g --topic x", "offsets reset --group g --topic x --to-latest --execute"),
-    *("durability check", "balance", "audit show", "mirror verify"),
+    *("durability check", "audit show", "mirror verify"),
 )
 _CONFIGURATION = """\
 [kafka]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common topic`` and ``balance``: over a broker in memory, and an administrator of it."""
+"""``monasca-common topic`` over a broker in memory, and an administrator of it."""
 
 import csv
 import io
@@ -32,7 +32,6 @@ class MemoryAdmin:
         self.in_sync = (1, 2, 3)
         self.refusal = None
         self.created = []
-        self.elected = []
         self.requests = 0
         self.moving = 0  # so many answers are that a leader is not known yet
 
@@ -86,16 +85,6 @@ class MemoryAdmin:
     def create_topic(self, name, partitions, *, replication_factor, config):
         self.check_new_topic(name, partitions, replication_factor=replication_factor, config=config)
         self.created.append((name, partitions, replication_factor, config))
-
-    def broker_ids(self):
-        return {1, 2, 3}
-
-    def elect_preferred_leaders(self, partitions):
-        self.elected += partitions
-        for partition in partitions:
-            if self.refusal is None:
-                self.leaders[partition] = 1
-        return dict.fromkeys(partitions, self.refusal)
 
 
 class TopicCase(CommandCase):
@@ -264,37 +253,3 @@ class MessagesTest(TopicCase):
         status, _, err = self.run_command("tail", "metrics:0,7")
         self.assertEqual((2, True), (status, "has 2 partitions, and no 7" in err))
         self.assertEqual(2, self.run_command("sample", "metrics", "--count", "1001")[0])
-
-
-class BalanceTest(TopicCase):
-    command = ("balance",)
-
-    def test_who_leads_what_others_should_lead_is_status_1_until_an_election(self):
-        self.assertEqual(0, self.rows()[0])
-        self.admin.leaders[TopicPartition("metrics", 1)] = 2
-        status, rows = self.rows()
-        self.assertEqual((1, 50, [1, 1, 0]), (status, rows[0]["percent_away"], [row["leads"] for row in rows]))
-        self.assertEqual(0, self.rows("--percent", "50")[0])
-        status, rows = self.rows("--execute")
-        self.assertEqual((0, [2, 0, 0]), (status, [row["leads"] for row in rows]))
-        self.assertEqual([TopicPartition("metrics", 1)], self.admin.elected)
-
-    def test_a_copy_that_is_behind_is_not_elected(self):
-        self.admin.leaders[TopicPartition("metrics", 1)] = 2
-        self.admin.in_sync = (2, 3)
-        status, rows = self.rows("--execute")
-        self.assertEqual((1, [], 2), (status, self.admin.elected, rows[0]["copies_behind"]))
-
-    def test_a_refused_election_is_status_4(self):
-        self.admin.leaders[TopicPartition("metrics", 1)] = 2
-        self.admin.refusal = TransportError("not now")
-        status, _, err = self.run_command("--execute")
-        self.assertEqual((4, True), (status, "metrics/1: not now" in err))
-
-    def test_a_partition_without_a_leader_is_status_1(self):
-        self.admin.leaders[TopicPartition("metrics", 0)] = None
-        status, _, err = self.run_command("--percent", "100")
-        self.assertEqual((1, True), (status, "1 partitions have no leader" in err))
-
-    def test_a_topic_that_is_not_there_is_status_3(self):
-        self.assertEqual(3, self.rows("--topic", "nothing")[0])
