@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API, beside the least that answers alike: posts of metrics, and lists of 100,000 alarms."""
+"""The API next to the smallest server with the same answers: posts of metrics, and lists of 100,000 alarms."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers, consumers and processors, beside confluent-kafka and the old package; what an audit costs."""
+"""Producers, consumers and processors next to confluent-kafka and the old package, and the cost of an audit."""

@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--test", metavar="REGEX", default="", help="run only the tests whose ids match")
     parser.add_argument(
-        "--concurrency", type=int, default=2, metavar="N", help="test classes that run at once (default: %(default)s)"
+        "--concurrency", type=int, default=2, metavar="N", help="concurrent test classes (default: %(default)s)"
     )
     parser.add_argument(
         "--timeout",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of tempest, in its own environment, with a home of its own."""
+"""A run of tempest in its own environment and home directory."""
 
 import contextlib
 import os

@@ -57,7 +57,7 @@ def serving(connection: str) -> Iterator[int]:
             self.wfile.write(answer)
 
         def log_message(self, *_arguments: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     (port,) = ports.free_ports(1)
     with ThreadingHTTPServer((ports.HOST, port), Search) as server:
