@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of the old notification engine's files, and what to write in their place."""
+"""The groups in files of the old notification engine, and what to write instead."""
 
 from __future__ import annotations
 
 from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 
 _DATABASE = (
-    "alarm definitions and notification methods are in the database of [alarms] connection, write connection = "
+    "alarm definitions and notification methods are in the database of [alarms] connection: write connection = "
     "postgresql://user:password@host/monasca there"
 )
-_CERTIFICATES = "certificates are always verified; those of your own authorities are in the file [notification] ca_file"
-_PROXY = "each connection is made to an address that was checked, and a proxy would hide it"
+_CERTIFICATES = "certificates are always verified; write your own authorities into the file [notification] ca_file"
+_PROXY = "connections are opened only to checked addresses, which a proxy would hide"
 _HTTP = (
     OldOption("insecure", Fate.IGNORED, _CERTIFICATES),
     OldOption("ca_certs", Fate.IGNORED, _CERTIFICATES),
@@ -23,13 +23,13 @@ OLD_GROUPS = (
     OldGroup("postgresql", f"{_DATABASE}, and remove the group"),
     OldGroup("orm", f"{_DATABASE}, and remove the group"),
     OldGroup("keystone", "the service sends no requests to keystone and no token; remove the group"),
-    OldGroup("notification_types", "every type whose notifier is installed is there, remove the group"),
-    OldGroup("notification_processor", "write number in [alarm_processor], whose threads send; remove the group"),
-    OldGroup("queues", "what waits is bounded by buffer_bytes in [kafka_notifications]; remove the group"),
+    OldGroup("notification_types", "every type whose notifier is installed can be used; remove the group"),
+    OldGroup("notification_processor", "write the threads into number of [alarm_processor]; remove the group"),
+    OldGroup("queues", "buffer_bytes in [kafka_notifications] limits waiting messages; remove the group"),
     OldGroup("kafka_periodic_notifications", "periodic notifications go through the retry topic; remove the group"),
-    OldGroup("statsd", "nothing is sent to a statsd; remove the group"),
+    OldGroup("statsd", "no metrics are sent to statsd; remove the group"),
     OldGroup("slack_notifier", None, _HTTP),
-    OldGroup("hipchat_notifier", "HipChat no longer exists, remove the group"),
+    OldGroup("hipchat_notifier", "HipChat no longer exists; remove the group"),
     OldGroup(
         "email_notifier",
         None,
@@ -51,7 +51,7 @@ OLD_GROUPS = (
 
 #: The URL of PagerDuty in old files: Events API v1, which accepts no events of v2.
 EVENTS_V1 = "https://events.pagerduty.com/generic/2010-04-15/create_event.json"
-EVENTS_V1_IGNORED = "events are of PagerDuty's Events API v2, and this is v1; remove it"
+EVENTS_V1_IGNORED = "it is of Events API v1, and events are sent to v2; remove it"
 
 
 def names(group: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.alarms.notification_methods import NotificationMethods
+from monasca_common.alarms.notification_methods import NotificationMethods, types
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.audit.reporter import audited_source
 from monasca_common.kafka.clock import SystemClock
@@ -32,7 +32,7 @@ from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.member import NotificationMember, service_health
 from monasca_common.notification.metrics import NotificationMetrics, StoredNotifications
 from monasca_common.notification.notifiers.base import Notifier
-from monasca_common.notification.notifiers.plugins import Notifiers, types
+from monasca_common.notification.notifiers.plugins import Notifiers
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many notifications are sent concurrently for one tenant, to one host and by one method, so that slow receivers
-keep few threads and delay no other tenant, however many hosts and methods lead to them.
+"""Limits of the notifications that are sent concurrently for one tenant, to one host and by one method, so that slow
+receivers occupy few threads and do not delay other tenants, however many hosts and methods they have.
 
-A notification without a free slot waits for one if that is quick. If not, it gets a turn: the turns at a receiver
-follow each other at its pace, so that notifications that wait are not tried again and again.
+A notification without a free slot waits if a slot is expected soon. Otherwise it gets a turn, the time of its next try.
+The turns at a receiver follow its pace, so that few tries find no slot.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from monasca_common.kafka.clock import Clock
 _WORTH_WAITING_SECONDS = 0.25
 _MOST_WAIT_SECONDS = 1.0
 _SOONEST_TURN_SECONDS = 1.0
-_FIRST_GUESS_SECONDS = 0.02  # for an attempt at a receiver that is not known yet
+_FIRST_GUESS_SECONDS = 0.02  # for the first attempt at a receiver
 _WEIGHT = 0.3  # of the latest duration in the mean
 _MOST_IDLE = 10_000  # queues that are kept while nothing is sent
-_HANG_SECONDS = 1.0  # a failure that took this long kept a thread: the host hangs, for every method
+_HANG_SECONDS = 1.0  # after a failed attempt of this duration, the host counts as hanging for every method
 _SHARE_OF_HANGING = 4
 _MOST_IN_ALL = 4
 
 
 class TenantSlots:
-    """Each tenant may hold half of the ``most`` slots that the others leave. Thread-safe.
+    """Shares ``most`` slots: each tenant may hold half of the slots that the others leave. Thread-safe.
 
-    So some slots are free for a tenant without any, however many others hold all they may. If many do, a tenant may
-    hold one beyond ``most``, but all tenants together never hold more than `_MOST_IN_ALL` times as many.
+    So some slots are free for a tenant that holds none. If none of ``most`` is left, a tenant may still hold one, but
+    all tenants together never hold more than `_MOST_IN_ALL` times ``most``.
     """
 
     def __init__(self, most: int) -> None:
@@ -40,13 +40,13 @@ class TenantSlots:
         self._freed = threading.Condition()
 
     def limit(self, tenant: str) -> int:
-        """Return how many slots the tenant may hold now."""
+        """Return the number of slots that the tenant may hold now."""
         total = self._held.total()
         least = 1 if total < _MOST_IN_ALL * self._most else 0
         return max(least, (self._most - total + self._held[tenant]) // 2)
 
     def acquire(self, tenant: str, seconds: float) -> bool:
-        """Wait for a slot at most ``seconds``. Return ``False`` if the tenant got none."""
+        """Wait for a slot at most ``seconds``. Return whether the tenant got one."""
         with self._freed:
             if not self._freed.wait_for(lambda: self._held[tenant] < self.limit(tenant), seconds):
                 return False
@@ -63,8 +63,10 @@ class TenantSlots:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """``turn_seconds``: ``None``: send now; else when to try again. Set ``sent_since`` when sending begins, and
-    ``failed`` if the receiver does not accept it."""
+    """The right to send. ``turn_seconds``: the delay until the next try; ``None``: send now.
+
+    Set ``sent_since`` when sending begins, and ``failed`` if the receiver does not accept the notification.
+    """
 
     queues: Sequence[_Queue]
     turn_seconds: float | None = None
@@ -74,10 +76,10 @@ class Slot:
 
 
 class Slots:
-    """Thread-safe.
+    """The slots of all receivers. Thread-safe.
 
-    ``at_method``: by one method concurrently; one that failed last has a single slot. ``at_destination``: at one host;
-    a quarter of them where an attempt hung last. ``most_turn_seconds``: how far in the future a turn may be.
+    ``at_method``: slots of one method, which has a single one after a failure. ``at_destination``: slots of one host,
+    which has a quarter of them after an attempt that hung. ``most_turn_seconds``: the maximum delay of a turn.
     """
 
     def __init__(self, at_method: int, at_destination: int, most_turn_seconds: float, clock: Clock) -> None:
@@ -91,8 +93,11 @@ class Slots:
 
     @contextlib.contextmanager
     def slot(self, method_id: str, destination: str, subject: str, tenant: str, threads: TenantSlots) -> Iterator[Slot]:
-        """``subject``: one notification of it is sent at a time. ``destination``: empty if nothing is connected to.
-        ``threads``: those of the caller, which tenants share."""
+        """Return a slot, which ends with the block.
+
+        ``subject``: one notification of it is sent at a time. ``destination``: empty if there is no connection.
+        ``threads``: the caller's threads, which tenants share.
+        """
         slot = self._enter(method_id, destination, subject, tenant, threads)
         try:
             yield slot
@@ -106,7 +111,7 @@ class Slots:
                     self._being_sent.discard(subject)
 
     def leave(self, slot: Slot) -> None:
-        """Free the slot: recording the outcome takes none of the receiver's time."""
+        """Free the slot before the outcome is recorded, which takes no time of the receiver."""
         with self._lock:
             if not slot.is_left:
                 slot.is_left = True
@@ -164,10 +169,10 @@ class Slots:
 
 
 class _Queue:
-    """The slots of one receiver or tenant, and the threads that wait for one. The lock is its caller's.
+    """The slots of one receiver or tenant, and the number of threads that wait for one. The caller holds the lock.
 
     ``is_failing``: the last attempt failed after ``tolerated_seconds`` or longer. ``threads``: each slot also takes one
-    of these, for this tenant.
+    of these for this tenant.
     """
 
     def __init__(
@@ -196,7 +201,7 @@ class _Queue:
         return bool(self._slots or self.waiting)
 
     def wait(self, now: float) -> None:
-        """Wait for a slot, if one is expected soon."""
+        """Wait for a slot if one is expected soon."""
         if self.is_free or (self.waiting + 1) * self._pace_seconds(now) > _WORTH_WAITING_SECONDS:
             return
         self.waiting += 1
@@ -221,12 +226,12 @@ class _Queue:
         self._freed.notify(self._get_limit(self))
 
     def turn_seconds(self, now: float, most_turn_seconds: float) -> float:
-        """Return when the next turn is."""
+        """Return the delay until the next turn."""
         self._turns_until = max(self._turns_until, now) + self._pace_seconds(now)
         return min(self._turns_until - now, most_turn_seconds)
 
     def _pace_seconds(self, now: float) -> float:
-        """Return the time between two turns: the mean duration, or that of the oldest attempt, over the slots."""
+        """Return the time between two turns: the mean duration, or the age of the oldest attempt, per slot."""
         since = (slot.sent_since for slot in self._slots if slot.sent_since is not None)
         seconds = max(self._mean_seconds, now - min(since, default=now))
         return seconds / max(1, self._get_limit(self))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apprise: the services of that library, each by its own form of an address, as ``discord://id/token``.
+"""Apprise: the services of this library, each with its own scheme of addresses, such as ``discord://id/token``.
 
-The library connects by itself. Therefore the operator names the forms that are allowed, and each connection that it
-makes meanwhile is judged at the socket: a redirect, a second resolution and a host in a query go no other way.
+The library opens its own connections. Therefore the operator lists the permitted schemes, and the address of each
+connection is checked at the socket, which no redirect, second resolution or host in a query can avoid.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import FIXED_HOSTS, AppriseSettings, apprise_settings
 from monasca_common.notification.texts import Texts
 
-if importlib.util.find_spec("apprise") is None:  # so that the type is offered nowhere without the library
+if importlib.util.find_spec("apprise") is None:  # so that the type is not offered without the library
     raise ModuleNotFoundError("No module named 'apprise'", name="apprise")
 
 _FORM = re.compile(r"(?P<scheme>[A-Za-z0-9]+)://[^\s\x00-\x1f\x7f]+")
 _CONNECTING = ("socket.connect", "socket.sendto", "socket.sendmsg")
-#: The type that Apprise gives a state: services open, warn of or close an incident by it.
+#: The type of Apprise for a state: services open, update or close an incident by it.
 _TYPES = {"ALARM": "failure", "OK": "success"}
 _WARNING = "warning"
 #: Attributes of services that identify an incident.
@@ -64,7 +64,7 @@ class AppriseNotifier(Notifier):
         return None if _FORM.fullmatch(address) else "is not an address of Apprise, such as discord://id/token"
 
     def destination(self, address: str) -> str:
-        """The service, where it runs the server itself; the host, where the address names one."""
+        """Return the service if it has fixed servers, otherwise the host in the address."""
         url = urlsplit(address)
         return url.scheme if url.scheme in FIXED_HOSTS else f"{url.scheme}://{url.hostname}"
 
@@ -81,43 +81,43 @@ class AppriseNotifier(Notifier):
                     body=body, title=title, notify_type=_TYPES.get(notification.change.new_state, _WARNING)
                 )
                 if taken and not guard.connections:
-                    # Opsgenie closes only the alerts that this object opened, so the end is an alert of its own.
+                    # Opsgenie closes only the alerts that this object opened, so the end is a separate alert.
                     taken = service.notify(body=body, title=title, notify_type=_WARNING)
             except Exception as error:
                 if guard.refused is None:
-                    raise SendFailed(f"{scheme}: {type(error).__name__}") from None  # its text may have the address
+                    raise SendFailed(f"{scheme}: {type(error).__name__}") from None  # its text may contain the address
                 taken = False
         if guard.refused is not None:
             raise refusal(scheme, guard.refused)
         if not taken:
-            late = f"no answer within {self._settings.timeout} s" if deadline.over else "the service did not take it"
+            late = f"no answer within {self._settings.timeout} s" if deadline.over else "the service did not accept it"
             raise SendFailed(f"{scheme}: {late}")
         if not guard.connections:
             raise SendRefused(f"{scheme} sends nothing for this address: remove its action and its mapping")
-        return f"{scheme} took it"
+        return f"{scheme} accepted it"
 
     def _scheme(self, address: str) -> str:
-        """Raises `SendRefused` for one that is not allowed, and where the environment sends connections elsewhere."""
+        """Return the scheme. Raises `SendRefused` if it is not permitted, or if the environment names a proxy."""
         if (form := _FORM.fullmatch(address)) is None:
-            raise AddressRefused("the address is not one of Apprise: write discord://id/token")
+            raise AddressRefused("the address is not an address of Apprise: write discord://id/token")
         scheme = form["scheme"].lower()
         if scheme not in self._settings.schemes:
-            raise AddressRefused(f"{scheme} is not among schemes in [apprise_notifier]: use one of those")
+            raise AddressRefused(f"{scheme} is not in the list schemes of [apprise_notifier]: use one of these schemes")
         if set(urllib.request.getproxies_environment()) - {"no"}:
             raise SendRefused(
-                "the environment of this service names a proxy, behind which no address can be judged: unset it, "
-                "because Apprise uses it"
+                "the environment of this service names a proxy, which Apprise would use and behind which addresses "
+                "cannot be checked: unset it"
             )
         return scheme
 
     def _service(self, scheme: str, address: str, notification: Notification) -> Any:
-        """One object of the library, which may take no longer, and follow nothing else, than ours do."""
+        """Return an object of the library with the same limits as other notifiers."""
         import apprise
 
         asset = apprise.AppriseAsset(async_mode=False, secure_logging=True)
         service: Any = apprise.Apprise.instantiate(address, asset=asset)
         if service is None:
-            raise AddressRefused(f"the address is not one of {scheme}, or this machine lacks what that service needs")
+            raise AddressRefused(f"the address is not valid for {scheme}, or this service is not installed completely")
         service.redirects = False
         service.verify_certificate = True
         _identify(service, notification, urlsplit(address).query)
@@ -126,9 +126,9 @@ class AppriseNotifier(Notifier):
 
 
 def _identify(service: Any, notification: Notification, query: str) -> None:
-    """Have the end of an alarm close the incident that the alarm opened, unless the address says something else.
+    """Let the end of an alarm close the incident that the alarm opened, unless the address sets another key.
 
-    Apprise identifies an incident by the title, which names the state, and not the alarm.
+    By default, Apprise identifies an incident by the title, which names the state and not the alarm.
     """
     if getattr(service, "action", None) in _OPENING and "action" not in parse_qs(query):
         service.action = "map"  # to the type of the notification
@@ -142,8 +142,8 @@ def _identify(service: Any, notification: Notification, query: str) -> None:
 
 
 class ConnectionGuard:
-    """Judges the connections of one attempt. ``refused``: the first address that it let nobody connect to.
-    ``connections``: how many were permitted."""
+    """Checks the connections of one attempt. ``refused``: the first forbidden address. ``connections``: the number of
+    permitted connections."""
 
     def __init__(self, rules: AddressRules, deadline: SendDeadline) -> None:
         self._rules = rules
@@ -151,19 +151,19 @@ class ConnectionGuard:
         self.refused: str | None = None
         self.connections = 0
 
-    def judge(self, connection: socket.socket, address: Any) -> None:
-        """Raises `PermissionError`, which ends the call that connects."""
+    def check(self, connection: socket.socket, address: Any) -> None:
+        """Raise `PermissionError`, which ends the call that connects, if the address is forbidden."""
         host = address[0] if isinstance(address, tuple) and address else None
         if not isinstance(host, str) or not self._permits(host):
             self.refused = self.refused or str(host or "a socket of this machine")
-            raise PermissionError(f"no connection may be made to {self.refused}")
+            raise PermissionError(f"connections to {self.refused} are forbidden")
         self.connections += 1
         self._deadline.watch(connection)
 
     def _permits(self, host: str) -> bool:
         try:
             return self._rules.permits(ipaddress.ip_address(host))
-        except ValueError:  # a name: whoever connects by one has it resolved where nobody sees
+        except ValueError:  # a name, which would be resolved without a check
             return False
 
 
@@ -179,10 +179,10 @@ def _guarded(rules: AddressRules, deadline: SendDeadline) -> Iterator[Connection
 
 @cache
 def _watch_connections() -> None:
-    """Once in a process, because a hook of the interpreter stays."""
+    """Install the hook once, because an audit hook of the interpreter cannot be removed."""
     sys.addaudithook(_on_event)
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     if event in _CONNECTING and (guard := _guard.get()) is not None:
-        guard.judge(arguments[0], arguments[1])
+        guard.check(arguments[0], arguments[1])

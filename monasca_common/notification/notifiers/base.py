@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of notifiers, and what each is given."""
+"""The contract of notifiers, and their tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monasca_common.notification.texts import Texts
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Shared by all notifiers; thread-safe."""
+    """The tools that all notifiers share. Thread-safe."""
 
     http: HttpClient
     texts: Texts
@@ -33,28 +33,28 @@ class Notifier(ABC):
     @classmethod
     @abstractmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> Notifier:
-        """Return a notifier with the options of its own group. Raises `ConfigurationError`."""
+        """Return a notifier with the options of its own group of ``conf``. Raises `ConfigurationError`."""
 
     @classmethod
     def address_fault(cls, _address: str) -> str | None:
-        """Return what is wrong with the form of an address, such as "is not a URL"; ``None``: nothing.
+        """Return the fault in the form of an address, such as "is not a URL"; ``None`` if it is valid.
 
-        The API calls it when a method is created. It must not connect to anything.
+        The API calls it when a method is created. It must not open connections.
         """
         return None
 
     def destination(self, address: str) -> str:
-        """Return the server that an address leads to: the number of concurrent notifications to each is bounded.
+        """Return the server of an address, which limits the number of concurrent notifications to it.
 
-        By default, the host of a URL, and the notifier itself for other addresses.
+        By default, the host of a URL, or the name of the class for other addresses.
         """
         return destination(address) or type(self).__name__
 
     @abstractmethod
     def send(self, notification: Notification, address: str) -> str | None:
-        """Send the notification with its id, and return once the receiver has accepted it.
+        """Send the notification with its id, and return when the receiver has accepted it.
 
-        The value is the receiver's answer in a few words, which tenants can read.
+        The return value is the receiver's answer in a few words, which tenants can read.
 
         Raises `SendFailed` if another attempt may succeed, and `SendRefused` if none can.
         """

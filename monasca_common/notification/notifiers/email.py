@@ -22,7 +22,7 @@ from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import EmailSettings, email_settings
 from monasca_common.notification.texts import Texts
 
-# One mailbox in ASCII, without signs that begin another address, a comment or a header.
+# One mailbox in ASCII, without characters that begin another address, a comment or a header.
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+")
 
 
@@ -48,12 +48,12 @@ class EmailNotifier(Notifier):
                 raise SendFailed(f"the mail server answered {error.smtp_code}", detail=own) from error
             except smtplib.SMTPRecipientsRefused as error:
                 codes = {code for code, _ in error.recipients.values()}
-                reason = f"the mail server refuses the receiver: {', '.join(map(str, codes))}"
+                reason = f"the mail server refused the receiver: {', '.join(map(str, codes))}"
                 raise SendFailed(reason, detail=own) from error
             except (smtplib.SMTPException, OSError) as error:
-                fault = f"gave no answer within {self._settings.timeout} s" if deadline.over else "did not take it"
+                fault = f"gave no answer within {self._settings.timeout} s" if deadline.over else "did not accept it"
                 raise SendFailed(f"the mail server {fault}", detail=f"{own}: {error}") from error
-        return "the mail server took it"
+        return "the mail server accepted it"
 
     def _deliver(self, message: EmailMessage, deadline: SendDeadline) -> None:
         settings = self._settings
@@ -64,7 +64,7 @@ class EmailNotifier(Notifier):
             if settings.user:
                 smtp.login(settings.user, settings.password or "")
             smtp.send_message(message)
-            # The server has it: whatever becomes of the farewell, it must not be sent again.
+            # The server has accepted the e-mail, which must not be sent again if QUIT fails.
             with contextlib.suppress(smtplib.SMTPException, OSError):
                 smtp.quit()
         finally:
@@ -75,19 +75,20 @@ class WatchedSmtp(smtplib.SMTP):
     """A connection that ends with its deadline."""
 
     def __init__(self, deadline: SendDeadline, host: str, port: int, timeout: float) -> None:
-        self._deadline = deadline  # the base class connects at once
+        self._deadline = deadline  # first, because the base class connects
         super().__init__(host, port, timeout=timeout)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> Any:
-        made = socket.create_connection((host, port), timeout)
-        self._deadline.watch(made)
-        return made
+        connection = socket.create_connection((host, port), timeout)
+        self._deadline.watch(connection)
+        return connection
 
 
 def message_of(notification: Notification, texts: Texts, *, sender: str, receiver: str) -> EmailMessage:
-    """Its Message-ID is the notification's id. Raises `AddressRefused` for what is not one address of e-mail."""
+    """Return an e-mail whose Message-ID is the notification's id. Raises `AddressRefused` if ``receiver`` is not one
+    e-mail address."""
     if _ADDRESS.fullmatch(receiver) is None:
-        raise AddressRefused("the address is not one address of e-mail, such as someone@example.org")
+        raise AddressRefused("the address is not one e-mail address: write someone@example.org")
     message = EmailMessage(policy=email.policy.SMTP)
     message["From"] = sender
     message["To"] = receiver

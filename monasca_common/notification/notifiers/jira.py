@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jira: an issue for each alarm, and a comment on it for each further change, which opens it again if it was resolved.
+"""Jira: an issue for each alarm, and a comment on it for each further change, which reopens it if it was resolved.
 
-A method's address is ``https://jira.example.org/?project=KEY&component=NAME``, as Monasca has it. The account is the
-operator's, so nothing is sent to another server than the one that the operator named.
+As in Monasca, the address of a method is ``https://jira.example.org/?project=KEY&component=NAME``. The account belongs
+to the operator, so requests are sent only to the server that the operator named.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_TEXT = 30_000  # characters; Jira refuses 32,768
 
 @dataclass(frozen=True, slots=True)
 class JiraTarget:
-    """Where issues are created."""
+    """The project, and the component, in which issues are created."""
 
     project: str
     component: str | None
@@ -68,36 +68,36 @@ class JiraNotifier(Notifier):
         return destination(self._settings.url or "")
 
     def send(self, notification: Notification, address: str) -> str:
-        place = self._place(address)
+        target = self._target(address)
         alarm = f'labels = "{label(notification.change.alarm_id)}"'
-        found = self._search(f'project = "{place.project}" AND {alarm} ORDER BY created ASC')
-        if found is None:
-            return f"made {self._make(notification, place)}"
-        told = f'(description ~ "{notification.id}" OR comment ~ "{notification.id}")'
-        if self._search(f'project = "{place.project}" AND {alarm} AND {told}') is not None:
-            return f"{found.key} has it already"
-        # Before the comment, by which a repeat is recognized.
-        said = self._reopen(found.key) if found.is_done and notification.change.new_state != "OK" else ""
-        self._post(f"/issue/{found.key}/comment", {"body": self._text(notification)})
-        return f"{said}commented on {found.key}"
+        issue = self._search(f'project = "{target.project}" AND {alarm} ORDER BY created ASC')
+        if issue is None:
+            return f"created {self._create(notification, target)}"
+        contains_id = f'(description ~ "{notification.id}" OR comment ~ "{notification.id}")'
+        if self._search(f'project = "{target.project}" AND {alarm} AND {contains_id}') is not None:
+            return f"{issue.key} has it already"
+        # Before the comment, by which a repeated attempt is recognized.
+        reopened = self._reopen(issue.key) if issue.is_done and notification.change.new_state != "OK" else ""
+        self._post(f"/issue/{issue.key}/comment", {"body": self._text(notification)})
+        return f"{reopened}commented on {issue.key}"
 
     def _reopen(self, key: str) -> str:
-        """What became of it, in words. A workflow without a way back, or one that this account may not use, keeps no
-        comment away."""
+        """Reopen the issue, and return the outcome in words. The comment also follows if the workflow has no such
+        transition, or the account may not use it."""
         path = f"/issue/{key}/transitions"
         try:
-            way = self._way_back(self._get(path).get("transitions"))
-            if way is None:
-                return "no transition opens it again; "
-            self._post(path, {"transition": {"id": way}})
+            transition_id = self._reopening(self._get(path).get("transitions"))
+            if transition_id is None:
+                return "no transition reopens it; "
+            self._post(path, {"transition": {"id": transition_id}})
         except SendFailed as error:
             if error.status not in _REFUSALS:
                 raise
-            return "it may not be opened again; "
-        return "opened it again; "
+            return "Jira refused to reopen it; "
+        return "reopened it; "
 
-    def _way_back(self, transitions: Any) -> str | None:
-        """The id of the transition that the operator names, or of the first that is called so."""
+    def _reopening(self, transitions: Any) -> str | None:
+        """Return the id of the transition that the operator names, or of the first with a name that contains reopen."""
         named = self._settings.reopen_transition
         known = transitions if isinstance(transitions, list) else ()
         for each in (each for each in known if isinstance(each, dict)):
@@ -106,47 +106,47 @@ class JiraNotifier(Notifier):
                 return own_id
         return None
 
-    def _make(self, notification: Notification, place: JiraTarget) -> str:
+    def _create(self, notification: Notification, target: JiraTarget) -> str:
         fields: dict[str, Any] = {
-            "project": {"key": place.project},
+            "project": {"key": target.project},
             "issuetype": {"name": self._settings.issue_type},
             "summary": self._tools.texts.subject(notification),
             "description": self._text(notification),
             "labels": ["monasca", label(notification.change.alarm_id)],
         }
-        if place.component is not None:
-            fields["components"] = [{"name": place.component}]
+        if target.component is not None:
+            fields["components"] = [{"name": target.component}]
         return _key(self._post("/issue", {"fields": fields}))
 
     def _text(self, notification: Notification) -> str:
-        """In a block without markup, because texts of alarms are data. The id is what a repeat is recognized by."""
+        """Return the text in a block without markup, with the id by which a repeated attempt is recognized."""
         text = self._tools.texts.text(notification)[:_MOST_TEXT].replace("{noformat}", "{ noformat }")
         return f"{{noformat}}\n{text}\nNotification {notification.id}\n{{noformat}}"
 
     def _search(self, jql: str) -> JiraIssue | None:
-        """The first issue."""
+        """Return the first issue."""
         body = {"jql": jql, "fields": ["status"], "maxResults": 1}
         try:
-            said = self._post("/search", body)
+            answer = self._post("/search", body)
         except SendFailed as error:
             if error.status != _GONE:
                 raise
-            said = self._post("/search/jql", body)  # Jira Cloud has this one alone
-        issues = said.get("issues")
+            answer = self._post("/search/jql", body)  # the only one in Jira Cloud
+        issues = answer.get("issues")
         if not isinstance(issues, list):
-            raise SendFailed("Jira answered a search with something else than issues")
+            raise SendFailed("Jira's answer to a search has no list of issues")
         return JiraIssue(_key(issues[0]), _is_done(issues[0])) if issues else None
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", **self._headers()}
         http, timeout = self._tools.http, self._settings.timeout
-        return _said(
+        return _document(
             http.post(self._url(path), json_text.write(body), headers, timeout, max_answer_bytes=_MOST_ANSWER_BYTES)
         )
 
     def _get(self, path: str) -> dict[str, Any]:
         http, timeout = self._tools.http, self._settings.timeout
-        return _said(http.get(self._url(path), self._headers(), timeout, max_answer_bytes=_MOST_ANSWER_BYTES))
+        return _document(http.get(self._url(path), self._headers(), timeout, max_answer_bytes=_MOST_ANSWER_BYTES))
 
     def _url(self, path: str) -> str:
         return f"{(self._settings.url or '').rstrip('/')}{_API}{path}"
@@ -160,13 +160,13 @@ class JiraNotifier(Notifier):
         account = f"{self._settings.user}:{self._settings.password or ''}"
         return f"Basic {base64.b64encode(account.encode()).decode()}"
 
-    def _place(self, address: str) -> JiraTarget:
+    def _target(self, address: str) -> JiraTarget:
         """Raises `SendRefused` for an address on another server than the operator's."""
         if not self._settings.url or not (self._settings.token or self._settings.user):
             raise SendRefused("Jira is not configured: set url, and token or user, in [jira_notifier]")
         asked, own = endpoint(address), endpoint(self._settings.url)
         if (asked.shown, _path(address)) != (own.shown, _path(self._settings.url)):
-            raise AddressRefused(f"the address is not on {own.shown}, which url in [jira_notifier] names")
+            raise AddressRefused(f"the address is not on {own.shown}, the url in [jira_notifier]: use this server")
         query = parse_qs(urlsplit(address).query)
         project, component = query.get("project", [""])[0], query.get("component", [None])[0]
         if _PROJECT.fullmatch(project) is None:
@@ -177,7 +177,7 @@ class JiraNotifier(Notifier):
 
 
 def label(alarm_id: str) -> str:
-    """Return the label of an alarm's issue. An id may hold characters that end a text in Jira's query language."""
+    """Return the label of an alarm's issue, without characters that end a string in Jira's query language."""
     if _PLAIN_ID.fullmatch(alarm_id) is None:
         alarm_id = hashlib.blake2b(alarm_id.encode(), digest_size=16).hexdigest()
     return f"monasca-{alarm_id}"
@@ -187,26 +187,26 @@ def _path(url: str) -> str:
     return urlsplit(url).path.rstrip("/")
 
 
-def _said(answer: ReceiverAnswer) -> dict[str, Any]:
+def _document(answer: ReceiverAnswer) -> dict[str, Any]:
     if answer.status == _NO_CONTENT:
         return {}
     try:
-        said: Any = orjson.loads(answer.body)
+        document: Any = orjson.loads(answer.body)
     except orjson.JSONDecodeError as error:
-        raise SendFailed("Jira answered something else than JSON: correct url in [jira_notifier]") from error
-    return said if isinstance(said, dict) else {}
+        raise SendFailed("Jira's answer is not JSON: correct url in [jira_notifier]") from error
+    return document if isinstance(document, dict) else {}
 
 
 def _is_done(issue: Any) -> bool:
-    """By the category of its status, because the names of statuses are each workflow's own."""
+    """Return whether the status has the category done, because each workflow has its own names of statuses."""
     try:
         return bool(issue["fields"]["status"]["statusCategory"]["key"] == "done")
     except (KeyError, TypeError):
         return False
 
 
-def _key(said: Any) -> str:
-    key = said.get("key") if isinstance(said, dict) else None
+def _key(issue: Any) -> str:
+    key = issue.get("key") if isinstance(issue, dict) else None
     if not isinstance(key, str) or _ISSUE_KEY.fullmatch(key) is None:
-        raise SendFailed("Jira answered without the key of an issue")
+        raise SendFailed("Jira's answer has no key of an issue")
     return key

@@ -35,11 +35,11 @@ class PagerdutyNotifier(Notifier):
 
     def send(self, notification: Notification, address: str) -> str:
         if _ROUTING_KEY.fullmatch(address) is None:
-            raise AddressRefused("the address is not a routing key of PagerDuty: letters, digits, _ and - alone")
+            raise AddressRefused("the address is not a routing key of PagerDuty: write only letters, digits, _ and -")
         change, texts = notification.change, self._tools.texts
-        # Each notification is an event of its own: a repeated attempt is recognized by the id of the notification, and
-        # not by that of the alarm. So an OK triggers an event of the lowest severity, because a "resolve" would have
-        # nothing to resolve.
+        # Each notification is a separate event, whose key is the id of the notification and not of the alarm, so that
+        # PagerDuty recognizes a repeated attempt. So an OK triggers an event of the lowest severity: no event has the
+        # key that a "resolve" would need.
         event = {
             "routing_key": address,
             "event_action": "trigger",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slack: a message by an incoming webhook, or by ``chat.postMessage``, whose URL is the method's address."""
+"""Slack: a message to the URL of an incoming webhook or of ``chat.postMessage``, the method's address."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class SlackNotifier(Notifier):
         return cls(settings, tools.allowing(settings.allowed_networks))
 
     def send(self, notification: Notification, address: str) -> str:
-        # Unescaped, a text could mention a channel or hide a link.
+        # An unescaped text could mention a channel or hide a link.
         text = self._tools.texts.text(notification).translate(_ESCAPES)[:_MOST_TEXT]
-        # Methods of the Web API name a channel as #alarms in their query, and a URL ends there.
+        # Queries of the Web API name a channel as #alarms, but # begins the fragment of a URL.
         address = address.replace("#", "%23")
         headers = {"Content-Type": "application/json", "Idempotency-Key": notification.id}
         body, tenant = json_text.write({"text": text}), notification.change.tenant
@@ -42,9 +42,10 @@ class SlackNotifier(Notifier):
 
 
 def _refusal(body: bytes) -> str:
-    """Methods of Slack's Web API answer 200 to what they refuse."""
+    """Return the error in an answer of Slack's Web API, which answers 200 to refused messages."""
     try:
-        said: Any = orjson.loads(body)
+        answer: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ""
-    return str(said.get("error", "without a reason")) if isinstance(said, dict) and said.get("ok") is False else ""
+    is_refused = isinstance(answer, dict) and answer.get("ok") is False
+    return str(answer.get("error", "without a reason")) if is_refused else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Webhooks: the JSON that Monasca sends, with four more fields."""
+"""Webhooks: the JSON of Monasca, with four more fields."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WebhookNotifier(Notifier):
 def signature(secret: str, notification: Notification, body: bytes, now_seconds: int) -> dict[str, str]:
     """Return the headers that sign the time, the id and the body with the method's own key.
 
-    The key is derived, so a tenant that has the key of its method can sign for no other.
+    The key is derived, so that a tenant with the key of its method cannot sign for other methods.
     """
     key = hmac.digest(secret.encode(), notification.method_id.encode(), "sha256").hex()
     signed = b".".join((str(now_seconds).encode(), notification.id.encode(), body))
@@ -47,13 +47,13 @@ def signature(secret: str, notification: Notification, body: bytes, now_seconds:
 
 
 def body_of(notification: Notification) -> dict[str, Any]:
-    """Of a group: the worst change, and ``alarms``, which has all of them."""
+    """Return the body: the change, or, for a group, the worst change, and ``alarms`` with all changes."""
     alarms = {"alarms": [document(each) for each in notification.changes]} if notification.others else {}
     return {**document(notification.change), **alarms}
 
 
 def document(change: AlarmChange) -> dict[str, Any]:
-    """``alarm_timestamp``: seconds."""
+    """Return the fields of a change. ``alarm_timestamp``: in seconds."""
     return {
         "alarm_id": change.alarm_id,
         "alarm_definition_id": change.definition_id,

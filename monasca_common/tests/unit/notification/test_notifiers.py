@@ -17,13 +17,13 @@ import fixtures
 from oslotest import base
 
 from monasca_common.alarms import notification_methods
-from monasca_common.alarms.notification_methods import NotificationMethod, violations
+from monasca_common.alarms.notification_methods import NotificationMethod, types, violations
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.notification import Notification, group_of, notification_of
-from monasca_common.notification.notifiers.plugins import Notifiers, types
+from monasca_common.notification.notifiers.plugins import Notifiers
 from monasca_common.notification.texts import Texts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, SmtpReceiver, change
@@ -242,7 +242,7 @@ class JiraTest(NotifierCase):
         first, second = notification_of(change(), "m1"), notification_of(change(new_state="OK", time_ms=5), "m1")
         answers = [self.jira_notifier().send(each, self.address) for each in (first, second)]
 
-        self.assertEqual(["made OPS-1", "commented on OPS-1"], answers)
+        self.assertEqual(["created OPS-1", "commented on OPS-1"], answers)
         [issue] = self.jira.issues.values()
         facts = {name: issue[name] for name in ("project", "issuetype", "components", "labels", "summary")}
         self.assertEqual(
@@ -283,22 +283,22 @@ class JiraTest(NotifierCase):
 
     def test_a_resolved_issue_is_opened_again_when_the_alarm_comes_back(self):
         answers = self.come_back("OK", "ALARM", "UNDETERMINED")
-        told = ["commented on OPS-1", "opened it again; commented on OPS-1", "commented on OPS-1", "transition 3"]
+        told = ["commented on OPS-1", "reopened it; commented on OPS-1", "commented on OPS-1", "transition 3"]
         self.assertEqual(told, list(answers))
 
     def test_the_transition_that_the_operator_names_opens_it(self):
         self.jira.transitions["7"] = "Zurück an den Start"
         named = {"reopen_transition": "zurück an den start"}
-        self.assertEqual(("opened it again; commented on OPS-1", "transition 7"), self.come_back("ALARM", **named))
+        self.assertEqual(("reopened it; commented on OPS-1", "transition 7"), self.come_back("ALARM", **named))
 
     def test_a_workflow_without_a_way_back_keeps_no_comment_away(self):
         self.jira.transitions = {}
-        expected = ("no transition opens it again; commented on OPS-1", "done")
+        expected = ("no transition reopens it; commented on OPS-1", "done")
         self.assertEqual(expected, self.come_back("ALARM"))
 
     def test_an_account_that_may_not_open_it_comments(self):
         self.jira.forbidden = ("/rest/api/2/issue/OPS-1/transitions",)
-        self.assertEqual(("it may not be opened again; commented on OPS-1", "done"), self.come_back("ALARM"))
+        self.assertEqual(("Jira refused to reopen it; commented on OPS-1", "done"), self.come_back("ALARM"))
 
     def test_each_alarm_has_an_issue_of_its_own(self):
         for alarm in ("a1", 'x" OR project = "SECRET'):
@@ -317,7 +317,7 @@ class JiraTest(NotifierCase):
             self.jira_notifier().send(notification_of(change(new_state=state), "m1"), self.address)
             for state in ("ALARM", "OK")
         ]
-        self.assertEqual(["made OPS-1", "commented on OPS-1"], answers)
+        self.assertEqual(["created OPS-1", "commented on OPS-1"], answers)
 
     def test_the_account_goes_to_no_other_server(self):
         other = self.receiver()
@@ -391,7 +391,7 @@ class AppriseTest(NotifierCase):
 
     def test_a_service_of_the_library_takes_text_and_id(self):
         notification = notification_of(change(), "m1")
-        self.assertEqual("json took it", self.apprise().send(notification, self.address()))
+        self.assertEqual("json accepted it", self.apprise().send(notification, self.address()))
         said = self.posted(self.taker)[1]
         self.assertEqual("ALARM: cpu is busy", said["title"])
         self.assertIn(f"Notification {notification.id}", said["message"])

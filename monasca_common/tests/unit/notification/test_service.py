@@ -286,7 +286,7 @@ class CalmServiceTest(ServiceCase):
         return [kind for (kind,) in self.alarms_database.rows(sa.select(tables.notification_deferred.c.kind))]
 
     def let_it_be_due(self):
-        statement = tables.notification_deferred.update().values(due=0)
+        statement = tables.notification_deferred.update().values(due=self.now_ms)
         self.alarms_database.write(lambda connection: connection.execute(statement))
 
     def test_a_group_reaches_its_receiver_as_one_request(self):
