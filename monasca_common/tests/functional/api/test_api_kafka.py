@@ -172,7 +172,7 @@ class TestWatching(ApiProcessCase):
         status, headers, _ = api.post(metric())
         self.fixture.proxy.remove(held)
         self.assertEqual(503, status)
-        (line,) = [line for line in api.text().splitlines() if "are not delivered" in line]
+        (line,) = [line for line in api.text().splitlines() if "were not delivered" in line]
         self.assertIn(headers["x-openstack-request-id"], line)
 
     def test_the_status_port_serves_probes_and_metrics_of_all_workers(self):

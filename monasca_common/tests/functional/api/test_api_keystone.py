@@ -228,5 +228,5 @@ class TestKeystone(KeystoneCase):
         served = self.authenticated_api(password="wrong")
         status, _, body = served.post(metric(), {"X-Auth-Token": self.keystone.token("writer", "observed")})
         self.assertEqual(503, status)
-        self.assertIn("is not set up", body["error"]["message"])
+        self.assertIn("is not configured correctly", body["error"]["message"])
         self.assertRegex(served.text(), r"ERROR .*correct \[keystone_authtoken\]: .*Unauthorized")
