@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Did every message that was sent arrive at every tier? Tiers report what they had, and the reports are reconciled."""
+"""The audit: tiers report the messages that they had, and the reports show whether every message arrived."""

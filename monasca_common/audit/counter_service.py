@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service that counts what is in logs, for audits: its topics, its status, and its restarts."""
+"""The service that counts the records of topics for the audit: topics, status and restarts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from oslo_config import cfg
 
 from monasca_common.audit.log_counter import CounterStarts, LogCounter
-from monasca_common.audit.metrics import PREFIX
-from monasca_common.audit.settings import AUDIT_COUNT_GROUP, AuditSettings, audit_settings, count_status_settings
+from monasca_common.audit.settings import (
+    AUDIT_COUNT_GROUP,
+    PREFIX,
+    AuditSettings,
+    audit_settings,
+    count_status_settings,
+)
 from monasca_common.kafka import Admin, KafkaProducer, load_admin, open_consumer, open_producer
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import connection_settings, producer_settings
@@ -26,22 +31,22 @@ from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
-_OWN = "__"  # topics of Kafka itself
+_INTERNAL = "__"  # the prefix of Kafka's own topics
 _REFRESH_SECONDS = 60.0
 
 
 class CounterStatus(ServiceMetrics):
-    """The metrics and the health of a counter. Its thread calls `turned`, `reported` and `failed`; any other asks."""
+    """The metrics and the health of a counter, whose thread calls `turned`, `reported` and `failed`."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(PREFIX)
         self.messages = 0
-        self._messages = self.counter("counted_messages", "Messages that the counter of the log has read")
-        self._failures = self.counter("count_failures", "Failures after which the counter began again")
+        self._messages = self.counter("counted_messages", "Messages that the counter has read")
+        self._failures = self.counter("count_failures", "Restarts of the counter after a failure")
         self._state = LoopHealth(
             "audit_count",
             clock,
-            trouble="nothing has been reported yet",
+            trouble="no report has been sent yet",
             facts=lambda: {"counted_messages": self.messages},
         )
         self.health = self._state.probes
@@ -61,7 +66,7 @@ class CounterStatus(ServiceMetrics):
 
 
 class TopicChoice:
-    """The topics that are counted: ``wanted``, or else all."""
+    """The counted topics: ``wanted``, by default all."""
 
     def __init__(
         self, admin: Admin, wanted: Sequence[str], settings: AuditSettings, clock: Clock | None = None
@@ -74,31 +79,31 @@ class TopicChoice:
         self._refresh_at = 0.0
 
     def choose(self) -> tuple[str, ...]:
-        """Raises `ConfigurationError` if one of them, or any, is missing, and `TransportError`."""
-        there = self._admin.partition_counts()
-        missing = sorted(set(self._wanted) - there.keys())
+        """Return the topics. Raises `ConfigurationError` if one is missing or none exists, and `TransportError`."""
+        existing = self._admin.partition_counts()
+        missing = sorted(set(self._wanted) - existing.keys())
         if missing:
-            raise ConfigurationError(f"--topic {missing[0]}: there is no such topic: correct its name")
-        self._chosen = tuple(sorted(self._wanted)) or self._countable(there)
+            raise ConfigurationError(f"--topic {missing[0]}: the topic does not exist: correct its name")
+        self._chosen = tuple(sorted(self._wanted)) or self._countable(existing)
         if not self._chosen:
-            raise ConfigurationError("there are no topics to count: `monasca-common init` makes those of the services")
+            raise ConfigurationError("there are no topics to count: create them with `monasca-common init`")
         self._refresh_at = self._clock.monotonic() + _REFRESH_SECONDS
         return self._chosen
 
     def has_changed(self) -> bool:
-        """Whether others are to be counted than were chosen; it asks once a minute. Raises `TransportError`."""
+        """Return whether other topics must be counted, which is checked once a minute. Raises `TransportError`."""
         if self._wanted or self._clock.monotonic() < self._refresh_at:
             return False
         self._refresh_at = self._clock.monotonic() + _REFRESH_SECONDS
         return self._countable(self._admin.partition_counts()) != self._chosen
 
-    def _countable(self, there: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted(name for name in there if not name.startswith(_OWN) and name != self._reports))
+    def _countable(self, topics: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(name for name in topics if not name.startswith(_INTERNAL) and name != self._reports))
 
 
 class CounterService(Loop):
-    """Counts the topics of ``choice`` for the consumer group ``group``. After a failure, or with other topics, it
-    continues at the offsets of the group: what was not reported is read again."""
+    """Counts the topics of ``choice`` in the consumer group ``group``. After a failure, or if the topics change, it
+    continues at the group's offsets and reads unreported messages again."""
 
     def __init__(
         self,
@@ -149,8 +154,8 @@ def run(
     group: str,
     tier: str,
 ) -> None:
-    """Count topics of the brokers of the options group ``section``. ``until``: is given the service before it begins,
-    to stop it when it is time.
+    """Count topics of the brokers in the options group ``section``. ``until`` gets the service before it starts, in
+    order to stop it later.
 
     Raises `ConfigurationError` and `TransportError` if it cannot start.
     """

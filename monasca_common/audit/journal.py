@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports that are not acknowledged yet, in a file of this process: they outlive it.
+"""The journal: a file of each process with its unacknowledged reports.
 
-Whoever starts next on this machine takes over the files of processes that are gone, and sends what is in them. A report
-may so be sent twice; its id tells. It survives the death of a process, however sudden; not the loss of the disk,
-nor of the machine's power: no write waits for the disk.
+The next process on the machine takes over the files of ended processes and sends their reports. A report may thus be
+sent twice, which its id shows. The file survives a kill, but not the loss of the disk or a power failure, because
+writes are not synchronized.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from monasca_common.kafka.errors import ConfigurationError
 LOG = logging.getLogger(__name__)
 
 _SUFFIX = ".reports"
-_CLOSED = -1  # the number of a file that is closed soon is that of another one, a connection for example
-_MOST_PENDING = 10_000  # at one report a second, the brokers may be unavailable for hours
-_MOST_BYTES = 32 * 2**20  # of what is pending; the file may have twice as many
+_CLOSED = -1  # the system gives the number of a closed file to the next one, such as a connection
+_MAX_PENDING = 10_000  # one report a second, and brokers unavailable for hours
+_MAX_BYTES = 32 * 2**20  # of pending reports; the file may have twice this size
 
 
 class Journal:
-    """Thread-safe. Make it in the process that uses it: the lock on its file tells that this process lives."""
+    """Thread-safe. Create it in the process that uses it, because the lock on its file shows that the process lives."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._pending: dict[str, AuditReport] = {}
-        self._held: set[str] = set()  # ids of those that are not to be sent yet
-        self._sizes: dict[str, int] = {}  # in bytes, of what is pending
+        self._held: set[str] = set()  # ids of reports that must not be sent yet
+        self._sizes: dict[str, int] = {}  # in bytes, of pending reports
         self._pending_bytes = 0
         self._file_bytes = 0
         self._dropped = 0
@@ -46,29 +46,31 @@ class Journal:
             self._path, self._file = self._own_file()
         except OSError as error:
             raise ConfigurationError(
-                f"folder in group [audit] cannot be used ({error}): name a folder that this service may write to"
+                f"folder in group [audit] is not usable ({error}): name a folder to which this service may write"
             ) from error
 
     def add(self, report: AuditReport, *, held: bool = False) -> None:
-        """It is in its file when this returns; a disk that is full is logged, and the report is in memory alone.
-        ``held``: it is not `pending` before `release`, unless this process is killed: then it is for the next one."""
+        """Write a report to the file. If the disk is full, this is logged and the report is only in memory.
+
+        ``held``: the report is not `pending` until `release`. If this process is killed before, the next one sends it.
+        """
         with self._lock:
             self._keep(report)
             if held:
                 self._held.add(report.id)
 
     def release(self, ids: Iterable[str] | None = None) -> None:
-        """Hold these no longer, or any."""
+        """Release these held reports, by default all."""
         with self._lock:
             self._held.difference_update(list(self._held) if ids is None else ids)
 
     def pending(self) -> list[AuditReport]:
-        """What is to be sent, in the order in which it was added."""
+        """Return the reports to send, in the order of `add`."""
         with self._lock:
             return [report for report in self._pending.values() if report.id not in self._held]
 
     def done(self, ids: Iterable[str]) -> None:
-        """Forget reports that are acknowledged, or that became untrue."""
+        """Remove reports that are acknowledged, or whose transaction was aborted."""
         with self._lock:
             for report in ids:
                 self._drop(report)
@@ -77,7 +79,7 @@ class Journal:
                 self._file_bytes = 0
 
     def adopt(self) -> None:
-        """Take over what processes that are gone have left."""
+        """Take over the reports of ended processes."""
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             if path == self._path:
                 continue
@@ -87,14 +89,14 @@ class Journal:
                     if self._take_over(file):
                         path.unlink()
             except FileNotFoundError:
-                continue  # another process was faster
+                continue  # another process took it over
             except BlockingIOError:
                 continue  # its process lives
             except OSError as error:
-                LOG.warning("the reports in %s cannot be sent: %s", path, error)
+                LOG.warning("the audit reports in %s cannot be taken over: %s", path, error)
 
     def close(self) -> None:
-        """What is pending is left for whoever starts next."""
+        """Close the file. The next process sends pending reports."""
         with self._lock:
             if not self._pending:
                 self._path.unlink(missing_ok=True)
@@ -108,38 +110,38 @@ class Journal:
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file).st_nlink:
                 return path, file
-            os.close(file)  # one that adopts took it before it was locked
+            os.close(file)  # another process took it over before it was locked
 
     def _take_over(self, lines: Iterable[bytes]) -> bool:
-        """Whether all of them are in the file of this process, so that the other one is needed no more."""
+        """Return whether all reports are in this process's file, so that the other file can be removed."""
         written = True
         with self._lock:
             for line in lines:
-                report = reports.decode(line)  # a line of a process that was killed may be cut off
+                report = reports.decode(line)  # a killed process may leave an incomplete line
                 if report is not None:
                     written &= self._keep(report)
         return written
 
     def _keep(self, report: AuditReport) -> bool:
-        """Whether it is in its file. It begins a line of its own, whatever was cut off before."""
+        """Return whether the report is in the file. It starts a new line, because the last one may be incomplete."""
         line = _line(report)
         self._drop(report.id)
         self._pending[report.id] = report
         self._sizes[report.id] = len(line)
         self._pending_bytes += len(line)
-        while len(self._pending) > 1 and (len(self._pending) > _MOST_PENDING or self._pending_bytes > _MOST_BYTES):
+        while len(self._pending) > 1 and (len(self._pending) > _MAX_PENDING or self._pending_bytes > _MAX_BYTES):
             self._drop(next(iter(self._pending)))
             self._dropped += 1
-            if self._dropped % _MOST_PENDING == 1:
-                LOG.error("%d reports of the audit were dropped: the brokers do not take them", self._dropped)
+            if self._dropped % _MAX_PENDING == 1:
+                LOG.error("%d audit reports were dropped, because too many are not acknowledged", self._dropped)
         try:
-            if self._file_bytes + len(line) > 2 * _MOST_BYTES and self._file != _CLOSED:
-                self._write_anew()
+            if self._file_bytes + len(line) > 2 * _MAX_BYTES and self._file != _CLOSED:
+                self._rewrite()
             else:
                 self._write(self._file, line)
                 self._file_bytes += len(line)
         except OSError as error:
-            LOG.error("a report of the audit is in no file, so a crash would lose it: %s", error)
+            LOG.error("writing an audit report failed; a crash would lose it: %s", error)
             return False
         return True
 
@@ -148,8 +150,8 @@ class Journal:
             self._pending_bytes -= self._sizes.pop(report)
             self._held.discard(report)
 
-    def _write_anew(self) -> None:
-        """Into another file, without what is acknowledged: whenever this process is killed, one of them has all."""
+    def _rewrite(self) -> None:
+        """Write the pending reports to a new file, then remove the old one, so that a kill loses none."""
         path, file = self._own_file()
         try:
             for report in self._pending.values():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what is in a log: a reader of everything that has no other task, so nothing but the log can be wrong.
+"""The counter of a log, which reads all records and has no other task.
 
-It reports which offsets it found in each bucket of event time, and which of them have a message id that another record
-of the bucket has. Reports are acknowledged before the offsets that they tell of are committed. After a start it reads
-again what is younger than a bucket and the grace period, so that it has the ids; sets of offsets have each once, and
-sizes and delays are reported of what its group had not committed.
+It reports the offsets of each bucket of event time, and those whose message id another record of the bucket has.
+Offsets are committed after the reports about them are acknowledged. After a start the counter reads records within a
+bucket and the grace period again, for their ids. Sets of offsets ignore the repetition; sizes and delays are only
+reported for records that the group had not committed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-_MOST_IDS = 2_000_000  # 200 bytes each
-_MOST_RUNS = 5000  # in one report, which must fit into a message
+_MAX_IDS = 2_000_000  # 200 bytes each
+_MAX_RUNS = 5000  # in one report, which must fit into a message
 
 Starts = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in one bucket of a topic since the last report. ``messages``: those that ``bytes`` and delays are
-    of."""
+    """The records of one bucket of a topic since the last report. ``messages`` have ``bytes`` and the delays."""
 
     messages: int = 0
     bytes: int = 0
@@ -52,7 +51,7 @@ class _Found:
 
 
 class LogCounts:
-    """What has been found since the last report, and the message ids of buckets that may still get messages."""
+    """The counts since the last report, and the message ids of buckets that may still get messages."""
 
     def __init__(self, settings: AuditSettings) -> None:
         self._bucket_seconds = settings.bucket_seconds
@@ -62,7 +61,7 @@ class LogCounts:
         self._number_of_ids = 0
 
     def add(self, part: PartitionBatch, now_ms: int, counted: int = 0) -> None:
-        """``counted``: where its sizes and delays that are not reported yet begin; what lies before is read again."""
+        """Count a batch. ``counted``: sizes and delays of records below this offset are reported already."""
         topic, partition = part.topic_partition
         for offset, at_ms, value, headers in zip(part.offsets, part.timestamps, part.values, part.headers, strict=True):
             time_ms = now_ms if at_ms is None else at_ms
@@ -77,10 +76,10 @@ class LogCounts:
             found.offsets[partition].append(offset)
             message_id = next((each for name, each in headers if name == MESSAGE_ID_HEADER and each), None)
             if message_id is not None and bucket_ms <= now_ms + AHEAD_MS:
-                self._look_for(message_id, bucket_ms, topic, (partition, offset), found)
+                self._check_id(message_id, bucket_ms, topic, (partition, offset), found)
 
     def take(self, now_ms: int) -> Iterator[AuditCount]:
-        """What was found since the last call, in pieces that fit into a report each."""
+        """Yield the counts since the last call, in parts that each fit into a report."""
         found, self._found = self._found, defaultdict(_Found)
         for (topic, bucket_ms), each in found.items():
             figures = (each.messages, each.bytes, each.delay_ms, each.max_delay_ms)
@@ -92,16 +91,16 @@ class LogCounts:
         for key in [each for each in self._ids if each[0] + self._kept_ms < now_ms]:
             self._forget(key)
 
-    def _look_for(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
-        """Of all records with one id, that at the lowest place is none of the duplicates, whatever is read first: so
-        another counter, or this one after a crash, tells the same ones."""
+    def _check_id(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
+        """Note a duplicate. The record with the lowest partition and offset of an id is never one, so that another
+        counter, or this one after a crash, reports the same duplicates."""
         ids = self._ids[bucket_ms, topic]
         first = ids.get(message_id)
         if first is None:
             ids[message_id] = place
             self._number_of_ids += 1
-            if self._number_of_ids > _MOST_IDS:
-                LOG.warning("more than %d message ids: duplicates in the oldest bucket are not reported", _MOST_IDS)
+            if self._number_of_ids > _MAX_IDS:
+                LOG.warning("more than %d message ids; duplicates in the oldest bucket are not reported", _MAX_IDS)
                 self._forget(min(self._ids))
         elif first != place:
             ids[message_id] = min(first, place)
@@ -113,10 +112,12 @@ class LogCounts:
 
 
 class LogCounter:
-    """``tier``: ``broker``, or ``mirror`` where it counts a copy in another cluster; the application is its group.
-    ``since_ms``: it has nothing from before; ``None``: another one counted up to where it goes on. ``counted``: up to
-    where others of its group counted, kept up to date by its owner. ``turned``: gets the
-    number of messages of each poll; ``reported``: is called after each report."""
+    """Counts the topics of ``consumer``, whose group is the application in the reports.
+
+    ``tier``: ``broker``, or ``mirror`` for a copy in another cluster. ``since_ms``: the start of the first counter;
+    ``None``: this one continues an earlier one. ``counted``: the offsets up to which its group has counted, which its
+    owner updates. ``turned`` is called with the number of messages of each poll, ``reported`` after each report.
+    """
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class LogCounter:
         self._starts: dict[TopicPartition, int] | None = {} if since_ms is not None else None
 
     def run(self, has_ended: Callable[[], bool]) -> None:
-        """Count until it has. Raises `MessagingError`: then what was not reported is to be read again."""
+        """Count until ``has_ended``. Raises `MessagingError`; then read unreported messages again."""
         due = time.monotonic() + self._settings.report_seconds
         while not has_ended():
             self.poll()
@@ -156,7 +157,7 @@ class LogCounter:
         self.report()
 
     def poll(self) -> None:
-        """Count what is there. Raises `MessagingError`."""
+        """Count the messages of one poll. Raises `MessagingError`."""
         batch = self._consumer.poll(POLL_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             raise error
@@ -169,7 +170,7 @@ class LogCounter:
         self._turned(len(batch))
 
     def report(self) -> None:
-        """Report what was counted since the last time, and commit. Raises `MessagingError`."""
+        """Report the counts since the last report, and commit. Raises `MessagingError`."""
         self._begin()
         counts = tuple(self._counts.take(self._clock.time_ms()))
         if counts:
@@ -187,8 +188,8 @@ class LogCounter:
         self._reported()
 
     def _begin(self) -> None:
-        """Before the first report of the first one: report for all topics when it began, those included that are idle
-        until it ends. Then commit: if it is killed after that, whoever is next goes on where this one began."""
+        """Before the first report of the first counter, report its start for all topics, also for idle ones. Then
+        commit, so that the next counter continues from there if this one is killed."""
         if self._starts is None or self._since_ms is None:
             return
         for partition in self._consumer.assignment():
@@ -223,17 +224,18 @@ class LogCounter:
 
 
 class CounterStarts(RebalanceListener):
-    """Where a counter begins: at what its group committed, and early enough to have the ids of what may still get
-    duplicates. A group without offsets begins with the current bucket; `since_ms` is then its beginning.
+    """The start offsets of a counter: those of its group, or earlier, so that it has the ids of messages that may still
+    get duplicates. A group without offsets starts with the current bucket, whose start is then `since_ms`.
 
-    ``counted``: where the group stood when partitions were assigned."""
+    ``counted``: the offsets of the group when partitions were assigned.
+    """
 
     def __init__(self, admin: Admin, group: str, settings: AuditSettings, now_ms: int) -> None:
         self._admin = admin
         self._group = group
         self._settings = settings
-        began_before = bool(admin.group_offsets(group))
-        self.since_ms = None if began_before else bucket_of(now_ms, settings.bucket_seconds)
+        has_offsets = bool(admin.group_offsets(group))
+        self.since_ms = None if has_offsets else bucket_of(now_ms, settings.bucket_seconds)
         self.counted: dict[TopicPartition, int] = {}
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -255,5 +257,5 @@ class CounterStarts(RebalanceListener):
 def _pieces(offsets: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Runs]]:
     for partition, own in offsets.items():
         runs = runs_of(own)
-        for start in range(0, len(runs), _MOST_RUNS):
-            yield partition, runs[start : start + _MOST_RUNS]
+        for start in range(0, len(runs), _MAX_RUNS):
+            yield partition, runs[start : start + _MAX_RUNS]

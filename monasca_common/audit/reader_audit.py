@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit of a reader: which offsets a processor has handled, written down before they are committed.
+"""The audit of a reader, which writes handled offsets to the journal before they are committed.
 
-It costs a few operations for each batch and none for each message: event times are in the log, and its counter has
-them. So nothing that is committed can be missing from the journal, whenever the process is killed. What is written down
-and not committed was handled as well; it is handled again, and a set of offsets has each once. What a transaction
-handled is reported if that was committed, and not if it was aborted; a process that is killed before it knows leaves it
-to the next one to report, and what was not committed is handled again.
+So no committed offset is missing from the journal when the process is killed. An offset that is in the journal and not
+committed is handled and reported again, which changes no set of offsets. The offsets of a transaction are reported if
+it is committed; if the process is killed before it knows this, the next one reports them. The cost is a few operations
+per batch and none per message, because the counter of the log has the event times.
 """
 
 from __future__ import annotations
@@ -32,31 +31,34 @@ class _Polled(NamedTuple):
 
 
 class ReaderAudit(Hook):
-    """``positions``: of a reader that stores them together with what it handled: where its database said that it
-    starts, kept up to date by its owner. What lies between its last report and there was handled, by a process that was
-    killed before it reported; what lies between there and the first message that it got was not."""
+    """A hook that reports the handled offsets of a processor.
+
+    ``positions``: the start offsets in the database of a reader that stores them with its rows; their owner updates
+    them. Messages between the last report and this offset were handled by a process that was killed before its report;
+    messages between this offset and the first one read were not handled.
+    """
 
     def __init__(self, reporter: AuditReporter, *, positions: Mapping[TopicPartition, int] | None = None) -> None:
         self._reporter = reporter
         self._positions = {} if positions is None else positions
         self._lock = threading.Lock()  # transactions commit in threads that do not poll
         self._polled: dict[TopicPartition, deque[_Polled]] = defaultdict(deque)
-        self._known: set[TopicPartition] = set()  # those that were reported since they were assigned
-        self._held: str | None = None  # the report of the commit that is on its way; there is one at a time
+        self._reported: set[TopicPartition] = set()  # since their assignment
+        self._held: str | None = None  # the report of the commit in flight, of which there is at most one
 
     def after_poll(self, batch: Batch) -> None:
         with self._lock:
             for part in batch.partitions:
                 polled = self._polled[part.topic_partition]
                 while polled and polled[-1].first >= part.start_offset:
-                    polled.pop()  # the reader went back
+                    polled.pop()  # the reader was moved back
                 polled.append(_Polled(part.start_offset, part.next_offset, part.timestamp(0)))
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         now_ms = self._reporter.clock.time_ms()
         with self._lock:
             ranges = [each for partition, end in offsets.items() for each in self._ranges(partition, end, now_ms)]
-        self.after_commit({})  # of the one before nobody knows what came of it
+        self.after_commit({})  # the outcome of the previous commit is unknown
         if ranges:
             self._held = self._reporter.handled(ranges, held=True)
 
@@ -71,15 +73,15 @@ class ReaderAudit(Hook):
 
     def after_lost(self, partitions: Sequence[TopicPartition]) -> None:
         with self._lock:
-            self._known.difference_update(partitions)
+            self._reported.difference_update(partitions)
             for partition in partitions:
                 self._polled.pop(partition, None)
 
     def _ranges(self, partition: TopicPartition, end: int, now_ms: int) -> list[HandledRange]:
-        """What was polled below ``end``; neighbours are one."""
+        """Return the polled ranges below ``end``, with adjacent ones merged."""
         polled = self._polled[partition]
-        position = None if partition in self._known else self._positions.get(partition)
-        self._known.add(partition)
+        position = None if partition in self._reported else self._positions.get(partition)
+        self._reported.add(partition)
         found: list[HandledRange] = []
         while polled and polled[0].first < end:
             first, following, first_ms = polled.popleft()
@@ -98,7 +100,7 @@ class ReaderAudit(Hook):
 
 
 def audit_tap(settings: AuditSettings | None, tier: str, application: str) -> Tap | None:
-    """Reports what a member reads as that of ``application`` at ``tier``; ``None`` where ``settings`` has no audits."""
+    """Return a tap that reports the messages of a member for ``application`` at ``tier``; ``None`` without settings."""
     if settings is None:
         return None
 

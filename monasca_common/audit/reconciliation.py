@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reconcile the reports of all tiers: what is complete, lost, late or doubled, for each topic, bucket and tier.
+"""The reconciliation of all reports: complete, lost, late and duplicate messages per topic, bucket and tier.
 
-Nothing here depends on the order of reports, nor on how often one comes. The tiers of a topic stand in a row:
+The result does not depend on the order or repetition of reports. Each tier of a topic is compared with the previous
+one:
 
-* *sources* count acknowledged messages, each acknowledgement once;
-* the *log* is what a counter found in it, as a set of offsets. An acknowledged message is a record, so the log lacks
-  what the sources have beyond the number of its records. More records than acknowledgements are a **surplus**: a
-  producer that is not audited or was killed before it reported, or a message that was sent again;
-* *readers* report offsets that they handled, without event times: those come from the log. What a reader lacks of the
-  log is named by offset, so no duplicate hides it;
-* *copies* are other logs with other offsets, and have as many different message ids as the log.
+* *sources* count acknowledged messages, each once;
+* the *log* is the set of offsets that a counter found. Each acknowledged message is a record, so a lower number of
+  records means missing messages. A higher number is a **surplus**, from a producer that is not audited or was killed
+  before its report, or from a message that was sent twice;
+* *readers* report handled offsets without event times, which come from the log. Missing messages are known by offset,
+  so duplicates do not hide them;
+* *copies* are logs with other offsets, and have the same number of distinct message ids as the log.
 
-What a tier lacks is **late** while it has reported nothing from behind it, else it is **lost**: it was passed over.
-A record is also lost if the counter of the log has passed over its offset: retention deleted it before it was counted.
+A missing message is **lost** if the tier has reported later messages, otherwise **late**. A record is also lost if the
+counter of the log passed its offset, because retention deleted it before it was counted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _END = 2**63
 
 
 class AuditVerdict(enum.Enum):
-    """The value says what it means."""
+    """The values are explanations for users."""
 
     OK = "all arrived"
     OPEN = "something is missing, and the grace period is not over"
@@ -50,12 +51,12 @@ class AuditVerdict(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the grace period is over, and not all is known to have arrived."""
+        """Return whether the grace period is over and some messages are missing or unknown."""
         return self in (AuditVerdict.UNCOUNTED, AuditVerdict.INCOMPLETE)
 
 
 class ExpectedReader(NamedTuple):
-    """Who reads a topic: the tier, and the consumer group."""
+    """A reader of a topic, with its tier and consumer group."""
 
     topic: str
     tier: str
@@ -64,8 +65,8 @@ class ExpectedReader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """``grace_seconds``: how long after the end of a bucket its messages may take to arrive everywhere. ``readers``:
-    of whom everything is missing while none of their reports is known; of any other nothing is."""
+    """``grace_seconds``: the time after the end of a bucket within which its messages arrive at all tiers. ``readers``:
+    readers whose messages are all missing if they have no report. Other readers without a report are ignored."""
 
     bucket_seconds: int = 600
     grace_seconds: float = 600.0
@@ -74,12 +75,11 @@ class AuditRules:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """One topic in one bucket at one tier; ``application``: which reader or producer of that tier, ``""`` for the log.
+    """The result for one topic, bucket and tier. ``application``: the reader or producer; ``""`` for the log.
 
-    ``expected``: what the tier before has of it. ``messages``: what this one has. ``lost`` and ``late``: what it lacks.
-    ``duplicates``: records among ``messages`` whose message id another record of this bucket has. ``surplus``: records
-    that no source reported, duplicates not counted. Of a reader, ``bytes`` is 0 and delays are those of the first
-    message of each range.
+    ``expected``: messages of the previous tier. ``messages``: those of this tier. ``lost``, ``late``: missing ones.
+    ``duplicates``: records whose message id another record of the bucket has. ``surplus``: records that no source
+    reported, without duplicates. For a reader, ``bytes`` is 0 and delays are those of the first message of each range.
     """
 
     topic: str
@@ -99,12 +99,12 @@ class Reconciliation:
 
     @property
     def completeness(self) -> float:
-        """From 0 to 1; 1 where nothing was expected."""
+        """From 0 to 1; 1 if no message was expected."""
         return 1.0 if not self.expected else 1.0 - (self.lost + self.late) / self.expected
 
 
 def reconciliations(reports: Iterable[AuditReport], now_ms: int, rules: AuditRules) -> list[Reconciliation]:
-    """The reconciliation of these reports at one moment: a pure function."""
+    """Reconcile these reports at one time. A pure function."""
     totals = AuditTotals(rules)
     for report in reports:
         totals.add(report)
@@ -116,7 +116,7 @@ class _Bucket:
     messages: int = 0
     bytes: int = 0
     delay_ms: int = 0
-    delayed: int = 0  # messages that `delay_ms` is of
+    delayed: int = 0  # the messages of `delay_ms`
     max_delay_ms: int = 0
     offsets: dict[int, Runs] = field(default_factory=dict)
     duplicates: dict[int, Runs] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _TierCounts:
-    """One tier of one topic; of readers and sources one application of it."""
+    """One tier of one topic, for readers and sources one application."""
 
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
     handled: dict[int, Runs] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class _TierCounts:
     first_sent_ms: int = _END
     last_sent_ms: int = 0
     since_ms: int | None = None
-    logs: dict[str, int] = field(default_factory=dict)  # id: when it was reported last
+    logs: dict[str, int] = field(default_factory=dict)  # id: time of its last report
 
     def note(self, report: AuditReport) -> None:
         self.first_sent_ms = min(self.first_sent_ms, report.sent_ms)
@@ -170,8 +170,8 @@ class _TierCounts:
             bucket.max_delay_ms = max(bucket.max_delay_ms, handled.delay_ms)
 
     def covered(self) -> dict[int, Runs]:
-        """What is handled, what a position of the reader's own accounts for included: it stored that, and was killed
-        before it reported."""
+        """Return the handled offsets, including those below a position in the reader's database, which it stored before
+        it was killed without a report."""
         found = {}
         for partition, runs in self.handled.items():
             filled = runs
@@ -184,18 +184,18 @@ class _TierCounts:
         return found
 
     def rest(self) -> None:
-        """Keep no more than where this reader is: what comes next is expected of it."""
+        """Keep only the end of the handled offsets, from which messages are expected."""
         ends = {partition: runs[-1][1] for partition, runs in self.covered().items() if runs}
         self.handled = {partition: ((end - 1, end),) for partition, end in ends.items()}
         self.positions.clear()
 
     def misses(self, bucket_ms: int) -> bool:
-        """Whether it began after this bucket, so that it cannot have it."""
+        """Return whether this counter started after the bucket."""
         return self.since_ms is not None and bucket_ms < self.since_ms
 
     def passed_over(self, bucket: _Bucket) -> int:
-        """How many offsets before the last of this bucket no bucket has, back to the next offset that one has. One
-        missing offset may be the marker of a transaction."""
+        """Return the number of uncounted offsets from the nearest counted one before the bucket to its last one.
+        Single offsets are ignored, because they may be transaction markers."""
         found = 0
         for partition, runs in bucket.offsets.items():
             counted = union(*(each.offsets.get(partition, ()) for each in self.buckets.values()))
@@ -205,23 +205,23 @@ class _TierCounts:
         return found
 
     def is_beyond(self, bucket_ms: int, now_ms: int) -> bool:
-        """A timestamp from the future says nothing of what comes behind."""
-        return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest came last, mostly
+        """Return whether a later bucket has records. Timestamps in the future do not count."""
+        return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest is usually the last
 
 
 class AuditTotals:
-    """What has been reported so far. It is as large as its buckets: `forget` the old ones."""
+    """The totals of all reports. Their size grows with the buckets; `forget` old ones."""
 
     def __init__(self, rules: AuditRules) -> None:
         self._rules = rules
         self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
-        self._seen: dict[str, int] = {}  # id: when it was sent, or its newest bucket, whichever is later
-        self.foreign = 0  # reports with buckets of another length, which cannot be reconciled with ours
-        self.early = 0  # messages whose time has not come, by more than a day
-        self.outdated = False  # it still has what was read in a log that is gone: begin another one
+        self._seen: dict[str, int] = {}  # id: the later of its time and its newest bucket
+        self.foreign = 0  # ignored reports with another bucket_seconds
+        self.early = 0  # ignored messages with times more than a day ahead
+        self.outdated = False  # it has counts of a deleted log; start with new totals
 
     def add(self, report: AuditReport) -> None:
-        """Add a report, unless it is there already."""
+        """Add a report. A repeated one is ignored."""
         if report.id in self._seen:
             return
         self._seen[report.id] = max([report.sent_ms, *(count.bucket_ms for count in report.counts)])
@@ -236,7 +236,7 @@ class AuditTotals:
                 continue
             counts = self._topics[count.topic][report.tier, application]
             counts.note(report)
-            if count.messages or count.offsets or count.duplicates:  # else it says no more than when a counter began
+            if count.messages or count.offsets or count.duplicates:  # else it only reports the start of a counter
                 counts.buckets[count.bucket_ms].add(count)
             if count.log:
                 counts.logs[count.log] = max(report.sent_ms, counts.logs.get(count.log, 0))
@@ -250,8 +250,8 @@ class AuditTotals:
             counts.has_handled(handled, bucket_ms)
 
     def forget(self, before_ms: int) -> None:
-        """Drop buckets that began before, ids of reports that were sent before and have no bucket that is kept, and
-        readers that have reported nothing since a bucket began that is dropped: they are out of service."""
+        """Drop earlier buckets, ids of reports that were sent earlier and have only such buckets, and readers without a
+        report since the start of a dropped bucket, which are out of service."""
         long_ago_ms = before_ms - self._rules.bucket_seconds * 1000
         for topic in list(self._topics):
             tiers = self._topics[topic]
@@ -270,7 +270,7 @@ class AuditTotals:
         self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
 
     def _rest(self, topic: str) -> None:
-        """There was nothing in it for a while: only where its readers are is kept, and when a counter began."""
+        """Of an idle topic, keep only the positions of readers and the starts of counters."""
         kept = {
             key: counts
             for key, counts in self._topics.pop(topic).items()
@@ -282,7 +282,7 @@ class AuditTotals:
             self._topics[topic].update(kept)
 
     def reconciliations(self, now_ms: int) -> list[Reconciliation]:
-        """In the order of topics, buckets and tiers."""
+        """Return the reconciliations in the order of topics, buckets and tiers."""
         found: list[Reconciliation] = []
         for topic in sorted(self._topics):
             reconciler = _TopicReconciler(topic, self._topics[topic], now_ms, self._rules)
@@ -292,7 +292,7 @@ class AuditTotals:
 
 
 class _TopicReconciler:
-    """Reconciles one topic at one moment."""
+    """Reconciles one topic at one time."""
 
     def __init__(
         self, topic: str, tiers: Mapping[tuple[str, str], _TierCounts], now_ms: int, rules: AuditRules
@@ -311,7 +311,7 @@ class _TopicReconciler:
         self._covered = {key: counts.covered() for key, counts in self._readers.items()}
 
     def buckets(self) -> list[int]:
-        """Those of sources and logs. What only a reader has is older than all that is known of them."""
+        """Return the buckets of sources and logs. Buckets that only a reader has are older than these."""
         known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
         return sorted({bucket_ms for counts in known for bucket_ms in counts.buckets})
 
@@ -340,7 +340,7 @@ class _TopicReconciler:
     def _counted(
         self, key: tuple[str, str], counts: _TierCounts, bucket_ms: int, expected: int, *, by_id: bool = False
     ) -> Reconciliation:
-        """A log, reconciled by the number of its records, or of different message ids."""
+        """Reconcile a log by the number of its records, or of its distinct message ids."""
         bucket = counts.buckets.get(bucket_ms, _Bucket())
         records, repeated = bucket.records, bucket.repeated
         missing = max(0, expected - (records - repeated if by_id else records))
@@ -353,7 +353,7 @@ class _TopicReconciler:
         )
 
     def _read(self, key: tuple[str, str], counts: _TierCounts, bucket_ms: int, log: _Bucket) -> Reconciliation:
-        """A reader, reconciled by offsets. What was there before it began is not expected of it."""
+        """Reconcile a reader by offsets. Messages before its start are not expected."""
         covered = self._covered[key]
         expected = late = lost = 0
         for partition, runs in log.offsets.items():

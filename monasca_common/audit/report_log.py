@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the topic of reports, from some moment on: once to its end, or on and on."""
+"""Reads the topic of reports from a time on: once to its end, or continuously."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
-_NAME = "monasca-audit-reader"  # this group never gets an offset: reading leaves no trace
+_NAME = "monasca-audit-reader"  # this group never commits an offset
 
 
 class ReportLog:
-    """A context manager. ``extents``: where to begin in each partition of the topic, and where that ended before.
+    """A context manager. ``extents``: the start of each partition of the topic, and its end at the time of the request.
 
-    ``done``, ``left``: how many offsets up to there are read, and how many are not.
+    ``done``, ``left``: the numbers of read and unread offsets up to these ends.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ReportLog:
         self._consumer.close()
 
     def poll(self) -> Iterator[AuditReport]:
-        """What came meanwhile. Raises `TransportError`."""
+        """Yield new reports. Raises `TransportError`."""
         batch = self._consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
         for error in batch.errors:
             raise error
@@ -67,24 +67,24 @@ class ReportLog:
         self.left = max(0, self.left - read)
 
     def read(self, seconds: float) -> Iterator[AuditReport]:
-        """All up to the end of the log. Raises `RetriableError` if that takes longer."""
+        """Yield all reports up to the end of the log. Raises `RetriableError` after ``seconds``."""
         deadline = time.monotonic() + seconds
         while self._unread:
             yield from self.poll()
             if self._unread and time.monotonic() > deadline:
                 raise RetriableError(
-                    f"topic {self._topic} could not be read within {seconds:g} s, so nothing is known of missing "
-                    "messages: try again, or look back less far"
+                    f"topic {self._topic} was not read within {seconds:g} s, so missing messages are unknown: try "
+                    "again, or choose a shorter period"
                 )
 
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
-    """The reports from this moment on. Raises `ConfigurationError` without the topic, and `TransportError`."""
+    """Open the reports from this time on. Raises `ConfigurationError` without the topic, and `TransportError`."""
     return ReportLog(connection, topic, report_extents(admin, topic, since_ms))
 
 
 def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartition, tuple[int, int]]:
-    """Where the reports from this moment on begin in each partition, and where they end. Raises as
+    """Return the first and the next offset of the reports from this time on, per partition. Raises as
     `open_report_log`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:

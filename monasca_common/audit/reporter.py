@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`AuditReporter`: collects what a process had of each topic, keeps it in its journal, and sends it as reports."""
+"""Reporters: a process counts its messages of each topic, and sends the counts as reports from a journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dataclasses import replace
 from types import TracebackType
 
 from monasca_common.audit import reports
-from monasca_common.audit.delivery_counts import DeliveryTotals
 from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import PRODUCER, SOURCES, AuditCount, AuditReport, HandledRange
 from monasca_common.audit.settings import AuditSettings
@@ -22,20 +21,20 @@ from monasca_common.kafka import DeliveryReport, MessagingError, Record, open_pr
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import DeliveryCount, DeliveryCounts, DeliveryTap
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-_AT_ONCE = 500  # reports in one bulk
+_BULK_REPORTS = 500
 
 
 class AuditReporter:
-    """Of one application at one tier, in one process; a context manager. Make it after the fork.
+    """Reports for one application at one tier, from one process; a context manager. Create it after the fork.
 
-    ``tier``: of what it handles. What producers of a reader deliver has the tier ``producer``, as it has with those
-    that read nothing. ``settings.folder`` must be set. A failure of the audit is logged, and never disturbs what is
-    audited.
+    ``tier``: that of handled messages. Messages that a reader's producers deliver have the tier ``producer``.
+    ``settings.folder`` must be set. A failure of the audit is logged and does not affect the audited clients.
     """
 
     def __init__(
@@ -53,11 +52,11 @@ class AuditReporter:
         self._tier_of_counts = tier if tier in SOURCES else PRODUCER
         self._application = application
         self._instance = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        # What is reported has happened, and reports are not audited themselves.
+        # Reports are sent outside of transactions, because they describe the past, and are not audited.
         self._producer_settings = replace(producer, transactional_id=None, tap=None)
         self._delivered = DeliveryTotals(settings.bucket_seconds)
         self._sending: list[AuditReport] = []
-        self._sent: DeliveryReport | None = None  # of these, while some of them are not acknowledged
+        self._sent: DeliveryReport | None = None  # the result for `_sending` until all are acknowledged
         self._reporting = threading.Lock()
         self._ended = threading.Event()
 
@@ -65,7 +64,7 @@ class AuditReporter:
         return self.open()
 
     def open(self) -> AuditReporter:
-        """Take over what processes that are gone left in the folder, and begin. Raises `ConfigurationError`."""
+        """Take over the reports of ended processes in the folder, and start. Raises `ConfigurationError`."""
         self._journal = Journal(self.settings.folder or "")
         self._journal.adopt()
         self._producer = open_producer(self._producer_settings)
@@ -79,7 +78,7 @@ class AuditReporter:
         self.close()
 
     def close(self) -> None:
-        """Report what is left; what no broker acknowledges in a few seconds is sent at the next start."""
+        """Send the remaining reports. Those that are not acknowledged within seconds are sent at the next start."""
         self._journal.release()
         self._ended.set()
         self._thread.join(CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
@@ -87,19 +86,19 @@ class AuditReporter:
         self._journal.close()
 
     def audited(self, producer: ProducerSettings) -> ProducerSettings:
-        """These settings; what producers deliver that are opened with them is reported."""
+        """Return these settings with a tap, so that the deliveries of their producers are reported."""
         return replace(producer, tap=self._delivered.tap)
 
     def counted(self, counts: Iterable[AuditCount]) -> None:
-        """What a source counted itself."""
+        """Add the counts of a source to the journal."""
         self._add(counts=tuple(counts))
 
     def handled(self, ranges: Iterable[HandledRange], *, held: bool = False) -> str:
-        """What a reader has handled. It is in the journal's file when this returns, and survives this process: commit
-        the offsets after that.
+        """Add handled ranges to the journal, and return the report's id. Commit the offsets afterwards, because the
+        journal survives this process.
 
-        ``held``: it is sent once `settle` is called with the id that this returns, at the close, or by the next process
-        if this one is killed before: whatever is not committed is then read, and handled, again.
+        ``held``: the report is sent after a call of `settle`, at the close, or, if this process is killed, by the next
+        one. In the last case, uncommitted messages are handled and reported again.
         """
         fail_point("audit.before_journal")
         report_id = self._add(handled=tuple(ranges), held=held)
@@ -107,14 +106,14 @@ class AuditReporter:
         return report_id
 
     def settle(self, report_id: str, *, aborted: bool) -> None:
-        """Send what was held, or, if its transaction was aborted, forget it."""
+        """Send a held report, or remove it if its transaction was aborted."""
         if aborted:
             self._journal.done([report_id])
         else:
             self._journal.release([report_id])
 
     def report(self) -> bool:
-        """Count, journal and send; whether all is acknowledged. The reporter's own thread calls it regularly."""
+        """Journal the counts and send all reports; return whether all are acknowledged."""
         with self._reporting:
             counts = tuple(
                 AuditCount(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
@@ -129,9 +128,9 @@ class AuditReporter:
             return True
 
     def _send(self) -> bool:
-        """Send some of what is pending, or again what is not acknowledged yet; whether it is now."""
+        """Send a bulk of reports, or the unacknowledged ones of the last bulk; return whether all are acknowledged."""
         if self._sent is None:
-            self._sending = self._journal.pending()[:_AT_ONCE]
+            self._sending = self._journal.pending()[:_BULK_REPORTS]
             records = [Record(reports.encode(each), message_id=each.id.encode()) for each in self._sending]
             self._sent = self._producer.publish(self.settings.topic, records)
         else:
@@ -144,17 +143,16 @@ class AuditReporter:
             return True
         error = undelivered[0].error
         if all(each.error is not None and each.error.permanent for each in undelivered):
-            LOG.error("%d reports of the audit can never be sent: %s", len(undelivered), error)
+            LOG.error("%d audit reports are dropped, because they can never be sent: %s", len(undelivered), error)
             self._journal.done(self._sending[each.index].id for each in undelivered)
             self._sent = None
             return True
-        LOG.warning("%d reports of the audit wait: %s", len(undelivered), error)
+        LOG.warning("%d audit reports are not acknowledged and will be sent again: %s", len(undelivered), error)
         return False
 
     def _add(
         self, *, counts: tuple[AuditCount, ...] = (), handled: tuple[HandledRange, ...] = (), held: bool = False
     ) -> str:
-        """The id of the report."""
         report = AuditReport(
             id=uuid.uuid4().hex,
             tier=self._tier if handled else self._tier_of_counts,
@@ -175,15 +173,15 @@ class AuditReporter:
             try:
                 self.report()
             except MessagingError as error:
-                LOG.warning("reports of the audit wait: %s", error)
+                LOG.warning("audit reports are not acknowledged and will be sent again: %s", error)
             except Exception:
-                LOG.exception("the audit failed to report; it goes on")
+                LOG.exception("sending audit reports failed; they will be sent again")
             if ended:
                 return
 
 
 def audited(producer: ProducerSettings, reporter: AuditReporter | None) -> ProducerSettings:
-    """The settings of producers that are audited where there is a reporter."""
+    """Return the settings of producers, which are audited if there is a reporter."""
     return producer if reporter is None else reporter.audited(producer)
 
 
@@ -191,14 +189,75 @@ def audited(producer: ProducerSettings, reporter: AuditReporter | None) -> Produ
 def audited_source(
     producer: ProducerSettings, settings: AuditSettings | None, application: str
 ) -> Iterator[ProducerSettings]:
-    """The settings of producers whose deliveries are reported as those of ``application`` while the block runs, where
-    ``settings`` has audits on. Close the producers before. Without a folder that can be used it goes on, and a line in
-    the log says that nothing is reported."""
+    """Yield the settings of producers whose deliveries are reported for ``application`` if ``settings`` enables the
+    audit. Close the producers within the block. If the folder is not usable, this is logged and nothing is reported.
+    """
     with contextlib.ExitStack() as stack:
         reporter = None
         if settings is not None and settings.enabled:
             try:
                 reporter = stack.enter_context(AuditReporter(settings, producer, PRODUCER, application))
             except ConfigurationError as error:
-                LOG.warning("what %s sends is not reported to the audit: %s", application, error)
+                LOG.warning("messages of %s are not reported to the audit: %s", application, error)
         yield audited(producer, reporter)
+
+
+class DeliveryTotals:
+    """The deliveries of a process's producers since the last `take`, by topic and by bucket of the records' timestamps.
+
+    Each producer has its own `tap`, which its client calls with acknowledged messages.
+    """
+
+    def __init__(self, bucket_seconds: int) -> None:
+        self.bucket_seconds = bucket_seconds
+        self._lock = threading.Lock()
+        self._counts: DeliveryCounts = {}
+
+    def tap(self) -> DeliveryTap:
+        return _Tap(self)
+
+    def add(self, counts: DeliveryCounts) -> None:
+        with self._lock:
+            _add(self._counts, counts)
+
+    def take(self) -> DeliveryCounts:
+        """Return the counts since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+            return counts
+
+
+class _Tap:
+    """The tap of one producer. It withholds the counts of a transaction until the commit."""
+
+    def __init__(self, totals: DeliveryTotals) -> None:
+        self.bucket_seconds = totals.bucket_seconds
+        self._totals = totals
+        self._lock = threading.Lock()
+        self._open_counts: DeliveryCounts | None = None
+
+    def add(self, counts: DeliveryCounts) -> None:
+        with self._lock:
+            if self._open_counts is None:
+                self._totals.add(counts)
+            else:
+                _add(self._open_counts, counts)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._open_counts = {}
+
+    def end(self, *, committed: bool) -> None:
+        with self._lock:
+            if committed:
+                self._totals.add(self._open_counts or {})
+            self._open_counts = None
+
+
+def _add(to: DeliveryCounts, counts: DeliveryCounts) -> None:
+    for key, count in counts.items():
+        total = to.setdefault(key, DeliveryCount())
+        total.messages += count.messages
+        total.bytes += count.bytes
+        total.delay_ms += count.delay_ms
+        total.max_delay_ms = max(total.max_delay_ms, count.max_delay_ms)

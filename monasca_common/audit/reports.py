@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of audits, as they travel in their topic: what a tier had of each topic since its last report.
+"""The reports of the audit, as messages of their topic. A report counts the messages of a tier since its last report.
 
-A report is a delta and has an id of its own: whoever is not sure that it arrived sends it again. The event time of a
-message is Kafka's timestamp of its record, because that travels with the message and is the same on all tiers. Buckets
-of event time do not overlap; each is known by its beginning, in milliseconds since 1970.
+A report has an id, so that it can be sent again if its delivery is unknown. The event time of a message is Kafka's
+timestamp of its record, which is the same on all tiers. Buckets of event time do not overlap; each is named by its
+start, in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from monasca_common.audit.runs import Runs
 
 VERSION = 1
 
-#: Whoever sends, but for the API.
+#: Producers other than the API's.
 PRODUCER = "producer"
-#: They count what brokers acknowledged to them: what should be in the log.
+#: Tiers that count the messages acknowledged to them, which should be in the log.
 SOURCES = frozenset({PRODUCER, "api"})
-#: It reads the log itself, and counts what is in it.
+#: The tier of the counter of the log.
 LOG = "broker"
-#: They count, by id, what arrived in the log of another cluster.
+#: Tiers that count, by id, the messages that arrived in the log of another cluster.
 COPIES = frozenset({"mirror"})
-#: A mirror: what it has copied from this log. It is a reader, as a tier of any other name is: ``database``,
-#: ``notification`` and ``spark`` report which offsets they have handled, too.
+#: The tier of a mirror's copied messages. It is a reader, as are all tiers with other names, such as ``database``,
+#: ``notification`` and ``spark``, which report handled offsets.
 MIRRORED = "mirrored"
 
-#: A clock may be wrong by so much. Messages of later times are left out: they would never be old enough to forget.
+#: The tolerated error of clocks. Messages of later times are ignored, because they could not be removed by age.
 AHEAD_MS = 86_400_000
 
 
 class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a source, or a counter of a log, had of one topic in one bucket.
+    """The messages of one topic and bucket that a source, or the counter of a log, had.
 
-    ``delay_ms``: of all its messages in sum, from their timestamps to the moment at which they were counted.
-    ``offsets``, ``duplicates``: of a counter alone, by partition; the second are those of the first whose message id
-    another record of the same bucket has, at a lower place. Then ``messages`` says how many ``bytes`` and delays are
-    of: what is reported again after a restart is in ``offsets`` alone. Without either it says that it has begun.
-    ``log``: the topic's id, of a counter that knows it: another one is another log under the same name.
+    ``delay_ms``: the sum of the messages' delays, from timestamp to count. Only a counter reports ``offsets``,
+    ``duplicates`` and ``log``. ``duplicates``: the offsets whose message id a record with a lower partition and offset
+    in the bucket has. ``messages`` then is the number of messages that ``bytes`` and delays describe, because messages
+    reported again after a restart are only in ``offsets``. A count without any messages reports a counter's start.
+    ``log``: the topic's id, which differs for a recreated topic.
     """
 
     topic: str
@@ -55,10 +55,10 @@ class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Offsets of one partition that a reader has handled: from ``first`` to just before ``next``.
+    """Handled offsets of one partition, from ``first`` to before ``next``.
 
-    ``first_ms``: the timestamp of the first message among them. ``delay_ms``: its age when it was handled.
-    ``position``: where the reader's own database said that it starts: all before is handled, whether reported or not.
+    ``first_ms``: the timestamp of the first message. ``delay_ms``: its age when it was handled. ``position``: the start
+    offset in the reader's database; all earlier messages are handled, whether reported or not.
     """
 
     topic: str
@@ -71,8 +71,8 @@ class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``application``: the consumer group of a reader. ``instance``: one process of it. ``since_ms``: a counter had
-    nothing from before; ``None``: it goes on where one before it ended."""
+    """``application``: the consumer group of a reader. ``instance``: one process of it. ``since_ms``: the start of the
+    first counter of a log; ``None`` for one that continues."""
 
     id: str
     tier: str
@@ -92,7 +92,7 @@ def encode(report: AuditReport) -> bytes:
 
 
 def decode(value: bytes | None) -> AuditReport | None:
-    """``None``: it is not a report of this version, whoever has written it."""
+    """Return ``None`` for a value that is not a report of this version."""
     try:
         report = msgspec.json.decode(value or b"", type=AuditReport)
     except msgspec.DecodeError:
@@ -101,7 +101,7 @@ def decode(value: bytes | None) -> AuditReport | None:
 
 
 def by_topic(report: AuditReport) -> Iterator[tuple[str, AuditReport]]:
-    """What it says of each topic, as reports with its id."""
+    """Split a report into one for each topic, with the same id."""
     counts, handled = defaultdict[str, list[AuditCount]](list), defaultdict[str, list[HandledRange]](list)
     for count in report.counts:
         counts[count.topic].append(count)
@@ -115,11 +115,11 @@ def by_topic(report: AuditReport) -> Iterator[tuple[str, AuditReport]]:
 
 
 def reads(tier: str) -> bool:
-    """Whether it is the tier of a reader."""
+    """Return whether this is the tier of a reader."""
     return tier not in {LOG, *SOURCES, *COPIES}
 
 
 def bucket_of(time_ms: int, bucket_seconds: int) -> int:
-    """The beginning of the bucket in which this moment is."""
+    """Return the start of the bucket of this time."""
     length_ms = bucket_seconds * 1000
     return time_ms // length_ms * length_ms

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of offsets of one partition, as runs: ``(first, next)``, ascending, apart from each other.
+"""Sets of offsets of one partition, as ascending runs ``(first, next)`` that do not touch.
 
-A set can be reported again, after a crash for example, and nothing is counted twice: that is why audits count offsets.
+The audit counts offsets because a set that is reported again, such as after a crash, changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Runs = tuple[tuple[int, int], ...]
 
 
 def runs_of(offsets: Iterable[int]) -> Runs:
-    """The set of these offsets."""
+    """Return the set of these offsets."""
     return union(tuple((offset, offset + 1) for offset in sorted(offsets)))
 
 
@@ -28,7 +28,7 @@ def union(*several: Runs) -> Runs:
 
 
 def difference(runs: Runs, taken: Runs) -> Runs:
-    """What is in ``runs`` and not in ``taken``."""
+    """Return the offsets that are in ``runs`` and not in ``taken``."""
     return intersection(runs, _complement(taken, runs[-1][1])) if runs else ()
 
 
@@ -53,6 +53,6 @@ def _common(runs: Runs, others: Runs) -> Iterator[tuple[int, int]]:
 
 
 def _complement(runs: Runs, end: int) -> Runs:
-    """The offsets below ``end`` that are not in these."""
+    """Return the offsets below ``end`` that are not in ``runs``."""
     edges = ((0, 0), *runs, (max(end, runs[-1][1] if runs else 0), 0))
     return tuple((one[1], other[0]) for one, other in pairwise(edges) if one[1] < other[0])

@@ -1,46 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of audits: it reconciles reports repeatedly, and reports what is missing: a line in the log, metrics
-for Prometheus, and a metric of Monasca over which `monasca-common init` defines an alarm.
+"""The audit service: it reconciles the reports every minute and publishes missing messages.
 
-It has no state but what is in the topic of the reports, so it may be killed at any time, and several may run.
+They appear in the log, in Prometheus metrics, and in a Monasca metric for which `monasca-common init` creates an alarm
+definition. The service has no state except the topic of the reports, so it may be killed, and several may run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from monasca_common.audit.metrics import AuditMetrics, envelopes, tier_totals
 from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
 from monasca_common.audit.report_log import ReportLog, open_report_log
 from monasca_common.audit.reporter import audited_source
 from monasca_common.audit.reports import bucket_of
-from monasca_common.audit.settings import AUDIT_GROUP, AuditSettings, audit_settings
-from monasca_common.kafka import Admin, KafkaProducer, load_admin, open_producer
+from monasca_common.audit.settings import AUDIT_GROUP, PREFIX, AuditSettings, audit_settings
+from monasca_common.kafka import KafkaProducer, load_admin, open_producer
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.models import json_text
+from monasca_common.models.metric import envelope
 from monasca_common.runtime import started, stopped
 from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
+#: The Monasca metric of missing messages in buckets whose grace period is over.
+MISSING_METRIC = "monasca.audit.missing_messages"
+
+_LABELS = ("topic", "tier", "application")
+
 _READ_SECONDS = 300.0
 _BALANCE_SECONDS = 60.0
-_MOST_LINES = 20  # of one reconciliation
+_MAX_LINES = 20  # of one reconciliation
 
 OpenLog = Callable[[int], ReportLog]
 
 
+@dataclass(frozen=True, slots=True)
+class TierTotal:
+    """The sums of one topic and tier over the window. ``missing`` only counts buckets whose grace period is over."""
+
+    topic: str
+    tier: str
+    application: str
+    expected: int
+    missing: int
+    duplicates: int
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """The values of the labels. For a log the application is the tier, because a dimension cannot be empty."""
+        return self.topic, self.tier, self.application or self.tier
+
+
+def tier_totals(found: Iterable[Reconciliation]) -> list[TierTotal]:
+    sums: dict[tuple[str, str, str], list[int]] = {}
+    for each in found:
+        if each.verdict is AuditVerdict.RECREATED:
+            continue
+        total = sums.setdefault((each.topic, each.tier, each.application), [0, 0, 0])
+        total[0] += each.expected
+        total[1] += each.lost + each.late if each.verdict.is_final else 0
+        total[2] += each.duplicates
+    return [TierTotal(*key, *total) for key, total in sorted(sums.items())]
+
+
+def envelopes(totals: Iterable[TierTotal], tenant: str, region: str, time_ms: int) -> Iterator[bytes]:
+    """Yield a metric for each topic and tier, as messages for the topic of metrics."""
+    for each in totals:
+        metric = {
+            "name": MISSING_METRIC,
+            "dimensions": dict(zip(_LABELS, each.labels, strict=True)),
+            "timestamp": time_ms,
+            "value": float(each.missing),
+            "value_meta": {},
+        }
+        yield envelope(json_text.write(metric), tenant, region, time_ms / 1000)
+
+
+class AuditMetrics(ServiceMetrics):
+    """The Prometheus metrics of the last reconciliation."""
+
+    def __init__(self) -> None:
+        super().__init__(PREFIX)
+        self._missing = self.gauge("missing_messages", "Messages missing after the grace period", *_LABELS)
+        self._completeness = self.gauge("completeness", "Share of expected messages that arrived, 0 to 1", *_LABELS)
+        self._duplicates = self.gauge("duplicate_messages", "Records with a repeated message id", *_LABELS)
+        self._foreign = self.gauge("foreign_reports", "Ignored reports with another bucket_seconds")
+        self._balances = self.counter("balances", "Reconciliations", "outcome", known=("complete", "failed"))
+
+    def reconciled(self, totals: Iterable[TierTotal], foreign: int) -> None:
+        for gauge in (self._missing, self._completeness, self._duplicates):
+            gauge.clear()
+        for each in totals:
+            complete = 1.0 if not each.expected else 1.0 - each.missing / each.expected
+            self._missing.labels(*each.labels).set(each.missing)
+            self._completeness.labels(*each.labels).set(complete)
+            self._duplicates.labels(*each.labels).set(each.duplicates)
+        self._foreign.set(foreign)
+        self._balances.labels("complete").inc()
+
+    def failed(self) -> None:
+        self._balances.labels("failed").inc()
+
+
 class AuditService(Loop):
-    """``open_log``: opens the reports from a moment on. After a failure it reads the reports anew."""
+    """``open_log`` opens the reports from a time on. After a failure the service reads them again."""
 
     def __init__(
         self, settings: AuditSettings, open_log: OpenLog, producer: ProducerSettings, *, clock: Clock | None = None
@@ -56,7 +132,7 @@ class AuditService(Loop):
         self._state = LoopHealth(
             "audit",
             self.clock,
-            trouble="nothing has been reconciled yet",
+            trouble="no reconciliation has completed yet",
             facts=lambda: {"incomplete": len(self._incomplete)},
         )
         self.health = self._state.probes
@@ -81,14 +157,14 @@ class AuditService(Loop):
                         totals.add(report)
 
     def _opened_producer(self, stack: contextlib.ExitStack) -> KafkaProducer:
-        """Its metric is audited as all that services send."""
+        """Open the producer of the metric, which is audited too."""
         settings = stack.enter_context(audited_source(self._producer_settings, self._settings, AUDIT_GROUP))
         producer = open_producer(settings)
         stack.callback(producer.close, CLOSE_SECONDS)
         return producer
 
     def reconcile(self, totals: AuditTotals, producer: KafkaProducer | None) -> None:
-        """Reconcile once, and report what was found. Raises `MessagingError`."""
+        """Reconcile once, and publish the results. Raises `MessagingError`."""
         now_ms, since_ms = self.clock.time_ms(), self._since_ms()
         totals.forget(since_ms)
         found = [each for each in totals.reconciliations(now_ms) if each.bucket_ms >= since_ms]
@@ -104,11 +180,11 @@ class AuditService(Loop):
         self.reconciliations += 1
 
     def _report(self, found: Sequence[Reconciliation]) -> None:
-        """Log what has become incomplete, or is so no longer."""
+        """Log the buckets that became incomplete, and the number that became complete again."""
         now = {(each.topic, each.bucket_ms, each.tier, each.application): each for each in found}
         incomplete = {key for key, each in now.items() if each.verdict.is_final}
         new = sorted(incomplete - self._incomplete)
-        for key in new[:_MOST_LINES]:
+        for key in new[:_MAX_LINES]:
             each = now[key]
             LOG.error(
                 "topic %s, tier %s %s, event time %d: %d of %d messages are missing: %d lost, %d late%s",
@@ -122,16 +198,19 @@ class AuditService(Loop):
                 each.late,
                 "; nothing counts the log" if each.verdict is AuditVerdict.UNCOUNTED else "",
             )
-        if len(new) > _MOST_LINES:
-            LOG.error("%d more are incomplete: `monasca-common audit show --missing` has them", len(new) - _MOST_LINES)
+        if len(new) > _MAX_LINES:
+            LOG.error(
+                "%d more buckets are incomplete: see `monasca-common audit show --missing`",
+                len(new) - _MAX_LINES,
+            )
         healed = [key for key in self._incomplete - incomplete if key in now]
         if healed:
-            LOG.info("%d spans of event time that were incomplete are complete now", len(healed))
+            LOG.info("%d incomplete buckets are complete now", len(healed))
         self._incomplete = incomplete
 
     def _report_recreated(self, topics: set[str]) -> None:
         for topic in sorted(topics - self._recreated):
-            LOG.warning("topic %s was deleted and recreated: for window_seconds it is not known what arrived", topic)
+            LOG.warning("topic %s was deleted and recreated; missing messages are unknown for window_seconds", topic)
         self._recreated = topics
 
     def _since_ms(self) -> int:
@@ -140,20 +219,19 @@ class AuditService(Loop):
 
 
 def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
-    """Serve what ``conf`` describes. ``until``: is given the service before it begins, to stop it when it is time.
+    """Run the service of this configuration. ``until`` gets the service before it starts, in order to stop it later.
 
     Raises `ConfigurationError` if it cannot start.
     """
     settings = audit_settings(conf)
-    service = AuditService(
-        settings, _opening(load_admin(conf), connection_settings(conf), settings), producer_settings(conf)
-    )
+    admin, connection = load_admin(conf), connection_settings(conf)
+
+    def open_log(since_ms: int) -> ReportLog:
+        return open_report_log(admin, connection, settings.topic, since_ms)
+
+    service = AuditService(settings, open_log, producer_settings(conf))
     with status_served(AUDIT_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # first: who sees that it has started may stop it
+        until(service)  # before the log line, after which a caller may stop it
         LOG.info("%s", started("audit", reads=settings.topic, status_at=settings.status.address))
         service.run()
-    LOG.info("%s", stopped("audit", balances=service.reconciliations))
-
-
-def _opening(admin: Admin, connection: ConnectionSettings, settings: AuditSettings) -> OpenLog:
-    return lambda since_ms: open_report_log(admin, connection, settings.topic, since_ms)
+    LOG.info("%s", stopped("audit", reconciliations=service.reconciliations))

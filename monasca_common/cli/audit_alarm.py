@@ -20,7 +20,7 @@ from monasca_common.runtime import joined
 from monasca_common.storage import open_storage
 from monasca_common.storage.settings import StorageSettings
 
-_METRIC = "monasca.audit.missing_messages"  # as `audit.metrics` sends it, which needs an extra
+_METRIC = "monasca.audit.missing_messages"  # as `audit.service` sends it, which needs an extra
 
 NAME = "monasca audit: messages are missing"
 EXPRESSION = f"max({_METRIC}) > 0"

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.api.tokens import ValidationOutcome
-from monasca_common.audit.metrics import AuditMetrics
+from monasca_common.audit.service import AuditMetrics
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka

@@ -15,7 +15,7 @@ from monasca_common.api.access import Served
 from monasca_common.api.log_fields import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.audit.counter_service import CounterStatus
-from monasca_common.audit.metrics import AuditMetrics, TierTotal
+from monasca_common.audit.service import AuditMetrics, TierTotal
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition

@@ -18,10 +18,9 @@ import fixtures
 from oslotest import base
 from testtools.content import text_content
 
-from monasca_common.audit.delivery_counts import DeliveryTotals
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reconciliation import AuditVerdict
-from monasca_common.audit.reporter import AuditReporter
+from monasca_common.audit.reporter import AuditReporter, DeliveryTotals
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster

@@ -19,8 +19,8 @@ from monasca_common.alarms.definitions import DefinitionFilter
 from monasca_common.alarms.evaluation import AlarmState, EvaluationSpan, Measured, evaluate
 from monasca_common.alarms.expression import parse
 from monasca_common.alarms.partials import WindowPartial
-from monasca_common.audit.metrics import MISSING_METRIC
 from monasca_common.audit.reports import HandledRange
+from monasca_common.audit.service import MISSING_METRIC
 from monasca_common.cli.audit_alarm import NeededAlarm
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import open_consumer, open_producer
@@ -209,7 +209,7 @@ class ServeTest(ServicesCase):
             self.assertEqual("ALARM", self.alarm_state())
             self.handle([passed_over])
             self.wait_for(0.0)
-        self.assertIn("1 spans of event time that were incomplete are complete now", self.log.read_text())
+        self.assertIn("1 incomplete buckets are complete now", self.log.read_text())
         self.assertEqual("OK", self.alarm_state())
         self.assertEqual([0.0, 3.0, 0.0], [value for value, _ in itertools.groupby(self.values["database"])])
         self.assertEqual({0.0}, {*self.values["producer"], *self.values["broker"]})

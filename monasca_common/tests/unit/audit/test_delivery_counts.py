@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from monasca_common.audit.delivery_counts import DeliveryTotals
+from monasca_common.audit.reporter import DeliveryTotals
 from monasca_common.kafka.message import DeliveryCount
 
 BUCKET = ("t", 0)

@@ -285,7 +285,7 @@ class CounterTest(AuditCase):
         self.assertEqual((1, 0), (found[1, "broker"].messages, found[1, "broker"].duplicates))
 
     def test_ids_of_times_that_have_not_come_leave_room_for_the_others(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter._MOST_IDS", 2))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter._MAX_IDS", 2))
         ahead = [self.record(b"%d" % number, bucket=2000 + number) for number in range(5)]
         self.fill(self.record(b"a"), *ahead, self.record(b"a"))
         self.count()

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.audit import reports
-from monasca_common.audit.metrics import tier_totals
 from monasca_common.audit.reconciliation import AuditRules, AuditTotals, AuditVerdict, ExpectedReader, reconciliations
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.audit.runs import runs_of
+from monasca_common.audit.service import tier_totals
 
 RULES = AuditRules(bucket_seconds=60, grace_seconds=60)
 BUCKET, NEXT, AFTER = 600_000, 660_000, 720_000

@@ -89,7 +89,7 @@ class ReporterTest(AuditCase):
         self.assertEqual(b"kept", other.read_bytes())
 
     def test_the_file_has_a_bound_whatever_is_acknowledged_and_keeps_what_is_not(self):
-        self.limit("_MOST_BYTES", 2000)
+        self.limit("_MAX_BYTES", 2000)
         journal = self.opened_journal()
         journal.add(self.audit_report("waits"))
         for number in range(100):
@@ -102,7 +102,7 @@ class ReporterTest(AuditCase):
 
     def test_the_oldest_reports_are_dropped_and_counted_where_too_much_waits(self):
         log = self.useFixture(fixtures.FakeLogger())
-        self.limit("_MOST_BYTES", 2000)
+        self.limit("_MAX_BYTES", 2000)
         journal = self.opened_journal()
         for number in range(100):
             journal.add(self.audit_report(f"r{number}"))
@@ -111,11 +111,11 @@ class ReporterTest(AuditCase):
         self.assertTrue(0 < len(waiting) < 30)
         self.assertEqual("r99", waiting[-1])
         self.assertLess(sum(path.stat().st_size for path in self.files()), 4000)
-        self.assertIn("1 reports of the audit were dropped", log.output)
+        self.assertIn("1 audit reports were dropped", log.output)
         self.assertLessEqual(set(waiting), set(self.left_in_the_files()))
 
     def test_a_file_that_cannot_be_written_anew_costs_no_report(self):
-        self.limit("_MOST_BYTES", 2000)
+        self.limit("_MAX_BYTES", 2000)
         journal = self.opened_journal()
         with mock.patch.object(Journal, "_own_file", side_effect=OSError("too many files")):
             for number in range(30):

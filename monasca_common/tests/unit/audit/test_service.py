@@ -9,10 +9,9 @@ import fixtures
 from prometheus_client import generate_latest
 
 from monasca_common.alarms.expression import parse
-from monasca_common.audit.metrics import MISSING_METRIC
 from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reports import AuditCount, AuditReport
-from monasca_common.audit.service import AuditService
+from monasca_common.audit.service import MISSING_METRIC, AuditService
 from monasca_common.cli.audit_alarm import EXPRESSION
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.models.metric import MetricDecoder

@@ -5,8 +5,7 @@ import dataclasses
 
 import fixtures
 
-from monasca_common.audit.delivery_counts import DeliveryTotals
-from monasca_common.audit.reporter import audited_source
+from monasca_common.audit.reporter import DeliveryTotals, audited_source
 from monasca_common.kafka import KafkaProducer, open_producer
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.transport.memory import Fail
@@ -201,7 +200,7 @@ class SourcesTest(AuditCase):
         with source as settings, open_producer(settings) as producer:
             self.assertTrue(producer.publish(TOPIC, [b"x"]).ok)
 
-        self.assertIn("what replay sends is not reported to the audit: folder in group [audit]", log.output)
+        self.assertIn("messages of replay are not reported to the audit: folder in group [audit]", log.output)
 
     def test_a_process_of_spark_reports_what_it_sends(self):
         """Its settings were pickled by the driver."""
