@@ -40,9 +40,9 @@ class MirrorRun(ServiceCommand):
     reported = (*ServiceCommand.reported, FencedError)
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.operations.mirror import service
+        from monasca_common.operations.mirror import mirror
 
-        return lambda conf: service.run(conf, stop_on_signals)
+        return lambda conf: mirror.run(conf, stop_on_signals)
 
 
 class MirrorVerify(MonascaCommand, Lister):

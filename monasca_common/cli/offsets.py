@@ -181,7 +181,7 @@ class OffsetsReset(_OffsetsCommand):
                 if kept.place == "database":
                     self._refuse_beside_a_job(parsed_args.group, {each.partition.topic for each in standings})
                 ids = {each.partition: each.log.topic_id for each in standings if each.log}
-                kept.write({move.standing.partition: move.target for move in moves}, ids)
+                kept.write({move.offsets.partition: move.target for move in moves}, ids)
             self.note_dry_run(parsed_args)
         former = _left_behind(kept, moves)
         if former:
@@ -192,8 +192,8 @@ class OffsetsReset(_OffsetsCommand):
         )
         return columns, (
             (
-                *(*_place(each.standing, kept), each.target, *_span(each.standing)),
-                *(each.skipped, each.read_again, each.standing.problem),
+                *(*_place(each.offsets, kept), each.target, *_span(each.offsets)),
+                *(each.skipped, each.read_again, each.offsets.problem),
             )
             for each in moves
         )
@@ -249,8 +249,8 @@ def _targets(
 
 def _left_behind(kept: GroupOffsets, moves: Sequence[Move]) -> str:
     """Name partitions that still stop their reader, because what is kept belongs to the former topic."""
-    topics = {move.standing.partition.topic for move in moves if move.standing.is_recreated}
-    moved = {move.standing.partition for move in moves}
+    topics = {move.offsets.partition.topic for move in moves if move.offsets.is_recreated}
+    moved = {move.offsets.partition for move in moves}
     rest = sorted(each for each in kept.read() if each.topic in topics and each not in moved)
     named = ", ".join(f"{topic}/{number}" for topic, number in rest)
     return f"still kept of former topics, and to be looked at as well: {named}" if rest else ""

@@ -69,7 +69,7 @@ class PartitionOffsets:
     @property
     def gone(self) -> int:
         """Offsets that retention deleted unread."""
-        position = self._position
+        position = self.position
         return 0 if position is None or self.log is None else max(0, self.log.first - position)
 
     @property
@@ -77,39 +77,36 @@ class PartitionOffsets:
         """Messages from the group's position, or from the start without one, to the end."""
         if self.log is None:
             return 0
-        position = self._position
+        position = self.position
         return max(0, self.log.end - max(self.log.first, self.log.first if position is None else position))
 
     @property
-    def _position(self) -> int | None:
+    def position(self) -> int | None:
         return None if self.kept is None or self.is_recreated else self.kept.next_offset
-
-    def skipped(self, target: int) -> int:
-        """Return the number of unread messages skipped by reading from ``target``."""
-        if self.log is None:
-            return 0
-        return max(0, target - max(self.log.first, self._position or 0))
-
-    def read_again(self, target: int) -> int:
-        if self.log is None or self._position is None:
-            return 0
-        return max(0, min(self._position, self.log.end) - target)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """``target``: the new position, or ``None`` to delete that of a partition that no longer exists."""
 
-    standing: PartitionOffsets
+    offsets: PartitionOffsets
     target: int | None
 
     @property
     def skipped(self) -> int:
-        return 0 if self.target is None else self.standing.skipped(self.target)
+        """Unread messages in the log before the target."""
+        log = self.offsets.log
+        if self.target is None or log is None:
+            return 0
+        return max(0, self.target - max(log.first, self.offsets.position or 0))
 
     @property
     def read_again(self) -> int:
-        return 0 if self.target is None else self.standing.read_again(self.target)
+        """Messages from the target to the present position."""
+        log, position = self.offsets.log, self.offsets.position
+        if self.target is None or log is None or position is None:
+            return 0
+        return max(0, min(position, log.end) - self.target)
 
 
 def read_partition_offsets(
@@ -120,7 +117,7 @@ def read_partition_offsets(
     ``known``: all positions of the group. ``chosen``: partition numbers by topic. Raises `ConfigurationError` for a
     topic or partition that does not exist.
     """
-    standings = []
+    found = []
     for topic, numbers in chosen.items():
         if topic not in admin.topic_ids([topic], timeout=_ANSWER_SECONDS):
             raise ConfigurationError(f"topic {topic!r} does not exist: correct its name, or create it first")
@@ -135,11 +132,11 @@ def read_partition_offsets(
         beyond = [each for each in wanted if each in known and known[each].next_offset > ends[each]]
         written = admin.end_offsets(beyond, open_transactions=True)
         logs = {each: LogSpan(description.topic_id, firsts[each], ends[each], written.get(each)) for each in wanted}
-        standings += [PartitionOffsets(each, known.get(each), logs[each]) for each in wanted]
+        found += [PartitionOffsets(each, known.get(each), logs[each]) for each in wanted]
         if not numbers:
             former = sorted(each for each in known if each.topic == topic and each not in firsts)
-            standings += [PartitionOffsets(each, known[each], None) for each in former]
-    return standings
+            found += [PartitionOffsets(each, known[each], None) for each in former]
+    return found
 
 
 def targets_at_time(admin: Admin, logs: Mapping[TopicPartition, LogSpan], time_ms: int) -> dict[TopicPartition, int]:
@@ -160,10 +157,10 @@ def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> di
     return dict.fromkeys(logs, offset)
 
 
-def shifted_targets(standings: Iterable[PartitionOffsets], by: int) -> dict[TopicPartition, int]:
+def shifted_targets(offsets: Iterable[PartitionOffsets], by: int) -> dict[TopicPartition, int]:
     """Return offsets within the logs. Raises `ConfigurationError` for a partition without a position."""
     targets = {}
-    for each in standings:
+    for each in offsets:
         if each.log is None:
             continue
         if each.kept is None or each.is_recreated:
@@ -179,7 +176,7 @@ def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
     """Describe the effects on messages. ``rows``: the group is a persister's, which stores rows by key."""
     lines = []
     skipped, again = sum(move.skipped for move in moves), sum(move.read_again for move in moves)
-    gone = sum(move.standing.gone for move in moves)
+    gone = sum(move.offsets.gone for move in moves)
     if skipped:
         lines.append(f"Skipped and never read by this group: up to {skipped:,} messages in the log.")
     if again:
@@ -193,7 +190,7 @@ def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
         lines.append("No message in the log is skipped or read again.")
     if gone:
         lines.append(f"Already lost: {gone:,} offsets were deleted from the log before they were read.")
-    recreated = sorted({move.standing.partition.topic for move in moves if move.standing.is_recreated})
+    recreated = sorted({move.offsets.partition.topic for move in moves if move.offsets.is_recreated})
     lines += [
         f"Topic {topic} was deleted and recreated: messages of the old topic after the stored offset are lost."
         for topic in recreated

@@ -74,23 +74,13 @@ class DashboardLogin(Protocol):
     def log_in(self, user: str, password: str, project: str) -> Account | None: ...
 
 
-class FileLogin:
-    """Logins with a password file."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = PasswordFile(path)
-
-    def log_in(self, user: str, password: str, _project: str) -> Account | None:
-        return Account(user) if self._file.fits(user, password) else None
-
-
 def login_of(settings: DashboardSettings, conf: cfg.ConfigOpts) -> DashboardLogin | None:
     """Return ``None`` if no login is needed. Raises `ConfigurationError`."""
     if settings.login == "none":
         return None
     if settings.login == "file":
         assert settings.password_file is not None, "the settings were checked"
-        return FileLogin(Path(settings.password_file))
+        return PasswordFile(Path(settings.password_file))
     from monasca_common.operations.dashboard.keystone_login import KeystoneLogin
 
     return KeystoneLogin(settings, conf)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.operations.dashboard.sessions import Account
 
 _SCHEME = "scrypt"
 _N, _R, _P = 2**15, 8, 1  # 32 MiB and about 0.1 s for each attempt
@@ -57,8 +58,8 @@ class PasswordFile:
     def __init__(self, path: Path) -> None:
         """Raises `ConfigurationError` if the file cannot be read or has an invalid line."""
         self._path = path
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
-        self._nobody = PasswordHash.of(secrets.token_hex())
+        self._slots = threading.BoundedSemaphore(_AT_ONCE)
+        self._unknown = PasswordHash.of(secrets.token_hex())
         self.users()
 
     def users(self) -> dict[str, PasswordHash]:
@@ -74,11 +75,11 @@ class PasswordFile:
                 found[user] = known
         return found
 
-    def fits(self, user: str, password: str) -> bool:
-        """Check a password; unknown users take the same time. Raises `ConfigurationError`."""
+    def log_in(self, user: str, password: str, project: str = "") -> Account | None:
+        """Return ``None`` for a wrong user or password, after the same time. Raises `ConfigurationError`."""
         known = self.users().get(user)
-        with self._places:
-            return (known or self._nobody).fits(password) and known is not None
+        with self._slots:
+            return Account(user) if (known or self._unknown).fits(password) and known is not None else None
 
 
 def _parsed(line: str, where: str) -> tuple[str, PasswordHash]:

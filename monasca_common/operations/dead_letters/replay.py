@@ -138,7 +138,7 @@ class DeadLetterReplay:
         if transactional:
             producer.init_transactions()  # first: from now on no other process commits progress
             self._known_ends = self._known_notes = None
-        handle = self._in_transactions if transactional else self._one_after_the_other
+        handle = self._in_transactions if transactional else self._without_transactions
         started, count = self._consumer.clock.monotonic(), 0
         for partition, rows in self._portions():
             for letters in handle(producer, partition, rows):
@@ -154,37 +154,37 @@ class DeadLetterReplay:
         while True:
             rows = [self._refused(row, refused) for row in rows]
             letters = self._letters(rows)
-            dealt_with = self._account(partition, rows)
+            progress = self._progress(partition, rows)
             try:
-                self._send_together(producer, partition, letters, dealt_with)
+                self._send_in_transaction(producer, partition, letters, progress)
                 break
             except TransactionError as error:
                 refused = _refused_of(letters, error)
                 if not refused:
                     raise
         fail_point("replay.after_commit")
-        self._with_gap |= {partition} if dealt_with.gap else set()
+        self._with_gap |= {partition} if progress.gap else set()
         yield letters
 
-    def _send_together(
+    def _send_in_transaction(
         self,
         producer: KafkaProducer,
         partition: TopicPartition,
         letters: Sequence[Letter],
-        dealt_with: _DealtWith,
+        progress: _Progress,
     ) -> None:
         with producer.transaction() as transaction:
             for letter in letters:
                 if letter.goes:
                     transaction.send(letter.origin_topic, letter.original())
-            if dealt_with.noted:
-                transaction.send(partition.topic, self._notes().note(partition, dealt_with.noted))
-            if dealt_with.next_offset is not None:
+            if progress.noted:
+                transaction.send(partition.topic, self._notes().note(partition, progress.noted))
+            if progress.next_offset is not None:
                 # An abort is repeated with the letters in memory.
-                transaction.commit_offsets(self._consumer, {partition: dealt_with.next_offset}, seek_back=False)
+                transaction.commit_offsets(self._consumer, {partition: progress.next_offset}, seek_back=False)
             fail_point("replay.before_commit")
 
-    def _one_after_the_other(
+    def _without_transactions(
         self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]
     ) -> Iterator[list[Letter]]:
         waiting = {row.offset for row in rows if row.is_handled}
@@ -207,7 +207,7 @@ class DeadLetterReplay:
                 if len(handled) < len(same):
                     report.raise_for_undelivered()
         finally:  # also after errors and Ctrl-C: delivered messages count as sent back
-            self._keep(
+            self._store(
                 producer, partition, [replace(row, chosen=row.chosen and row.offset not in waiting) for row in rows]
             )
 
@@ -235,22 +235,22 @@ class DeadLetterReplay:
                 self._refusals[topic] = f"there is no topic {topic}" if there_is_none else f"topic {topic}: {error}"
         return self._refusals[topic]
 
-    def _keep(self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]) -> None:
-        dealt_with = self._account(partition, rows)
-        self._with_gap |= {partition} if dealt_with.gap else set()
-        if dealt_with.noted:
-            note = self._notes().note(partition, dealt_with.noted)
+    def _store(self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]) -> None:
+        progress = self._progress(partition, rows)
+        self._with_gap |= {partition} if progress.gap else set()
+        if progress.noted:
+            note = self._notes().note(partition, progress.noted)
             producer.publish(partition.topic, [note]).raise_for_undelivered()
         fail_point("replay.before_commit")
-        if dealt_with.next_offset is not None:
-            error = self._consumer.commit({partition: dealt_with.next_offset})[partition].error
+        if progress.next_offset is not None:
+            error = self._consumer.commit({partition: progress.next_offset})[partition].error
             if error is not None:
                 raise ConsumerError(
-                    f"offset {dealt_with.next_offset} of {_named([partition])} was not committed, so the next run "
+                    f"offset {progress.next_offset} of {_named([partition])} was not committed, so the next run "
                     f"sends the same messages again, with the same ids: {error}"
                 ) from error
 
-    def _account(self, partition: TopicPartition, rows: Sequence[_Row]) -> _DealtWith:
+    def _progress(self, partition: TopicPartition, rows: Sequence[_Row]) -> _Progress:
         """Return the progress to store once these rows are handled."""
         gap, next_offset, noted = partition in self._with_gap, None, []
         for row in rows:
@@ -259,7 +259,7 @@ class DeadLetterReplay:
                 next_offset = row.offset + 1
             elif row.is_handled:
                 noted.append(row.offset)
-        return _DealtWith(next_offset, noted, gap)
+        return _Progress(next_offset, noted, gap)
 
     def _letters(self, rows: Sequence[_Row]) -> list[Letter]:
         """Return the dead letters to handle. A message in several of them is sent back once."""
@@ -305,7 +305,7 @@ class DeadLetterReplay:
                 yield part.topic_partition, rows
 
     def _row(self, notes: ReplayLog, partition: TopicPartition, message: Message) -> _Row:
-        if is_note(message) or notes.is_dealt_with(partition, message.offset):
+        if is_note(message) or notes.is_handled(partition, message.offset):
             return _Row(message.offset, None, chosen=False)
         letter = Letter.of(message, self._max_replays)
         chosen = self._chosen is None or self._chosen(letter)
@@ -387,7 +387,7 @@ class DeadLetterReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class _DealtWith:
+class _Progress:
     """Progress to store. ``next_offset``: the group's new offset, or ``None``. ``noted``: offsets for a note."""
 
     next_offset: int | None

@@ -135,7 +135,7 @@ class _Mark(IntEnum):
 
     NOTHING = 0
     WAITS = 1
-    DEALT_WITH = 2
+    HANDLED = 2
 
 
 class ReplayLog:
@@ -160,7 +160,7 @@ class ReplayLog:
         elif self._is_of_group(message.key or b""):
             for lowest, highest in _ranges(message.value):
                 begin, end = max(0, lowest - first), max(0, highest + 1 - first)
-                marks[begin:end] = marks[begin:end].replace(bytes([_Mark.WAITS]), bytes([_Mark.DEALT_WITH]))
+                marks[begin:end] = marks[begin:end].replace(bytes([_Mark.WAITS]), bytes([_Mark.HANDLED]))
 
     def _is_of_group(self, key: bytes) -> bool:
         """Return whether the key has this group, not one whose name starts with this group's and a slash."""
@@ -172,8 +172,8 @@ class ReplayLog:
             del self._marks[partition][: offset - self._firsts[partition]]
             self._firsts[partition] = offset
 
-    def is_dealt_with(self, partition: TopicPartition, offset: int) -> bool:
-        return self._mark(partition, offset) == _Mark.DEALT_WITH
+    def is_handled(self, partition: TopicPartition, offset: int) -> bool:
+        return self._mark(partition, offset) == _Mark.HANDLED
 
     def waits(self, partition: TopicPartition, offset: int) -> bool:
         return self._mark(partition, offset) == _Mark.WAITS

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
+from oslo_config import cfg
+
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reporter import AuditReporter
+from monasca_common.audit.reports import MIRRORED
+from monasca_common.audit.settings import audit_settings
 from monasca_common.kafka import (
     Batch,
     Clock,
@@ -36,16 +40,20 @@ from monasca_common.kafka import (
     open_consumer,
     open_producer,
 )
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.config import producer_settings
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import MIB, ConsumerSettings, ProducerSettings
 from monasca_common.operations.mirror import positions
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, TRANSACTION_SECONDS, MirrorPosition, Positions
-from monasca_common.operations.mirror.settings import MirrorSettings
+from monasca_common.operations.mirror.settings import MIRROR_GROUP, MirrorSettings, mirror_settings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
+from monasca_common.runtime import joined, started, stopped
 from monasca_common.runtime.polling import POLL_SECONDS
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
+from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
@@ -333,3 +341,34 @@ def _lag_by_topic(consumer: KafkaConsumer) -> Mapping[str, int]:
     for partition, lag in consumer.lag(0.0).items():
         lags[partition.topic] += lag
     return lags
+
+
+def run(conf: cfg.ConfigOpts, until: Callable[[Callable[[], None]], object]) -> None:
+    """Run the mirror of ``conf`` as a service until it is stopped. ``until``: receives the function that stops it after
+    the open transaction.
+
+    Raises the errors of `Mirror.run`.
+    """
+    settings = mirror_settings(conf)
+    status = MirrorStatus(SystemClock())
+    audit = audit_settings(conf)
+    with ExitStack() as stack:
+        reporter = None
+        if audit.enabled:
+            reporter = stack.enter_context(AuditReporter(audit, producer_settings(conf), MIRRORED, settings.name))
+        mirror = Mirror(settings, status, SystemClock(), audit=reporter)
+        until(mirror.stop)
+        stack.enter_context(status_served(MIRROR_GROUP, settings.status, status.probes, status.registry))
+        LOG.info(
+            "%s",
+            started(
+                "mirror",
+                name=settings.name,
+                topics=joined(settings.topics),
+                source=settings.source.bootstrap_servers,
+                target=settings.target.bootstrap_servers,
+                status_at=settings.status.address,
+            ),
+        )
+        mirror.run()
+    LOG.info("%s", stopped("mirror", copied=f"{status.copied} messages"))

@@ -16,7 +16,7 @@ from monasca_common.devbroker.fixtures import KafkaClusterFixture
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import dead_letters
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.dashboard.app import FileLogin, make_app
+from monasca_common.operations.dashboard.app import make_app
 from monasca_common.operations.dashboard.audit_panel import audit_figures
 from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason
 from monasca_common.operations.dashboard.durability_panel import DurabilityFigures
@@ -24,7 +24,7 @@ from monasca_common.operations.dashboard.lag_panel import GroupFigures
 from monasca_common.operations.dashboard.load_panel import TopicLoad
 from monasca_common.operations.dashboard.panel_source import PanelSource
 from monasca_common.operations.dashboard.panels import Panels
-from monasca_common.operations.dashboard.passwords import password_line
+from monasca_common.operations.dashboard.passwords import PasswordFile, password_line
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.durability import Finding, Severity
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
@@ -317,7 +317,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
     def test_a_user_logs_in_and_out_in_a_browser(self):
         users = self.create_tempfiles([("users", password_line("ada", PASSWORD) + "\n")], "")[0]
         settings = DashboardSettings(login="file", password_file=users)
-        url = self.serve(settings=settings, login=FileLogin(Path(users)))
+        url = self.serve(settings=settings, login=PasswordFile(Path(users)))
         page = self.browser.page()
         page.goto(f"{url}/lag")
         self.assertEqual("user", page.evaluate("document.activeElement.id"))

@@ -26,9 +26,9 @@ class PasswordFileTest(base.BaseTestCase):
 
     def test_a_user_has_the_password_that_the_line_was_made_of(self):
         file = self.file("# operators", "", password_line("ada", PASSWORD))
-        self.assertTrue(file.fits("ada", PASSWORD))
-        self.assertFalse(file.fits("ada", PASSWORD + "x"))
-        self.assertFalse(file.fits("bob", PASSWORD))
+        self.assertTrue(file.log_in("ada", PASSWORD))
+        self.assertFalse(file.log_in("ada", PASSWORD + "x"))
+        self.assertFalse(file.log_in("bob", PASSWORD))
 
     def test_a_line_does_not_have_the_password_and_is_never_the_same_twice(self):
         lines = {password_line("ada", PASSWORD) for _ in range(2)}
@@ -38,8 +38,8 @@ class PasswordFileTest(base.BaseTestCase):
     def test_a_change_of_the_file_counts_at_once(self):
         file = self.file(password_line("ada", PASSWORD))
         self.file(password_line("bob", PASSWORD))
-        self.assertFalse(file.fits("ada", PASSWORD))
-        self.assertTrue(file.fits("bob", PASSWORD))
+        self.assertFalse(file.log_in("ada", PASSWORD))
+        self.assertTrue(file.log_in("bob", PASSWORD))
 
     def test_a_line_that_is_no_users_is_refused_without_being_quoted(self):
         good = password_line("ada", PASSWORD)
@@ -71,4 +71,4 @@ class PasswordCommandTest(base.BaseTestCase):
             self.assertEqual(0, main(["dashboard", "password", "--user", "ada"]))
         path = Path(self.useFixture(fixtures.TempDir()).path, "users")
         path.write_text(out.getvalue())
-        self.assertTrue(PasswordFile(path).fits("ada", PASSWORD))
+        self.assertTrue(PasswordFile(path).log_in("ada", PASSWORD))
