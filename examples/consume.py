@@ -20,7 +20,7 @@ def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int)
         for error in batch.errors:
             if not isinstance(error, kafka.RetriableError):
                 raise error
-            print(f"a passing error: {error}")
+            print(f"temporary error: {error}")
         for message in batch:
             if message.message_id in stored:
                 continue  # read again, after a crash or a partition that moved: it is known by its id

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers and consumers whose every outcome is known. Importing this imports no Kafka client.
+"""Producers and consumers that report the outcome of every message. Importing this package imports no Kafka client.
 
-The face of this package: the rest of the house imports from here, and not from producer, consumer, processor and
-transport behind it.
+This is the public interface: other packages import from here, not from producer, consumer, processor and transport.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -158,7 +157,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Admin` brings the Kafka client, which is therefore imported when somebody asks for it."""
+    """Import `Admin` on first use, because it imports the Kafka client."""
     if name == "Admin":
         from monasca_common.kafka.transport.admin import Admin
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as an argument, so that tests need not sleep: the `Clock` that waits and stamps ask, and the `Signal` that
-ends a wait."""
+"""Time as an argument, so that tests do not sleep: the `Clock` for waits and timestamps, and the `Signal` that ends a
+wait."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LONGEST_SECONDS = 1e6  # eleven days; librdkafka counts milliseconds in 32 bits
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return seconds since a fixed time."""
         ...
 
     def time_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
+        """Return milliseconds since 1970, UTC."""
         ...
 
     def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
@@ -41,8 +41,8 @@ class SystemClock:
 class Signal:
     """Wakes the one thread that waits for it.
 
-    Set before the wait, it lets the next wait pass at once: what is set twice before a wait wakes once. `set` never
-    blocks, so a signal handler may call it on the thread that waits.
+    If it is set before a wait, the next wait returns immediately; two calls before a wait wake once. `set` never
+    blocks, so a signal handler may call it on the waiting thread.
     """
 
     __slots__ = ("_lock",)
@@ -55,17 +55,18 @@ class Signal:
         if self._lock.locked():
             try:
                 self._lock.release()
-            except RuntimeError:  # another thread set it at the same moment
+            except RuntimeError:  # another thread set it at the same time
                 return
 
     def wait(self, clock: Clock, timeout: float | None) -> bool:
-        """Whether it was set, since the last wait or within ``timeout`` seconds of ``clock`` (``None``: no limit)."""
+        """Return whether it was set since the last wait, or within ``timeout`` seconds of ``clock`` (``None``: no
+        limit)."""
         return clock.wait(self._lock, timeout)
 
 
 def check_seconds(timeout: float) -> float:
-    """Return a caller's time-out within the limits of a wait: from 0 (do not wait) to eleven days. Raise `WrongType`
-    for what is not a number."""
+    """Return a caller's time-out within the limits of a wait: from 0 (do not wait) to eleven days. Raise `WrongType` if
+    it is not a number."""
     if not isinstance(timeout, int | float) or math.isnan(timeout):
         raise WrongType(f"timeout: a time-out is a number of seconds, not {timeout!r}")
     return min(max(0.0, timeout), _LONGEST_SECONDS)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An option is declared once: as a field of a frozen settings class.
 
-`option` makes a field from what an operator and a reader must know: help, bounds, unit, secrecy, former names, and
-librdkafka's names; `declared` and `made_of` do for fields without a default, and for those of several options.
-`options_of` collects the declarations of a class. `monasca_common.kafka.config` registers and reads them; settings are
-made without it as well, by their constructors.
+`option` creates a field from the facts about an option: help, bounds, unit, secrecy, former names, and librdkafka's
+names. `declared` is for fields without a default, `made_of` for fields that several options define. `options_of`
+collects the declarations of a class. `monasca_common.kafka.config` registers and reads them; constructors of settings
+do not need it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONE_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 class _LiteralDollars:
-    """An option whose ``$`` is literal, such as a secret: a file must double it.
+    """An option whose ``$`` is literal, such as a secret: a configuration file must double it.
 
     Otherwise oslo.config replaces ``$name`` by an option of that name silently, or raises an error that quotes it.
     """
@@ -43,7 +43,7 @@ class LiteralOpt(_LiteralDollars, cfg.StrOpt):
 
 
 class LinesOpt(_LiteralDollars, cfg.MultiStrOpt):
-    """One ``name=value`` per line, because a dictionary option breaks at a comma in a value."""
+    """One ``name=value`` per line, because values may contain the comma that separates a dictionary option."""
 
 
 _TYPES = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
@@ -53,11 +53,11 @@ _CONTAINERS = {tuple: cfg.ListOpt, frozenset: cfg.ListOpt, Mapping: LinesOpt}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. ``default`` is the value while nobody sets it; ``None`` means unset.
+    """One option. ``default`` is the value if the option is not set; ``None`` means unset.
 
-    ``inherited``: a consumer's group that leaves it unset takes the value of ``[kafka]``.
+    ``inherited``: if a consumer's group does not set it, the value of ``[kafka]`` applies.
     ``old_names``: former names in the same group, or ``group.name``.
-    ``librdkafka``: the names of the client's option that this one decides.
+    ``librdkafka``: the names of the client's option that this one sets.
     """
 
     name: str
@@ -76,7 +76,8 @@ class Option:
     example: str | None = None
 
     def oslo(self) -> cfg.Opt:
-        """The option for oslo.config. A secret has no bounds, because oslo.config's error would print the value."""
+        """Return the option for oslo.config. A secret has no bounds, because oslo.config's error would print the
+        value."""
         make = LiteralOpt if self.secret and self.type is cfg.StrOpt else self.type
         limits: dict[str, Any] = {}
         if self.choices is not None:
@@ -103,9 +104,9 @@ def option(
     secret: bool = False,
     **facts: Any,
 ) -> Any:
-    """A field with a default that operators can set; for one without a default see `declared`.
+    """Declare a field with a default that operators can set; for one without a default see `declared`.
 
-    ``unset``: what stands in for the option while it is unset, where the field's default is for constructors alone.
+    ``unset``: describes the value that an unset option has, if the field's default is only for constructors.
     ``facts``: further arguments of `declared`.
     """
     value = default if default_factory is None else default_factory()
@@ -118,21 +119,21 @@ def option(
 
 
 def declared(**facts: Any) -> Mapping[str, Any]:
-    """The metadata of a field that constructors must be given: ``field(metadata=declared(help=...))``.
+    """Return the metadata of a field that constructors must set: ``field(metadata=declared(help=...))``.
 
-    ``facts``: fields of `Option`; the name and type are the field's where they are not given, and the unit
-    follows from the end of the name. The field of a secret also needs ``repr=False``.
+    ``facts``: fields of `Option`; the name and type default to those of the field, and the unit follows from the end
+    of the name. The field of a secret also needs ``repr=False``.
     """
     return MappingProxyType({_OPTION: facts})
 
 
 def made_of(*parts: Option | type) -> Mapping[str, Any]:
-    """The metadata of a field that its reader makes of these options, and of those that these classes declare."""
+    """Return the metadata of a field whose reader combines these options, and those that these classes declare."""
     return MappingProxyType({_PARTS: parts})
 
 
 def options_of(settings: type, *names: str) -> tuple[Option, ...]:
-    """What this class declares, in the order of its fields; with ``names``, these fields alone."""
+    """Return the options that this class declares, in the order of its fields; with ``names``, only of these fields."""
     hints = typing.get_type_hints(settings)
     found: list[Option] = []
     for field in dataclasses.fields(settings):
@@ -146,7 +147,7 @@ def options_of(settings: type, *names: str) -> tuple[Option, ...]:
 
 
 def option_of(field: dataclasses.Field[Any], annotation: Any) -> Option | None:
-    """The option that one field declares; ``None``: it is not an option, or is made of several."""
+    """Return the option that one field declares; ``None`` if it is not an option, or combines several."""
     facts = field.metadata.get(_OPTION)
     if facts is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error this library raises or reports.
+"""Every error that this library raises or reports.
 
 ::
 
@@ -9,32 +9,32 @@
     │   ├── ClosedError             used after close
     │   ├── ForkedError             used in a child of the process that opened it
     │   ├── WrongType               a topic, key or message of the wrong type
-    │   └── InCallbackError         waiting inside a callback, or a signal handler, for what it interrupts
+    │   └── InCallbackError         a call that waits, in a callback or signal handler that it would wait for
     ├── DeliveryError               why one message is not delivered (in `Delivery.error`)
     │   ├── QueueFull               the budget was exhausted until the deadline
-    │   ├── MessageTooLarge         larger than the topic takes; never sent
+    │   ├── MessageTooLarge         larger than the topic accepts; never sent
     │   │   └── LargerThanBudget    larger than the producer's whole budget; never sent (a QueueFull as well)
-    │   ├── DeliveryTimeout         still on its way when the caller's deadline came
-    │   ├── DeliveryAbandoned       purged or left behind by a close
+    │   ├── DeliveryTimeout         still in flight at the caller's deadline
+    │   ├── DeliveryAbandoned       purged, or left in flight by a close
     │   └── DeliveryRefused         the client or the broker refused it (see `cause`)
     ├── UndeliveredError            raised by `DeliveryReport.raise_for_undelivered`
-    ├── TransportError              what the client library or the broker said
-    │   ├── RetriableError          may succeed when it is tried again
+    ├── TransportError              an error of the client library or the broker
+    │   ├── RetriableError          the same call may succeed later
     │   ├── AuthenticationError     the credentials were refused
-    │   ├── AuthorizationError      the principal may not do this
-    │   ├── FencedError             somebody newer took this identity; this client is finished
-    │   └── FatalError              this client is finished; open another
+    │   ├── AuthorizationError      the principal lacks a permission
+    │   ├── FencedError             a newer client has this identity; this client cannot continue
+    │   └── FatalError              this client cannot continue; open another
     ├── ConsumerError
     │   ├── OffsetOutOfRange        the position is no longer (or not yet) in the log
     │   ├── TopicRecreated          the topic was deleted and recreated under a reader
     │   ├── StaleCommit             the partition was revoked since the messages were polled
-    │   └── CommitUnknown           no answer to a commit in time: what is not stored is read again
-    ├── TransactionError            the transaction was aborted; its inputs come again
+    │   └── CommitUnknown           no answer to a commit in time; uncommitted messages are read again
+    ├── TransactionError            the transaction was aborted; its inputs are read again
     ├── SerializationError          a value cannot be decoded or encoded
-    ├── HandlerError                the user's handler broke the loop (its exception is the cause)
-    └── DeadLetterLimit             too many dead letters; nothing beyond the limit was taken
+    ├── HandlerError                a handler ended the loop (its exception is the cause)
+    └── DeadLetterLimit             too many dead letters; the message over the limit is not committed
 
-    RetryLater, Poison              raised *by* handlers to say what should happen to a batch
+    RetryLater, Poison, ReadFrom    raised *by* handlers to decide what happens to a batch
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 
 class MessagingError(Exception):
-    """Root of everything this library raises."""
+    """Root of this library's errors."""
 
 
 class ConfigurationError(MessagingError):
-    """A setting is missing, unknown, out of bounds or would undo a guarantee."""
+    """A setting is missing, unknown, out of bounds or against a guarantee."""
 
 
 class MisuseError(MessagingError):
@@ -68,26 +68,25 @@ class ForkedError(MisuseError):
 
 
 class InCallbackError(MisuseError):
-    """A call that waits was made inside another one on the same thread, for which it would wait: in a callback, or in a
-    signal handler that interrupts a call of the same producer."""
+    """A call that waits was made on a thread that it would wait for: in a callback, or in a signal handler that
+    interrupts a call of the same producer."""
 
 
 class WrongType(MisuseError, TypeError):
-    """An argument is of the wrong type; the call did nothing."""
+    """An argument has the wrong type; the call had no effect."""
 
 
 class DeliveryError(MessagingError):
-    """Why a message is not delivered.
+    """The reason why one message is not delivered.
 
-    ``permanent``: the same message would be refused again, so that `KafkaProducer.retry` carries it over
-    unsent.
+    ``permanent``: the same message would be refused again, so `KafkaProducer.retry` does not send it.
     """
 
     permanent = False
 
 
 class QueueFull(DeliveryError):
-    """The budget of outstanding messages or bytes was exhausted until the deadline."""
+    """The budget of messages or bytes in flight was exhausted until the deadline."""
 
 
 class MessageTooLarge(DeliveryError):
@@ -107,8 +106,7 @@ class MessageTooLarge(DeliveryError):
 
 
 class LargerThanBudget(MessageTooLarge, QueueFull):
-    """The message alone is larger than the producer's budget, so that it would wait for room without end; it was not
-    sent."""
+    """The message is larger than the producer's whole budget, so it would wait indefinitely; it was not sent."""
 
     _rule = (
         "a message of {size} bytes for topic {topic!r} is over the producer's budget of {limit} bytes: "
@@ -117,17 +115,17 @@ class LargerThanBudget(MessageTooLarge, QueueFull):
 
 
 class DeliveryTimeout(DeliveryError):
-    """No answer before the caller's deadline; the message is still on its way."""
+    """No answer before the caller's deadline; the message is still in flight."""
 
 
 class DeliveryAbandoned(DeliveryError):
-    """The producer gave the message up; whether the log holds it is not known."""
+    """The producer gave up the message; whether the log has it is unknown."""
 
 
 class DeliveryRefused(DeliveryError):
     """The client library or the broker refused the message.
 
-    ``cause`` is the `TransportError` behind it.
+    ``cause`` is the `TransportError`.
     """
 
     def __init__(self, cause: TransportError, *, permanent: bool) -> None:
@@ -138,10 +136,10 @@ class DeliveryRefused(DeliveryError):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The outcome of one message. ``index``: its place in the bulk, 0 for a `KafkaProducer.send`.
+    """The outcome of one message. ``index``: its position in the bulk, 0 for a `KafkaProducer.send`.
 
-    ``partition`` and ``offset`` are known once it is delivered (``offset`` may stay ``None`` even then);
-    ``error`` says why it is not.
+    ``partition`` and ``offset`` are known once it is delivered (``offset`` may remain ``None`` even then);
+    ``error`` is the reason why it is not delivered.
     """
 
     index: int
@@ -172,7 +170,8 @@ class UndeliveredReport(Protocol):
 
 
 class UndeliveredError(MessagingError):
-    """Some messages of a report are not delivered; ``report`` has each one's outcome, for `KafkaProducer.retry` too."""
+    """Some messages of a report are not delivered; ``report`` has the outcome of each, also for
+    `KafkaProducer.retry`."""
 
     def __init__(self, report: UndeliveredReport) -> None:
         super().__init__(
@@ -182,9 +181,9 @@ class UndeliveredError(MessagingError):
 
 
 class TransportError(MessagingError):
-    """What the client library or the broker said.
+    """An error of the client library or the broker.
 
-    ``code`` is Kafka's error code (negative: librdkafka's own, else a broker answered with it), ``name`` its name.
+    ``code`` is Kafka's error code (negative for errors of librdkafka, otherwise from a broker), ``name`` its name.
     ``fatal``: the client cannot be used any more.
     """
 
@@ -196,7 +195,7 @@ class TransportError(MessagingError):
 
 
 class RetriableError(TransportError):
-    """A passing condition: the same call may succeed later."""
+    """A temporary error: the same call may succeed later."""
 
 
 class AuthenticationError(TransportError):
@@ -204,23 +203,23 @@ class AuthenticationError(TransportError):
 
 
 class AuthorizationError(TransportError):
-    """The principal lacks a permission; trying again without a change of ACLs is useless."""
+    """The principal lacks a permission; a retry fails as long as the ACLs do not change."""
 
 
 class FencedError(TransportError):
-    """Another client with the same identity took over; this one is finished."""
+    """Another client with the same identity took over; this one cannot continue."""
 
 
 class FatalError(TransportError):
-    """This client cannot go on; close it and open another."""
+    """This client cannot continue; close it and open another."""
 
 
 class ConsumerError(MessagingError):
-    """Something is wrong with what a consumer reads."""
+    """An error of a partition, topic or commit of a consumer."""
 
 
 class OffsetOutOfRange(ConsumerError):
-    """The position of a partition is not in the log: records were lost to retention, or never existed.
+    """The position of a partition is not in the log: records were deleted by retention, or never existed.
 
     The partition delivers nothing until `KafkaConsumer.seek` gives it a position.
     """
@@ -235,7 +234,7 @@ class OffsetOutOfRange(ConsumerError):
 
 
 class TopicRecreated(ConsumerError):
-    """A topic was deleted and recreated; offsets of the old one mean nothing in the new one."""
+    """A topic was deleted and recreated; offsets of the old one are meaningless in the new one."""
 
     def __init__(self, topic: str, old_id: str, new_id: str) -> None:
         super().__init__(
@@ -252,13 +251,14 @@ class StaleCommit(ConsumerError):
 
 
 class CommitUnknown(ConsumerError):
-    """No answer to the commit within its budget: the group may or may not have it, and reads again what it has not."""
+    """No answer to the commit within its budget: the group may not have stored it, and then reads the messages
+    again."""
 
 
 class TransactionError(MessagingError):
-    """The transaction was aborted; nothing of it is visible, and its inputs are read again.
+    """The transaction was aborted; none of its messages is visible, and its inputs are read again.
 
-    ``report``: of its messages, where it was aborted because some were not delivered.
+    ``report``: the outcomes of its messages if it was aborted because some were not delivered.
     """
 
     def __init__(self, message: str, report: UndeliveredReport | None = None) -> None:
@@ -271,17 +271,18 @@ class SerializationError(MessagingError):
 
 
 class HandlerError(MessagingError):
-    """A handler stopped the loop; its own exception is the ``__cause__``."""
+    """A handler ended the loop; its exception is the ``__cause__``."""
 
 
 class DeadLetterLimit(MessagingError):
-    """More messages failed than the limit allows; the one that crossed it was neither dead-lettered nor committed."""
+    """More messages failed than the limit allows; the one over the limit was neither dead-lettered nor committed."""
 
 
 class RetryLater(Exception):
-    """Raised by a handler: a dependency is unavailable. The batch comes again, without limit; nothing is dead-lettered.
+    """Raised by a handler or a serializer: a dependency is unavailable. The batch is handled again later, without limit
+    and without dead letters.
 
-    ``after``: seconds to wait; ``None`` leaves it to the retry policy's back-off.
+    ``after``: seconds to wait; ``None``: the back-off of the retry policy.
     """
 
     def __init__(self, after: float | None = None) -> None:
@@ -292,10 +293,11 @@ class RetryLater(Exception):
 
 
 class Poison(Exception):
-    """Raised by a handler: these messages can never be handled. They are dead-lettered at once, the rest goes on.
+    """Raised by a handler: these messages can never be handled. They become dead letters immediately; the handler
+    receives the rest again.
 
-    ``indices``: positions within the batch that the handler was given; ``None`` means all of it. ``reasons``: instead,
-    a reason of its own for each position.
+    ``indices``: positions in the batch of the handler; ``None``: the whole batch. ``reasons``: instead, a separate
+    reason for each position.
     """
 
     def __init__(
@@ -308,13 +310,13 @@ class Poison(Exception):
         self.indices = None if chosen is None else tuple(chosen)
 
     def at(self, index: int) -> Poison:
-        """What is wrong with one message."""
+        """Return the error of one message."""
         return Poison(self.reasons[index]) if index in self.reasons else self
 
 
 class ReadFrom(Exception):
-    """Raised by a handler: it needs this partition from ``offset`` on again, as a database does whose stored offset
-    is behind. What is in memory of the partition is dropped and read again; nothing counts as failed."""
+    """Raised by a handler: it needs this partition again from ``offset``, for example because the offset that its
+    database stores is lower. Messages of the partition in memory are read again; none counts as failed."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"read again from offset {offset}")

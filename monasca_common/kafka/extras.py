@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names the extra of this package that installs what an import did not find."""
+"""Names the extra of this package that installs a missing module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FOR_DEVELOPERS = frozenset({"test", "lint", "docs", "remote", "tempest"})
 
 
 def remedy(error: ImportError, extra: str = "") -> str:
-    """What is missing and what to install. ``extra``: the one that the caller needs, of several that bring it."""
+    """Return the missing module and the extra to install. ``extra``: the caller's, if several have the module."""
     missing = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or missing in ("", __package__.partition(".")[0]):
         return str(error)
@@ -25,7 +25,7 @@ def remedy(error: ImportError, extra: str = "") -> str:
 
 
 def extras_with(module: str) -> list[str]:
-    """The extras whose requirements bring a module; those for developers only if no other does."""
+    """Return the extras whose requirements include a module; extras for developers only if no other does."""
     wanted = _normalized(module)
     required = map(_REQUIRED_BY.match, importlib.metadata.requires(DISTRIBUTION) or ())
     found = [each["extra"] for each in required if each is not None and _normalized(each["name"]) == wanted]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named places where a test can make this process fail: crash tests that strike where it hurts.
+"""Named places at which a test can make this process fail.
 
 A random ``kill -9`` almost never lands between an acknowledgement and its commit. A fail point does::
 
     with failpoints.armed("processor.before_commit", "raise"): ...
     MONASCA_FAIL_POINTS="processor.before_commit=kill@3;processor.after_poll=sleep:0.5" python service.py
 
-Actions: ``kill`` (SIGKILL to this process), ``raise`` (`FailPointReached`) and ``sleep:<seconds>``; ``@n`` waits for
-the n-th time the point is passed (``kill``, ``raise``: that time alone; ``sleep``: from then on).
-Unarmed, a fail point is one look at an empty dictionary.
+Actions: ``kill`` (SIGKILL to this process), ``raise`` (`FailPointReached`) and ``sleep:<seconds>``; ``@n`` waits until
+the fail point is passed for the n-th time (``kill``, ``raise``: only that time; ``sleep``: from then on).
+An unarmed fail point only reads an empty dictionary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _lock = threading.Lock()
 
 
 def fail_point(name: str) -> None:
-    """Do what a test armed ``name`` with; nothing otherwise."""
+    """Run the action that a test has armed ``name`` with, if any."""
     if _armed:
         _spring(name)
 
@@ -65,7 +65,7 @@ def _spring(name: str) -> None:
 
 
 def arm(name: str, action: str) -> None:
-    """``action``: ``kill``, ``raise`` or ``sleep:<seconds>``, each optionally ``@n``."""
+    """Arm a fail point. ``action``: ``kill``, ``raise`` or ``sleep:<seconds>``, each optionally with ``@n``."""
     verb, _, at = action.partition("@")
     verb, _, seconds = verb.partition(":")
     try:
@@ -85,7 +85,7 @@ def disarm(name: str) -> None:
 
 @contextlib.contextmanager
 def armed(name: str, action: str) -> Iterator[None]:
-    """Arm ``name`` for the length of a block."""
+    """Arm ``name`` in a block."""
     arm(name, action)
     try:
         yield
@@ -94,7 +94,7 @@ def armed(name: str, action: str) -> Iterator[None]:
 
 
 def arm_from(text: str) -> None:
-    """Arm all of ``name=action;name=action``, as the environment variable has them."""
+    """Arm all fail points in ``name=action;name=action``, the format of the environment variable."""
     for entry in filter(None, text.split(";")):
         name, _, action = entry.partition("=")
         arm(name.strip(), action.strip())

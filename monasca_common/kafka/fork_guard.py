@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of Kafka do not survive a fork: their threads stay behind in the parent.
+"""Clients of Kafka do not survive a fork, because their threads exist only in the parent.
 
-A child must neither use an inherited client nor destroy it: destroying a subscribed consumer aborts the
-child as it exits. A `ForkGuard` refuses the use, and keeps what it pins alive for the child's whole life.
+A child must neither use an inherited client nor destroy it, because destroying a subscribed consumer aborts the child
+when it exits. A `ForkGuard` refuses the use, and keeps pinned clients alive for the child's whole life.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _guards: weakref.WeakSet[ForkGuard] = weakref.WeakSet()
 class ForkGuard:
     """Ties its owner to the process that opened it.
 
-    ``owner``: what the errors call it, say ``"KafkaConsumer"``. Raises `ConfigurationError` in a process patched
-    by gevent or eventlet: the client library's own threads would block its whole loop. ``in_child`` runs in every
-    child, for an owner whose hot path does not look at the guard.
+    ``owner``: its name in errors, for example ``"KafkaConsumer"``. Raises `ConfigurationError` in a process patched
+    by gevent or eventlet, because the client library's threads would block its whole loop. ``in_child`` is called in
+    every child, for an owner whose hot path does not check the guard.
     """
 
     def __init__(self, owner: str, *, in_child: Callable[[], None] | None = None) -> None:
@@ -32,7 +32,7 @@ class ForkGuard:
         if patched_by is not None:
             raise ConfigurationError(
                 f"{owner} cannot run in a process patched by {patched_by}: it waits in native threads, which "
-                f"would stop every green thread; do not patch, or use it from a process of its own"
+                f"would stop every green thread; do not patch, or use it in a separate process"
             )
         self._owner = owner
         self._in_child = in_child
@@ -54,11 +54,11 @@ class ForkGuard:
             )
 
     def pin(self, handle: Any) -> None:
-        """Never let ``handle``, a native client, be destroyed in a child (nor, while this guard lives, here)."""
+        """Never destroy ``handle``, a native client, in a child (nor, while this guard exists, in this process)."""
         self._handles.append(handle)
 
     def unpin(self, closed: Sequence[Any] | None = None) -> None:
-        """Forget pinned handles (``None``: all), once they are closed: nothing is left that a child could break."""
+        """Release pinned handles (``None``: all) once they are closed, because a child cannot break them any more."""
         gone = self._handles if closed is None else closed
         self._handles = [handle for handle in self._handles if not any(handle is each for each in gone)]
 
@@ -66,7 +66,7 @@ class ForkGuard:
         if self._in_child is not None:
             self._in_child()
         for handle in self._handles:
-            # A reference from Python would be dropped as the interpreter exits, and the client destroyed after all.
+            # The interpreter would drop a reference from Python at its exit, and destroy the client after all.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on for long is logged now and then, not at each turn."""
+"""Logs repeated events only from time to time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FORGET_SECONDS = 600.0
 
 @dataclass(slots=True)
 class _Logged:
-    """When this kind was logged last, and how often it came since."""
+    """The time of the last log line of a kind, and the number of events since."""
 
     at: float
     kept_back: int = 0
 
 
 class LogLimit:
-    """Lets one event of each kind through in `REPEAT_SECONDS`, and counts the others. Thread-safe."""
+    """Admits one event of each kind per `REPEAT_SECONDS`, and counts the others. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class LogLimit:
         self._logged: dict[Hashable, _Logged] = {}
 
     def admit(self, *kind: Hashable) -> str | None:
-        """``None``: do not log it. Else what to add to the line: how many of its kind were kept back, or nothing."""
+        """Return ``None`` if the event must not be logged, otherwise the end of its line, with the suppressed count."""
         now = self._clock.monotonic()
         with self._lock:
             logged = self._logged.get(kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels: the record that is sent, the message that is read, the batch that a poll returns, and their counts."""
+"""The data types: records that are sent, messages that are read, batches that a poll returns, and their counts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    # What a value is: bytes or None as they are read, else what a serializer makes of them.
+    # The type of a value: bytes or None as read, otherwise the type of the serializer.
     T = TypeVar("T", default=bytes | None)
     T_co = TypeVar("T_co", default=bytes | None, covariant=True)
 else:
-    from typing import TypeVar  # knows of no defaults before Python 3.13
+    from typing import TypeVar  # accepts no defaults before Python 3.13
 
     T = TypeVar("T")
     T_co = TypeVar("T_co", covariant=True)
@@ -29,11 +29,11 @@ LOG = logging.getLogger(__name__)
 Headers = tuple[tuple[str, bytes | None], ...]
 
 MESSAGE_ID_HEADER = "message-id"
-#: Size of the ids that producers make: 11 random characters of the producer, 12 hexadecimal digits of the message.
-#: A caller's own may have any.
+#: Size of the ids that producers create: 11 random characters of the producer, 12 hexadecimal digits of the message.
+#: A caller's id may have any size.
 MADE_ID_BYTES = 23
 
-# Kafka's own rule, so that nobody needs to ask a broker about any other name.
+# Kafka's rule, so that no broker is asked about another name.
 TOPIC_NAME_RULE = "a topic has 1 to 249 letters, digits, dots, dashes and underscores, and is neither '.' nor '..'"
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -49,11 +49,11 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is sent. Bare ``bytes`` stand for ``Record(value)``. Value, key and headers are bytes, not text:
-    ``"hall".encode()``, or what a serializer's ``dumps`` returns. A header's name is text.
+    """A record to send. Bare ``bytes`` are equivalent to ``Record(value)``. Value, key and headers are bytes, not text:
+    ``"hall".encode()``, or the result of a serializer's ``dumps``. A header's name is text.
 
-    ``timestamp_ms``: milliseconds since 1970, above 0; ``None`` means now. ``message_id`` is the caller's own id;
-    without one (an empty one is none) the producer makes it before the first attempt.
+    ``timestamp_ms``: milliseconds since 1970, above 0; ``None`` means now. ``message_id`` is the caller's id; if it is
+    missing or empty, the producer creates one before the first attempt.
     """
 
     value: bytes | None
@@ -72,11 +72,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Message(Generic[T_co]):
-    """What is read. ``offset`` is this message's own; ``timestamp_ms`` is ``None`` where the log has none.
+    """A message that was read, with its offset. ``timestamp_ms`` is ``None`` if the log has none.
 
-    ``value``: bytes, or ``None`` for a deletion (tombstone); in a handler of a `Processor` with a ``serializer`` what
-    that made of the bytes, as ``Message[Reading]``. A deletion stays ``None`` there: where a topic has some, annotate
-    ``Message[Reading | None]``. ``key`` and header values stay bytes.
+    ``value``: bytes, or ``None`` for a deletion (tombstone). In a handler of a `Processor` with a ``serializer`` it is
+    decoded, as ``Message[Reading]``. The value of a deletion remains ``None``: for a topic with deletions, annotate
+    ``Message[Reading | None]``. ``key`` and header values remain bytes.
     """
 
     topic: str
@@ -89,7 +89,7 @@ class Message(Generic[T_co]):
 
     @property
     def message_id(self) -> bytes:
-        """The producer's id, or ``topic/partition/offset`` for a message without one."""
+        """The producer's id, or ``topic/partition/offset`` if the message has none."""
         for name, value in self.headers:
             if name == MESSAGE_ID_HEADER and value:
                 return value
@@ -98,13 +98,13 @@ class Message(Generic[T_co]):
 
 COLUMNS = ("offsets", "keys", "values", "timestamps", "headers")
 
-# Raises, as `raw.headers()` written out does not always, when the client sets an error and returns a result as well.
+# Raises if the client sets an error and also returns a result, which a direct call of `raw.headers()` does not always.
 _HEADERS_OF = methodcaller("headers")
 
 
 class Columns(ABC):
-    """Messages of one partition, in order of offset. Timestamps are ``None`` where the log has none; headers are tuples
-    of pairs (name, value)."""
+    """Messages of one partition, in order of offset. Timestamps are ``None`` if the log has none; headers are tuples of
+    pairs (name, value)."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -114,14 +114,14 @@ class Columns(ABC):
         """One of `COLUMNS`."""
 
     def pick(self, indices: Sequence[int]) -> Columns:
-        """The messages at these ascending positions, without a reference to the others."""
+        """Return the messages at these ascending positions, without a reference to the others."""
         columns = {name: self.column(name) for name in COLUMNS}
         picked = {name: [column[index] for index in indices] for name, column in columns.items()}
         return LazyColumns(len(indices), picked.__getitem__)
 
 
 class LazyColumns(Columns):
-    """Columns that ``read`` returns by name, when they are asked for."""
+    """Columns that ``read`` returns by name on request."""
 
     def __init__(self, length: int, read: Callable[[str], list[Any]]) -> None:
         self._length = length
@@ -135,7 +135,7 @@ class LazyColumns(Columns):
 
 
 class MessageColumns(Columns):
-    """Columns of messages with the methods of confluent-kafka's."""
+    """Columns of messages that have the methods of confluent-kafka's messages."""
 
     def __init__(self, raw: Sequence[Any]) -> None:
         self._raw = raw
@@ -156,8 +156,8 @@ def _timestamp(raw: Any) -> int | None:
 
 
 def _headers(raw: Any) -> Headers:
-    """Those of a message of the client. None where a name is no UTF-8: the client's own list then has a hole, and
-    whoever looks into that crashes."""
+    """Return the headers of a message of the client; none if a name is not UTF-8, because the client's list then has a
+    hole, and reading the hole crashes."""
     try:
         return tuple(_HEADERS_OF(raw) or ())
     except (SystemError, UnicodeDecodeError):
@@ -183,10 +183,10 @@ _READERS: Mapping[str, Callable[[Sequence[Any]], list[Any]]] = {
 class PartitionBatch(Generic[T_co]):
     """The messages of one partition in one poll, as columns of equal length, in order of offset.
 
-    ``values`` are bytes or ``None``, or what a serializer made of them, as in `Message`.
+    ``values`` are bytes or ``None``, or decoded by a serializer, as in `Message`.
 
-    The columns are read from the client's messages when they are first asked for, so that a hot loop
-    pays for what it uses and for no object per message.
+    Each column is read from the client's messages on first use, so that a hot loop pays only for the columns that it
+    uses, and not for an object per message.
     """
 
     __slots__ = ("__dict__", "_columns", "epoch", "next_offset", "start_offset", "topic_partition")
@@ -200,12 +200,12 @@ class PartitionBatch(Generic[T_co]):
         next_offset: int | None = None,
     ) -> None:
         self.topic_partition = topic_partition
-        self.epoch = epoch  # of the assignment it was read under; a commit under a later one is stale
+        self.epoch = epoch  # of the assignment under which it was read; a commit under a later one is stale
         self._columns = messages if isinstance(messages, Columns) else MessageColumns(messages)
-        #: From here to `next_offset` all is accounted for: what is not in this batch was never in the log (control
-        #: records, compaction) or is a dead letter. With it a database that stores ranges finds what is missing.
+        #: All offsets from here to `next_offset` are accounted for: those not in this batch were never messages
+        #: (control records, compaction) or are dead letters. A database that stores ranges detects missing ones by it.
         self.start_offset: int = self.offsets[0] if start_offset is None else start_offset
-        #: One past the last message: what a commit of all of it says.
+        #: One past the last message: the offset to commit for the whole batch.
         self.next_offset: int = self.offsets[-1] + 1 if next_offset is None else next_offset
 
     def __len__(self) -> int:
@@ -248,17 +248,17 @@ class PartitionBatch(Generic[T_co]):
         )
 
     def slice(self, start: int, stop: int) -> PartitionBatch[T_co]:
-        """The same partition and epoch, messages ``start`` to ``stop``; a range between its neighbours' ranges."""
+        """Return messages ``start`` to ``stop``, with a range of offsets between those of the neighbours."""
         first = self.offsets[start - 1] + 1 if start else self.start_offset
         following = None if stop < len(self) else self.next_offset
         return self._picked(range(len(self))[start:stop], first, following)
 
     def select(self, indices: Sequence[int]) -> PartitionBatch[T_co]:
-        """The same partition and epoch, the messages at these ascending positions."""
+        """Return the messages at these ascending positions."""
         return self._picked(indices, None, None)
 
     def without(self, indices: Container[int]) -> PartitionBatch[T_co]:
-        """The same range, without the messages at these positions: they are accounted for."""
+        """Return the same range without the messages at these positions, which are accounted for."""
         left = [index for index in range(len(self)) if index not in indices]
         return self._picked(left, self.start_offset, self.next_offset)
 
@@ -268,7 +268,7 @@ class PartitionBatch(Generic[T_co]):
 
     @classmethod
     def joined(cls, parts: Sequence[PartitionBatch[T]]) -> PartitionBatch[T]:
-        """Neighbours of one partition and epoch, in order, as one batch; at least one."""
+        """Join at least one batch of neighbours of one partition and epoch, in order."""
         first, columns = parts[0], [part._columns for part in parts]
         joined = LazyColumns(
             sum(map(len, columns)), lambda name: [item for each in columns for item in each.column(name)]
@@ -281,7 +281,7 @@ class PartitionBatch(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one poll returned: iterates `Message`, partition by partition; ``errors`` is never to be ignored."""
+    """The result of one poll: iterates `Message`, partition by partition. Never ignore ``errors``."""
 
     partitions: tuple[PartitionBatch, ...] = ()
     errors: tuple[Exception, ...] = field(default=())
@@ -295,7 +295,7 @@ class Batch:
 
 
 class OffsetAndEpoch(NamedTuple):
-    """How far a partition was handled under one assignment: ``next_offset`` is the next to read."""
+    """The position up to which a partition was handled under one assignment: ``next_offset`` is the next to read."""
 
     epoch: int
     next_offset: int
@@ -303,8 +303,8 @@ class OffsetAndEpoch(NamedTuple):
 
 @dataclass(slots=True)
 class DeliveryCount:
-    """What was delivered to one topic in one bucket of event time. ``delay_ms``: from the messages' timestamps to
-    their acknowledgements, in sum."""
+    """Counts of messages delivered to one topic in one bucket of event time. ``delay_ms``: the sum of the times from
+    the messages' timestamps to their acknowledgements."""
 
     messages: int = 0
     bytes: int = 0
@@ -312,24 +312,24 @@ class DeliveryCount:
     max_delay_ms: int = 0
 
 
-#: By topic, and the beginning of a bucket in milliseconds since 1970.
+#: By topic, and the start of a bucket in milliseconds since 1970.
 DeliveryCounts = dict[tuple[str, int], DeliveryCount]
 
 
 class DeliveryTap(Protocol):
-    """Gets the counts of what one producer delivers, by topic and bucket of the messages' timestamps.
+    """Receives the counts of the deliveries of one producer, by topic and bucket of the messages' timestamps.
 
-    A message that is sent again by `KafkaProducer.retry` counts once, when it is delivered.
+    A message that `KafkaProducer.retry` sends again counts once, when it is delivered.
     """
 
     bucket_seconds: int
 
     def add(self, counts: DeliveryCounts) -> None:
-        """Take the counts of one batch of outcomes, before a caller that waits for these outcomes wakes."""
+        """Take the counts of one batch of outcomes, before callers that wait for these outcomes wake."""
         ...
 
     def begin(self) -> None:
-        """A transaction begins. What is delivered until it ends counts only if it is committed."""
+        """Begin a transaction. Deliveries until its end count only if it is committed."""
         ...
 
     def end(self, *, committed: bool) -> None: ...

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which partition a key belongs to: Kafka's own hash, so that every client of a topic agrees.
+"""The partition of a key, by Kafka's hash, so that all clients of a topic agree.
 
-librdkafka does this by itself (``partitioner=murmur2_random``); this is for whoever has to know the
-answer without a client: the memory transport, tests, a service that looks a key up.
+librdkafka computes it itself (``partitioner=murmur2_random``). This is for code without a client: the memory transport,
+tests, services that look up a key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SEED = 0x9747B28C
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash of Kafka's Java client, unsigned."""
+    """Return the 32-bit murmur2 hash of Kafka's Java client, unsigned."""
     length = len(data)
     value = _SEED ^ length
     whole = length & ~3
@@ -28,6 +28,6 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for(key: bytes, partition_count: int) -> int:
-    """The partition of ``key`` in a topic of ``partition_count`` partitions, as the Java client picks it."""
+    """Return the partition of ``key`` in a topic of ``partition_count`` partitions, as the Java client does."""
     # Java's toPositive(): drop the sign bit, not the absolute value.
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers, consumers and serializers by configuration: entry-point names, never dotted paths."""
+"""Producers, consumers and serializers by configuration: entry-point names, never import paths."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ HOOKS = "monasca_common.hooks"
 
 
 def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> KafkaProducer:
-    """The producer that ``[kafka]`` describes; registers the options that it reads.
+    """Open the producer that ``[kafka]`` describes; register the options that it reads.
 
-    ``group``: a consumer's group, to write to the servers that this consumer reads from.
+    ``group``: a consumer's group, to write to the brokers of this consumer.
     Raises `ConfigurationError`, which names the option.
     """
     return open_producer(configuration.producer_settings(conf, group))
 
 
 def open_producer(settings: ProducerSettings) -> KafkaProducer:
-    """The producer of the driver that the settings name. Raises `ConfigurationError` for an unknown one."""
+    """Open a producer with the driver of the settings. Raises `ConfigurationError` for an unknown driver."""
     return entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)  # type: ignore[no-any-return]
 
 
@@ -57,7 +57,7 @@ def load_consumer(
     listener: RebalanceListener | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> KafkaConsumer:
-    """The consumer that ``[<group>]`` describes; registers the options that it reads.
+    """Open the consumer that ``[<group>]`` describes; register the options that it reads.
 
     ``partitions``: read exactly these, instead of those that the group's protocol assigns.
     Raises `ConfigurationError`, which names the option.
@@ -71,18 +71,18 @@ def open_consumer(
     listener: RebalanceListener | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> KafkaConsumer:
-    """The consumer of the driver that the settings name, as `load_consumer`. Raises `ConfigurationError`."""
+    """Open a consumer with the driver of the settings, as `load_consumer`. Raises `ConfigurationError`."""
     factory = entry_point(CONSUMERS, settings.connection.driver, option="driver")
     return factory(settings, listener=listener, partitions=partitions)  # type: ignore[no-any-return]
 
 
 def load_admin(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Admin:
-    """An administrator of the cluster that ``group`` reaches. Raises `ConfigurationError`."""
+    """Open an administrator of the cluster that ``group`` connects to. Raises `ConfigurationError`."""
     return open_admin(configuration.connection_settings(conf, group))
 
 
 def open_admin(connection: ConnectionSettings) -> Admin:
-    """An administrator of the cluster at this connection. Raises `ConfigurationError`."""
+    """Open an administrator of the cluster at this connection. Raises `ConfigurationError`."""
     if not connection.has_cluster:
         raise ConfigurationError(
             f"driver={connection.driver} in group [{KAFKA_GROUP}] has no cluster to administer: use driver=kafka"
@@ -118,12 +118,12 @@ def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any 
     return factory(**{argument: value for argument, value in given.items() if argument in parameters})  # type: ignore[no-any-return]
 
 
-# The drivers' factories. Each imports what it needs when it is called, so that importing this package stays cheap. What
-# else a consumer is given is as in `open_consumer`.
+# The drivers' factories. Each imports its client when it is called, so that importing this package is cheap. The other
+# arguments of consumers are those of `open_consumer`.
 
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
-    """The native client where it can serve these settings, confluent-kafka elsewhere."""
+    """Open the native client if it supports these settings, otherwise confluent-kafka."""
     driver = producing_driver(settings)
     if driver == "native":
         return native_producer(settings)
@@ -132,7 +132,7 @@ def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
 
 
 def producing_driver(settings: ProducerSettings) -> str:
-    """The driver that these settings produce with, and if ``kafka`` does not stand for ``native``, why."""
+    """Return the driver that produces with these settings, with the reason if ``kafka`` is not ``native``."""
     if settings.connection.driver != "kafka":
         return settings.connection.driver
     from monasca_common.kafka.transport.native import native_can
@@ -165,7 +165,7 @@ def memory_producer(settings: ProducerSettings) -> KafkaProducer:
 
 
 def kafka_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
-    """The native client where this installation has it, confluent-kafka elsewhere."""
+    """Open the native client if this installation has it, otherwise confluent-kafka."""
     from monasca_common.kafka.transport.native import reason
 
     unavailable = reason()
@@ -200,8 +200,8 @@ def memory_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer
 
 @functools.lru_cache
 def entry_point(namespace: str, name: str, *, option: str, extra: str = "") -> Any:
-    """What is installed under ``name``; loaded once. ``option`` is where an operator wrote the name.
-    ``extra``: that of this package which installs what the plugins of this namespace need.
+    """Load the plugin with this name, once. ``option``: the option that contains the name. ``extra``: the extra of this
+    package that installs the requirements of plugins of this namespace.
 
     Raises `ConfigurationError`, which lists the known names.
     """
@@ -224,5 +224,5 @@ def entry_point(namespace: str, name: str, *, option: str, extra: str = "") -> A
 
 
 def load_hooks(names: Sequence[str]) -> tuple[Hook, ...]:
-    """The hooks of these entry-point names, in this order; an unknown name raises `ConfigurationError`."""
+    """Create the hooks with these entry-point names, in this order. Raises `ConfigurationError` for an unknown name."""
     return tuple(entry_point(HOOKS, name, option="hooks")() for name in names)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ProducerPool`: a producer for each topic, so that one topic or partition that does not answer stops no other.
+"""`ProducerPool`: a producer for each topic, so that a topic or partition without an answer does not stop others.
 
-A broker answers the requests of a connection in their order, and a fatal error ends a client: with one producer for
-all topics, one of them would stop the others.
+A broker answers the requests of a connection in order, and a fatal error ends a client: in a single producer, one topic
+would stop all others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from monasca_common.kafka.safe_log import SafeLogger
 LOG = SafeLogger(__name__)
 
 STALLED_AFTER_SECONDS = 5.0  # without an acknowledgement
-_SLOW_SHARE = 0.2  # of that: from then on, records go to the partitions that answer
+_SLOW_SHARE = 0.2  # after this share of it, records go to the partitions that answer
 _PROBE_AFTER_SECONDS = 1.0  # after the topic has stalled
 _PROBE_PAUSES = (20.0, 600.0)  # seconds: the first one, and the longest
 _REOPEN_PAUSES = (1.0, 60.0)
@@ -33,20 +33,20 @@ _MAX_UNANSWERED_IDS = 100_000
 
 
 class PooledProducer:
-    """A topic's producer. Thread-safe; a race between threads costs a bulk a choice of its partition, and no more."""
+    """The producer of one topic. Thread-safe; a race between threads costs only a bulk's choice of its partition."""
 
     def __init__(self, topic: str, producer: KafkaProducer, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.topic = topic
         self.producer = producer
-        self.used = False  # whether anything was to be published
-        self.is_old = False  # whether a message was unacknowledged for too long at the last look
+        self.used = False  # whether there was anything to publish
+        self.is_old = False  # whether a message was unacknowledged for too long at the last check
         self._is_slow = False
         self._monotonic = monotonic
         self._looked_at = self._sampled_at = self._reopened_at = float("-inf")
         self._reopening, self._reopen_pause = threading.Lock(), _REOPEN_PAUSES[0]
         self._probing, self._probe_at, self._probe_pause = threading.Lock(), 0.0, _PROBE_PAUSES[0]
-        self._acknowledged: dict[int, float] = {}  # when the latest bulk began that a partition has acknowledged
-        self._answering: tuple[int, ...] = ()  # partitions, while another one does not
+        self._acknowledged: dict[int, float] = {}  # start of the latest bulk that each partition has acknowledged
+        self._answering: tuple[int, ...] = ()  # partitions, while another one does not answer
         self._unanswered_ids: set[bytes | None] = set()  # of messages, at the end of their publish
         self._turns = itertools.count()
 
@@ -56,17 +56,17 @@ class PooledProducer:
         return self.is_old and not self._answering
 
     def accepts(self) -> bool:
-        """Whether to publish now. A stalled topic accepts one bulk at growing intervals, which may find a partition
+        """Return whether to publish now. A stalled topic accepts one bulk at growing intervals, to find a partition
         that answers."""
         self.used = True
         now = self._monotonic()
         if now >= self._looked_at + _LOOK_SECONDS:
-            self._looked_at = now  # other threads go on meanwhile
+            self._looked_at = now  # other threads continue in the meantime
             self.health()
         return not self.is_stalled or self._probes(now)
 
     def publish(self, records: Sequence[bytes | Record], timeout: float) -> DeliveryReport:
-        """Publish records without a key: they go to the partitions that answer, if one does not."""
+        """Publish records without a key: if a partition does not answer, they go to those that do."""
         began, answering = self._monotonic(), self._answering
         partition = answering[next(self._turns) % len(answering)] if answering else None
         chosen = records if partition is None else [_to(partition, record) for record in records]
@@ -82,7 +82,7 @@ class PooledProducer:
         return report
 
     def health(self) -> ProducerHealth:
-        """Look at the producer. One that a fatal error has finished is reopened first, after growing pauses."""
+        """Check the producer. After a fatal error, first reopen it, after growing pauses."""
         health, now, was_slow = self.producer.health(), self._monotonic(), self._is_slow
         if health.finished:
             self._reopen(now)
@@ -95,14 +95,14 @@ class PooledProducer:
             self._probe_pause = _PROBE_PAUSES[0]
         if was_slow and not self._is_slow:
             self._unanswered_ids = set()
-        # What was acknowledged in the moment before all of Kafka froze does not show that a partition answers.
+        # Acknowledgements just before all of Kafka froze do not show that a partition answers.
         since = now - oldest + slow_after / 2 if self._is_slow else math.inf
         self._answering = tuple([partition for partition, at in list(self._acknowledged.items()) if at >= since])
         return health
 
     def _has_new_messages(self, unknown: Sequence[Delivery]) -> bool:
-        """Return whether any of them is not the repeat of a message without an answer. Such a repeat waits for the
-        attempt in flight, perhaps in another partition, so it does not show that its own partition is stuck."""
+        """Return whether any message is not a repetition of one without an answer. A repetition waits for the attempt
+        in flight, perhaps in another partition, so it does not show that its own partition is stuck."""
         ids = {delivery.message_id for delivery in unknown}
         are_new = not ids <= self._unanswered_ids
         if len(self._unanswered_ids) + len(ids) > _MAX_UNANSWERED_IDS:
@@ -141,7 +141,7 @@ def _to(partition: int, record: bytes | Record) -> Record:
 
 
 class ProducerPool:
-    """Opens a topic's producer when it is first asked for. Thread-safe; create it after a fork."""
+    """Opens the producer of a topic on first use. Thread-safe; create it after a fork."""
 
     def __init__(self, open_producer: Callable[[str], KafkaProducer]) -> None:
         self._open_producer = open_producer
@@ -150,7 +150,8 @@ class ProducerPool:
         self._by_topic: dict[str, PooledProducer] = {}
 
     def of(self, topic: str) -> PooledProducer:
-        """Raises `ConfigurationError` if it cannot be opened, `ClosedError` after `close`."""
+        """Return the producer of a topic. Raises `ConfigurationError` if it cannot be opened, `ClosedError` after
+        `close`."""
         found = self._by_topic.get(topic)
         if found is not None:
             return found
@@ -165,8 +166,8 @@ class ProducerPool:
         return list(self._by_topic.values())
 
     def close(self, timeout: float) -> list[DeliveryReport]:
-        """Close all of them concurrently, each within ``timeout`` seconds and one more. The reports have the messages
-        that are left undelivered."""
+        """Close all producers concurrently, each within ``timeout`` seconds and one more. The reports have the
+        undelivered messages."""
         with self._opening:
             self._closed = True
         with ThreadPoolExecutor(max(1, len(self._by_topic)), "kafka-pool-close") as threads:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A logger for threads that must live, whatever the application's log handlers raise."""
+"""A logger for threads that must not end, even if the application's log handlers raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Drops the exception of a log handler, as `logging` does with those that a handler reports itself."""
+    """Suppresses exceptions of log handlers, as `logging` does with those that a handler reports itself."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen settings: what configuration becomes at the edge, and all that the rest of the library knows of it.
+"""Frozen settings: configuration is converted to them at the edge; the rest of the library reads only them.
 
 Each option of ``[kafka]`` and of a consumer's group is declared here, once.
 """
@@ -27,8 +27,8 @@ def _none() -> Mapping[str, str]:
 
 
 def start_ms(start: str, *, where: str = "ConsumerSettings") -> int | None:
-    """The time, in milliseconds since the epoch, that the option ``start`` names (UTC without a zone); ``None`` for
-    earliest and latest. Raises `ConfigurationError`, which says ``where`` the option is."""
+    """Return the time of the option ``start`` in milliseconds since 1970 (UTC without a zone); ``None`` for earliest
+    and latest. Raises `ConfigurationError`, which names ``where`` the option is."""
     if start.lower() in ("earliest", "latest"):
         return None
     try:
@@ -42,14 +42,14 @@ def start_ms(start: str, *, where: str = "ConsumerSettings") -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SecuritySettings:
-    """TLS and credentials as they are configured, unchecked; `config.security.checked` makes librdkafka's options."""
+    """TLS and credentials as configured, unchecked; `config.security.checked` converts them to librdkafka's options."""
 
     security_protocol: str = option(
         "PLAINTEXT",
         choices={
             "PLAINTEXT": "neither TLS nor credentials",
             "SSL": "TLS; with a certificate of this client if brokers ask for one",
-            "SASL_PLAINTEXT": "credentials that everybody on the network path can read",
+            "SASL_PLAINTEXT": "credentials that everyone on the network path can read",
             "SASL_SSL": "credentials within TLS",
         },
         ignore_case=True,
@@ -81,7 +81,7 @@ class SecuritySettings:
     )
     allow_insecure_credentials: bool = option(
         False,
-        help="Send credentials over connections without TLS, where everybody on the network path can read them.",
+        help="Send credentials over connections without TLS, where everyone on the network path can read them.",
     )
     tls_ca_file: str | None = option(
         None,
@@ -108,7 +108,7 @@ class SecuritySettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """How to reach a cluster. ``security`` and option mappings hold librdkafka names; secrets never show in a repr."""
+    """A connection to a cluster. ``security`` and option mappings hold librdkafka names; secrets are not in a repr."""
 
     bootstrap_servers: str = field(
         metadata=declared(
@@ -135,7 +135,7 @@ class ConnectionSettings:
 
     @property
     def has_cluster(self) -> bool:
-        """Whether the driver connects to Kafka's brokers, which can be administered."""
+        """Whether the driver connects to brokers of Kafka, which can be administered."""
         return self.driver in ("kafka", "native", "confluent")
 
 
@@ -178,7 +178,7 @@ class ProducerSettings:
         minimum=1,
         maximum=10_000_000,
         librdkafka=("queue.buffering.max.messages",),
-        help="How many messages may be in flight at once. Beyond that, sending waits and then fails. Too small: "
+        help="How many messages may be in flight. Beyond that, sending waits and then fails. Too small: "
         "senders wait for acknowledgements. Too large: more messages are unknown after a crash.",
     )
     budget_bytes: int = option(
@@ -186,7 +186,7 @@ class ProducerSettings:
         minimum=MIB,
         maximum=64 * 1024 * MIB,
         librdkafka=("queue.buffering.max.kbytes",),
-        help="How many bytes of messages may be in flight at once. Beyond that, sending waits and then fails. Too "
+        help="How many bytes of messages may be in flight. Beyond that, sending waits and then fails. Too "
         "small: senders wait for acknowledgements. Too large: the process runs out of memory while Kafka does not "
         "answer.",
     )
@@ -231,9 +231,10 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """One consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to ``<topic>.dlq``.
+    """The settings of a consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to
+    ``<topic>.dlq``.
 
-    ``max_uncommitted_messages``: a partition with so many offsets that are read and not committed is paused.
+    ``max_uncommitted_messages``: a partition with this many uncommitted offsets that were read is paused.
     """
 
     connection: ConnectionSettings
@@ -260,7 +261,7 @@ class ConsumerSettings:
         choices={
             "cooperative-sticky": "only partitions that move stop",
             "range": "everything stops; partitions of the same number go to the same member",
-            "roundrobin": "everything stops; partitions are dealt out in turn",
+            "roundrobin": "everything stops; partitions are distributed in turn",
         },
         librdkafka=("partition.assignment.strategy",),
         help="Which member gets which partition, with group_protocol classic. Unset: cooperative-sticky.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer and consumer of `client_factory`: the calls that services make, and nothing promised in them lost."""
+"""The producer and consumer of `client_factory`: the calls of services, without loss of promised deliveries."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ LOG = logging.getLogger(__name__)
 _MESSAGES_A_POLL = 500
 _POLL_SECONDS = 1.0
 _MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
-_HAND_OUT_SHARE = 0.1  # of max.poll.interval: the last message handed out has the rest of it for its handler
+_HAND_OUT_SHARE = 0.1  # of max.poll.interval: the handler of the last message has the rest
 _NO_TIMESTAMP, _TIMESTAMP = 0, 1  # as confluent-kafka numbers them
 
 
 class ServiceProducer:
-    """``publish`` as services call it. Shared by threads; a context manager."""
+    """A producer with the ``publish`` that services call. Shared by threads; a context manager."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self._producer = producer
         self._clock = SystemClock()
         self._lock = threading.Lock()
-        self._promised: list[DeliveryReport] = []  # reported as "going to be delivered", and not yet delivered
+        self._promised: list[DeliveryReport] = []  # reported as still queued, and not yet delivered
 
     def publish(
         self,
@@ -51,9 +51,9 @@ class ServiceProducer:
     ) -> int:
         """Send one message or a list of them and wait up to ``timeout`` seconds for the outcome.
 
-        Returns how many messages *of this call* are not yet confirmed: they are still queued, will be delivered, and
-        are **not to be sent again**. Raises `UndeliveredError` when some are not going to be delivered; its report
-        tells which, and ``error.report`` can be given to `retry`. A ``str`` is sent as UTF-8.
+        Return the number of messages *of this call* that are not yet confirmed: they are still queued, will be
+        delivered, and must **not be sent again**. Raises `UndeliveredError` if some will not be delivered; its report
+        lists them, and `retry` accepts ``error.report``. A ``str`` is sent as UTF-8.
         """
         self._keep_promises()
         records = [messages] if isinstance(messages, str | bytes) else messages
@@ -63,15 +63,15 @@ class ServiceProducer:
         return self._settle(report)
 
     def retry(self, report: UndeliveredReport, timeout: float | None = 2) -> int:
-        """Send again what a report of `UndeliveredError` has, under the same ids; answers as `publish` does."""
+        """Send the messages in the report of an `UndeliveredError` again, under the same ids. Return like `publish`."""
         return self._settle(self._producer.retry(report, timeout=timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait up to ``timeout`` seconds for what is on its way; what is then left is logged, and may be lost."""
+        """Wait up to ``timeout`` seconds for messages in flight; the rest is logged, and may be lost."""
         deadline = self._clock.monotonic() + (
             self._producer.settings.publish_timeout_seconds if timeout is None else timeout
         )
-        # Twice: the first waits for what is on its way, the second sends again what then has failed.
+        # Twice: the first one waits for messages in flight, the second one sends failed ones again.
         for _ in range(2):
             self._keep_promises(max(0.0, deadline - self._clock.monotonic()))
         left = sum(len(report.failed) + len(report.unknown) for report in self._promised)
@@ -96,7 +96,7 @@ class ServiceProducer:
         return len(report.unknown)
 
     def _keep_promises(self, timeout: float = 0) -> None:
-        """What was promised and has failed since is sent again, under its id."""
+        """Send promised messages that have failed again, under their ids."""
         if not self._promised:
             return
         with self._lock:
@@ -110,7 +110,7 @@ class ServiceProducer:
                 raise
             hopeless = [delivery for delivery in report.failed if delivery.error and delivery.error.permanent]
             if hopeless:
-                LOG.error("%d messages that were left queued are refused: %s", len(hopeless), hopeless[0].error)
+                LOG.error("%d queued messages were refused and are not delivered: %s", len(hopeless), hopeless[0].error)
             if len(hopeless) < len(report.failed) + len(report.unknown):
                 with self._lock:
                     self._promised.append(report)
@@ -159,9 +159,9 @@ class ServiceMessage:
 class ServiceConsumer(RebalanceListener):
     """Iterates `ServiceMessage` indefinitely; a context manager. One thread uses it.
 
-    A slow handler keeps its group: what a poll returned is handed out for a tenth of ``max_poll_interval_seconds``;
-    the rest is read again by the next poll. One message may take the other nine tenths. Commits happen in `commit`
-    alone, which services call when what they were given is stored.
+    A slow handler keeps its membership: messages of a poll are returned for a tenth of ``max_poll_interval_seconds``;
+    the next poll reads the rest again. One message may take the other nine tenths. Only `commit` commits; services call
+    it when the returned messages are stored.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class ServiceConsumer(RebalanceListener):
         self._committed_at = self._clock.monotonic()
         self._polled: deque[tuple[int, Message]] = deque()
         self._polled_at = self._clock.monotonic()
-        self._is_fresh = True  # nothing of the poll was handed out: a message comes out of each, however late it is
+        self._is_fresh = True  # no message of the poll was returned: each poll returns one, however late it is
         self._given: dict[TopicPartition, OffsetAndEpoch] = {}
 
     def __iter__(self) -> ServiceConsumer:
         return self
 
     def __next__(self) -> ServiceMessage:
-        """The next message, however long that takes. Raises what stops a consumer, such as `AuthorizationError`."""
+        """Return the next message, however long that takes. Raises final errors, such as `AuthorizationError`."""
         while True:
             self._commit_if_due()
             if self._polled and not self._is_fresh and self._is_time_to_poll():
@@ -202,9 +202,9 @@ class ServiceConsumer(RebalanceListener):
             self._poll()
 
     def commit(self) -> None:
-        """Commit all that was given out. Raises when a broker refuses or does not answer.
+        """Commit all returned messages. Raises if a broker refuses or does not answer.
 
-        What was revoked since is left out: its new owner reads it again.
+        Messages of revoked partitions are omitted: the new owners read them again.
         """
         self._committed_at = self._clock.monotonic()
         results = self._consumer.commit(self._given)
@@ -218,7 +218,7 @@ class ServiceConsumer(RebalanceListener):
             raise failures[0]
 
     def close(self) -> None:
-        """Leave the group. The next owner reads again what was handed out and not committed."""
+        """Leave the group. The next owner reads uncommitted messages again."""
         self._consumer.close()
 
     def __enter__(self) -> ServiceConsumer:
@@ -227,7 +227,7 @@ class ServiceConsumer(RebalanceListener):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # The listener's part, called from within a poll
+    # The listener's methods, called within a poll
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
         return None
@@ -254,24 +254,24 @@ class ServiceConsumer(RebalanceListener):
         batch = self._consumer.poll(_MESSAGES_A_POLL, _POLL_SECONDS)
         self._polled_at = self._clock.monotonic()
         self._is_fresh = True
-        # Before anything is raised, because a caller that continues to iterate must not miss what came with the error.
+        # Before anything is raised, because a caller that continues to iterate must not miss messages of this poll.
         self._polled = deque((part.epoch, message) for part in batch.partitions for message in part)
         for error in batch.errors:
             if isinstance(error, TransportError) and error.name == _MISSING_TOPIC:
-                # A service reads several topics, each in a process, and ends with the first process that does.
-                LOG.error("%s. It is read as soon as it exists: create it, or correct its name", error)
+                # A service has a process per topic, and ends with the first process that ends.
+                LOG.error("%s. It will be read once it exists: create it, or correct its name", error)
             elif not isinstance(error, RetriableError | CommitUnknown):
                 raise error
             else:
-                LOG.warning("Reading goes on after: %s", error)
+                LOG.warning("reading continues after: %s", error)
 
     def _is_time_to_poll(self) -> bool:
         budget = self._consumer.settings.max_poll_interval_seconds * _HAND_OUT_SHARE
         return self._clock.monotonic() - self._polled_at > budget
 
     def _put_back(self) -> None:
-        """Have the next poll read again what was not handed out. Partitions change hands within a poll alone, so
-        each is still owned."""
+        """Have the next poll read the remaining messages again. Partitions are reassigned only within a poll, so each
+        is still owned."""
         firsts: dict[TopicPartition, int] = {}
         for _, message in self._polled:
             firsts.setdefault(TopicPartition(message.topic, message.partition), message.offset)
@@ -283,7 +283,7 @@ class ServiceConsumer(RebalanceListener):
         if self._commit_callback is None:
             return
         if self._clock.monotonic() - self._committed_at > self._max_commit_interval:
-            # First, for a callback that finds nothing to commit: it is due again an interval later.
+            # Before the call, for a callback that has nothing to commit: it is due again an interval later.
             self._committed_at = self._clock.monotonic()
             self._commit_callback()
 

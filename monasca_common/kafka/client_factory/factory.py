@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients with the signatures that Monasca services already call, over the producer and consumer of this library.
+"""Clients with the signatures that Monasca services use, based on the producer and consumer of this library.
 
-New code uses `load_producer` and `load_consumer`, which report more. The page on migration says what changes.
+New code uses `load_producer` and `load_consumer`, which report more. The page on migration lists the differences.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 
 _MEMORY = "memory://"
-# As the client had that these services were written for: their members can share a group with ours, so that a service
-# can be upgraded, and taken back, one process at a time. A member that was killed is missed as soon as ever.
+# The same as in the former client, so that its members can share a group with ours: a service can be upgraded, and
+# downgraded, one process at a time, and a killed member is detected as soon as before.
 _STRATEGY = "range"
 _SESSION_SECONDS = 10.0
-_METADATA_REFRESH_MS = 10_000  # how soon a topic that was missing is found; librdkafka's own is five minutes
+_METADATA_REFRESH_MS = 10_000  # how soon a topic that was missing is found; librdkafka's default is five minutes
 _WHERE = "the arguments of the client factory"
 
-# What services pass by librdkafka's names and has an option of its own here, whose bounds hold for it.
+# Options that services pass by librdkafka's names and that have their own options here, whose bounds apply.
 _FIELDS = {
     name: each
     for each in options_of(ProducerSettings, "budget_messages", "max_message_bytes", "linger_ms", "compression")
@@ -38,11 +38,11 @@ _SECURITY = {
 
 
 def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
-    """A producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: a broker in memory).
+    """Open a producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: in memory).
 
-    ``config``: librdkafka's names, as ``**{"linger.ms": 20}``, the options on security among them; and
+    ``config``: librdkafka's names, as ``**{"linger.ms": 20}``, including the options for security, and
     ``allow_insecure_credentials=True``, without which no credentials are sent without TLS. Raises `ConfigurationError`
-    for what is refused, and when the legacy client is asked for.
+    for refused options, and if the legacy client is requested.
     """
     _refuse_legacy(use_legacy_client)
     raw = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
@@ -70,12 +70,12 @@ def get_kafka_consumer(
     max_commit_interval: float = 30,
     client_id: str = "",
 ) -> ServiceConsumer:
-    """A consumer that iterates the messages of one topic; it is opened by the first message asked for.
+    """Return a consumer that iterates the messages of one topic; the first message opens it.
 
-    ``repartition_callback(consumer, partitions)`` is called before partitions are taken, ``commit_callback()`` when
-    ``max_commit_interval`` seconds have passed since the last commit. ZooKeeper's arguments are ignored: groups live
-    in the brokers. A topic that does not exist is logged, and read as soon as it does. Raises `ConfigurationError`,
-    also when the legacy client is asked for.
+    ``repartition_callback(consumer, partitions)`` is called before partitions are revoked, ``commit_callback()`` when
+    ``max_commit_interval`` seconds have passed since the last commit. ZooKeeper's arguments are ignored: brokers manage
+    groups. A topic that does not exist is logged, and read once it exists. Raises `ConfigurationError`, also if the
+    legacy client is requested.
     """
     _refuse_legacy(use_legacy_client)
     settings = ConsumerSettings(
@@ -97,8 +97,8 @@ def get_kafka_consumer(
 def _refuse_legacy(use_legacy_client: bool) -> None:
     if use_legacy_client:
         raise ConfigurationError(
-            "use_legacy_client=True: the legacy client (kafka-python with ZooKeeper) is no longer there; leave the "
-            "argument out (legacy_kafka_client_enabled = false) and read doc/source/user/migration.rst"
+            "use_legacy_client=True: the legacy client (kafka-python with ZooKeeper) was removed; omit the argument "
+            "(legacy_kafka_client_enabled = false) and read doc/source/user/migration.rst"
         )
 
 
@@ -116,7 +116,7 @@ def _connection(kafka_url: Sequence[str], client_id: str, secured: SecuritySetti
 
 
 def _taken(raw: dict[str, str], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Take from ``raw`` what is an option of ours, as values of these options."""
+    """Take our options from ``raw``, as values of these options."""
     taken = {}
     for name, option in options.items():
         if name in raw:

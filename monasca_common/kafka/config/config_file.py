@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads configuration files and checks the names in them, because oslo.config itself ignores a misspelt option."""
+"""Reads configuration files and checks their names, because oslo.config ignores misspelt options."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _REFUSED_VALUE = re.compile(
 )
 _ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
 
-# Warnings of this process: each is logged once, not again for the next client or when files are read again. (oslo.log
-# logs replaced names, also once per process.)
+# Warnings that this process has logged, so that the next client or a reload does not repeat them. (oslo.log also logs
+# replaced names once per process.)
 _warned: set[str] = set()
 
 
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
-    """Call ``conf(arguments, **names)``; its errors become a `ConfigurationError` that quotes no line of a file."""
-    # Raised outside of the handler: the original error may quote a password's line, and would be its context.
+    """Call ``conf(arguments, **names)``; convert its errors to a `ConfigurationError` that quotes no line of a file."""
+    # Raised outside the handler, because the original error, its context, may quote the line of a password.
     refused = None
     try:
         conf(arguments, **names)
@@ -44,7 +44,7 @@ def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
-    """Raise `ConfigurationError` if ``conf()`` was not called, because every option would silently be its default."""
+    """Raise `ConfigurationError` if ``conf()`` was not called, because every option would have its default."""
     if conf._namespace is None:
         raise ConfigurationError(
             "the configuration was not read yet, so every option would be its default: call conf(args, project=...) "
@@ -53,8 +53,8 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
 
 
 def check_removed(conf: cfg.ConfigOpts, group: str, removed: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` for the removed names of a group in files and in the environment. ``removed``: what
-    decides, by name."""
+    """Raise `ConfigurationError` for removed names of a group in files and in the environment. ``removed``: the
+    replacement or the reason, by name."""
     found = [
         f"{name} in group [{group}] has no effect: {removed[name]}"
         for name in sorted(names_in_files(conf)[group.lower()] & removed.keys())
@@ -72,7 +72,7 @@ def check_removed(conf: cfg.ConfigOpts, group: str, removed: Mapping[str, str]) 
 def check_names(conf: cfg.ConfigOpts, group: str) -> None:
     """Check the names that ``[kafka]`` and ``[<group>]`` have in files and in the environment.
 
-    It logs old names without effect. Raises `ConfigurationError` for a name that never existed.
+    Logs old names without effect. Raises `ConfigurationError` for a name that never existed.
     """
     in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
@@ -84,30 +84,30 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
         log_old_group(conf, old)
     ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered}
     for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
-        # An unknown group may be that of a consumer that is loaded later; one similar to a known group is misspelt.
+        # An unknown group may belong to a consumer that is loaded later; one similar to a known group is misspelt.
         close = difflib.get_close_matches(name, sorted(ours), n=1, cutoff=_MISSPELT)
         if close:
-            warn_once(f"Nobody reads the configuration group [{name}] (did you mean {close[0]!r}?)")
+            warn_once(f"unused configuration group: [{name}] (did you mean {close[0]!r}?)")
 
 
 def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:
-    """Check the names that one group has in files. Raises `ConfigurationError` for one that is neither registered nor
+    """Check the names of one group in files. Raises `ConfigurationError` for one that is neither registered nor
     ``old``.
 
-    It serves the groups of services on this layer; `check_names` serves those of producers and consumers.
+    For groups of other services; `check_names` is for those of producers and consumers.
     """
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(
-            f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered)}: correct its name "
+            f"[{group}] has an unknown option {option!r}{_suggestion(option, registered)}: correct its name "
             "or remove it"
         )
 
 
 def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
-    """Log, once, what became of the options that files have in a group of the old services.
+    """Log once what replaces the options that files have in a group of the old services.
 
-    Registered options are left out: there, somebody reads them.
+    Registered options are omitted, because a service reads them.
     """
     names = names_in_files(conf)[group.name] - _registered(conf)[group.name.lower()]
     for old in group.options:
@@ -119,14 +119,14 @@ def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
 
 
 def is_set(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
-    """Whether an operator, or a program, gave this registered option a value; it must not be a secret, because
-    oslo.config's errors quote values."""
+    """Return whether an operator, or a program, has set this registered option. Not for secrets, because the errors of
+    oslo.config quote values."""
     location = conf.get_location(name, group)
     return location is not None and location.location not in (cfg.Locations.opt_default, cfg.Locations.set_default)
 
 
 def broken_rule(error: Exception) -> str:
-    """Why oslo.config refuses a value, and where the value is, in words for operators."""
+    """Return the reason why oslo.config refuses a value, and the place of the value, in words for operators."""
     found = _REFUSED_VALUE.search(str(error))
     return f"{found['rule']} ({found['name']} in {found['place']})" if found else str(error)
 
@@ -152,7 +152,7 @@ def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> 
         )
     if old is None:
         raise ConfigurationError(
-            f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered[group])}: correct "
+            f"[{group}] has an unknown option {option!r}{_suggestion(option, registered[group])}: correct "
             "its name or remove it. (A service registers its own options before it loads producers and consumers.)"
         )
     if old.fate is legacy.Fate.IGNORED:
@@ -160,14 +160,14 @@ def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> 
 
 
 def warn_once(text: str) -> None:
-    """Log a warning, unless this process did already."""
+    """Log a warning, unless this process has already logged it."""
     if text not in _warned:
         _warned.add(text)
         LOG.warning(text)
 
 
 def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
-    """The names in the environment: oslo.config reads ``OS_<GROUP>__<NAME>``, with current option names only."""
+    """Check a name in the environment: oslo.config reads ``OS_<GROUP>__<NAME>``, only with current option names."""
     group, _, option = variable.removeprefix("OS_").lower().partition("__")
     if group in conf and option not in conf[group]:
         raise ConfigurationError(
@@ -177,7 +177,7 @@ def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
 
 
 def names_in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
-    """The names that files have, by group; a group without any is empty."""
+    """Return the names in files by group; a group without any is empty."""
     # oslo.config has no public interface for the names in its files.
     names: dict[str, set[str]] = defaultdict(set)
     for sections in conf._namespace._normalized if conf._namespace else ():
@@ -187,7 +187,7 @@ def names_in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
 
 
 def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
-    """The registered names by group, including former names and other libraries' options."""
+    """Return the registered names by group, including former names and other libraries' options."""
     names: dict[str, set[str]] = defaultdict(set)
     for info, group in conf._all_opt_infos():
         option = info["opt"]

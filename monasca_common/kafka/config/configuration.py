@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and checks the settings of a producer or a consumer: the edge of the messaging layer.
+"""Reads and checks the settings of producers and consumers, at the edge of the messaging layer.
 
 Each error is a `ConfigurationError` that names the option, its group, the rule and the remedy, and quotes no secret.
 """
@@ -32,14 +32,14 @@ DEAD_LETTER_SUFFIX = ".dlq"
 
 
 def connection_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> ConnectionSettings:
-    """The settings of the connection of ``group`` to its cluster. Raises `ConfigurationError`."""
+    """Return the settings of the connection of ``group`` to its cluster. Raises `ConfigurationError`."""
     return _connection(GroupReader(conf, group_of(group)))
 
 
 def producer_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> ProducerSettings:
-    """The settings of a producer. Raises `ConfigurationError`.
+    """Return the settings of a producer. Raises `ConfigurationError`.
 
-    ``group``: the consumer to whose servers it writes, because dead letters stay on the consumer's servers.
+    ``group``: the consumer to whose brokers it writes, because dead letters stay on the consumer's brokers.
     """
     connection = connection_settings(conf, group)
     read = GroupReader(conf, group_of(KAFKA_GROUP))
@@ -53,10 +53,10 @@ def producer_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Produce
 
 
 def consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
-    """The settings of the consumer that ``group`` configures. Raises `ConfigurationError`."""
+    """Return the settings of the consumer that ``group`` configures. Raises `ConfigurationError`."""
     if group == KAFKA_GROUP:
         raise ConfigurationError(
-            f"[{KAFKA_GROUP}] describes no consumer: give the consumer a group of its own, such as [kafka_metrics]"
+            f"[{KAFKA_GROUP}] describes no consumer: give the consumer its own group, such as [kafka_metrics]"
         )
     read = GroupReader(conf, group_of(group))
     topics = _topics(read, "topic")
@@ -85,7 +85,7 @@ def _connection(read: GroupReader) -> ConnectionSettings:
 
 def _security(read: GroupReader) -> SecuritySettings:
     protocol = read["security_protocol"].upper()
-    # A group that does not use the TLS or the credentials of [kafka] need not unset their options.
+    # A group that does not use the TLS or the credentials of [kafka] does not have to unset their options.
     unused = [name for name in _SECURITY if name.startswith("tls_") and not protocol.endswith("SSL")]
     unused += [name for name in _SECURITY if name.startswith("sasl_") and not protocol.startswith("SASL_")]
     return read.settings(
@@ -94,7 +94,7 @@ def _security(read: GroupReader) -> SecuritySettings:
 
 
 def _raw_options(name: str, *readers: GroupReader) -> Mapping[str, str]:
-    """The raw options of the groups; a later group overrides an earlier one."""
+    """Return the raw options of the groups; a later group overrides an earlier one."""
     merged: dict[str, str] = {}
     for read in readers:
         merged |= guarded_options.parse(read.own(name) or (), option=name, group=read.group)
@@ -102,7 +102,7 @@ def _raw_options(name: str, *readers: GroupReader) -> Mapping[str, str]:
 
 
 def bootstrap_servers(brokers: Sequence[str], *, where: str) -> str:
-    """The ``host:port`` entries in the client's form: one string, separated by commas."""
+    """Return the ``host:port`` entries as the client expects them: one string, separated by commas."""
     if not brokers:
         raise ConfigurationError(
             f"bootstrap_servers in {where} is not set, and there is no default: name brokers as host:port, "
@@ -113,7 +113,7 @@ def bootstrap_servers(brokers: Sequence[str], *, where: str) -> str:
         if not match or not 0 < int((match[2] or ":9092")[1:]) < 65_536:
             raise ConfigurationError(
                 f"bootstrap_servers in {where}: {broker!r} is not host:port: write names or addresses "
-                "([2001:db8::1]:9092 for IPv6) without a protocol, which is security_protocol's"
+                "([2001:db8::1]:9092 for IPv6) without a protocol, which is the option security_protocol"
             )
     return ",".join(brokers)
 
@@ -132,7 +132,7 @@ def _dead_letter_topic(read: GroupReader, topics: tuple[str, ...]) -> str | None
         raise read.error("dead_letter_topic", f"is {name!r}: a topic has letters, digits, dots, dashes, underscores")
     loops = set(topics) & ({name} if name else {topic + DEAD_LETTER_SUFFIX for topic in topics})
     if loops:
-        raise read.error("dead_letter_topic", f"is read by the same consumer: take {sorted(loops)[0]!r} out of topic")
+        raise read.error("dead_letter_topic", f"is read by the same consumer: remove {sorted(loops)[0]!r} from topic")
     return name
 
 
@@ -141,14 +141,14 @@ def _check_membership(read: GroupReader) -> None:
         for name in ("assignment_strategy", "session_timeout_seconds"):
             if read[name] is not None:
                 raise read.error(
-                    name, "is the brokers' to decide with group_protocol=consumer: remove it, or use classic"
+                    name, "is decided by the brokers with group_protocol=consumer: remove it, or use classic"
                 )
     elif (read["session_timeout_seconds"] or 0) > read["max_poll_interval_seconds"]:
         raise read.error("session_timeout_seconds", "is longer than max_poll_interval_seconds: raise the latter")
     if read["max_wait_time_seconds"] >= read["max_poll_interval_seconds"]:
         raise read.error(
             "max_wait_time_seconds",
-            "is not below max_poll_interval_seconds, so every batch would cost the membership: lower it",
+            "is not below max_poll_interval_seconds, so every batch would cost the membership: reduce it",
         )
 
 

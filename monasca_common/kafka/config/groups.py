@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of options, for oslo.config; those of the messaging layer are ``[kafka]``, and one for each consumer.
+"""Groups of options, for oslo.config. The messaging layer has ``[kafka]``, and one group for each consumer.
 
-A consumer's group has the options of a consumer and of a connection. An unset option is
-read from ``[kafka]``, so a cluster is described once.
+A consumer's group has the options of a consumer and of a connection. An unset option has the value of ``[kafka]``, so
+that a cluster is described once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ KAFKA_GROUP = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class OptionGroup:
-    """A group of a configuration file, with the options that one room of the package declares in it.
+    """A group of a configuration file, with the options that one package declares in it.
 
     ``shared``: other libraries may have options in it, so unknown names are not an error.
-    ``inherits``: an inherited option that is unset in it is read from ``[kafka]``.
-    ``removed``: names that files must not have in it, each with what decides instead.
-    ``old``: names without effect that files of the old services have in it, which is logged and not an error.
+    ``inherits``: an unset inherited option has the value of ``[kafka]``.
+    ``removed``: names that files must not have in it, each with its replacement or reason.
+    ``old``: names without effect that files of the old services have in it, which are logged and not an error.
     """
 
     name: str
@@ -41,15 +41,15 @@ class OptionGroup:
         return self.name != KAFKA_GROUP and any(each.inherited for each in self.options)
 
     def oslo_options(self) -> list[cfg.Opt]:
-        """The options for oslo.config; an inherited option has no default of its own."""
+        """Return the options for oslo.config; an inherited option has no default."""
         return [(_inheriting(each) if self.inherits and each.inherited else each).oslo() for each in self.options]
 
     def listed(self) -> tuple[str, list[cfg.Opt]]:
-        """The group as an element of what an entry point in ``oslo.config.opts`` returns."""
+        """Return the group as an entry point in ``oslo.config.opts`` returns it."""
         return self.name, self.oslo_options()
 
     def register(self, conf: cfg.ConfigOpts) -> None:
-        """Register the options; doing so again changes nothing.
+        """Register the options; a repeated call changes nothing.
 
         Raises `ConfigurationError` if the service registered another option under one of the names.
         """
@@ -60,24 +60,24 @@ class OptionGroup:
             clash = error.opt_name
         if clash:
             raise ConfigurationError(
-                f"option {clash!r} in group [{self.name}] is registered twice, differently: the group belongs to "
-                "monasca_common, so give the service's own option another name or group"
+                f"option {clash!r} in group [{self.name}] is registered twice with different declarations: the group "
+                "belongs to monasca_common, so use another name or group for the service's option"
             )
 
 
 def with_defaults(options: Iterable[Option], defaults: Mapping[str, Any]) -> tuple[Option, ...]:
-    """The same options with other defaults, by name."""
+    """Return the same options with other defaults, by name."""
     return tuple(replace(each, default=defaults.get(each.name, each.default)) for each in options)
 
 
 def _inheriting(declared: Option) -> Option:
-    """The same option where ``None`` says that it was not set."""
+    """Return the same option with ``None`` as the value of an unset one."""
     return replace(declared, default=None, example=None, help=f"{declared.help} Inherited from [{KAFKA_GROUP}].")
 
 
 @dataclass(frozen=True, slots=True)
 class _OldConsumer:
-    """The defaults of a consumer of an old service, and the options of ``[kafka]`` that changed them."""
+    """The defaults of a consumer of an old service, and the options of ``[kafka]`` that set them."""
 
     topic: str
     group_id: str
@@ -97,12 +97,12 @@ _KNOWN_CONSUMERS = {
 }
 CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 
-# Of clients that choose topics and positions themselves.
+# For clients that choose topics and positions themselves.
 _CONNECTION_GROUPS = frozenset({"mirror_source", "mirror_target"})
 
 _REMOVED = {
-    "isolation_level": "consumers read what is committed",
-    "max_uncommitted_messages": "a partition with 100,000 offsets that are read and not committed is paused",
+    "isolation_level": "consumers read committed messages",
+    "max_uncommitted_messages": "a partition with 100,000 uncommitted offsets is paused",
 }
 _CONNECTION = tuple(replace(each, inherited=each.name != "driver") for each in options_of(ConnectionSettings))
 _PRODUCER = options_of(ProducerSettings)
@@ -111,7 +111,7 @@ _CONSUMER = tuple(replace(each, inherited=each.name not in _OWN) for each in opt
 
 
 def group_of(name: str) -> OptionGroup:
-    """``[kafka]``, a group that is a connection alone, or the group of a consumer (any other name)."""
+    """Return ``[kafka]``, a group that is only a connection, or the group of a consumer (any other name)."""
     inherited = tuple(each for each in _CONSUMER if each.inherited)
     if name == KAFKA_GROUP:
         return OptionGroup(name, (*_CONNECTION, *_PRODUCER, *inherited), removed=_REMOVED)
@@ -141,5 +141,5 @@ def register(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> None:
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Every group with its options, for oslo.config's generator of sample files."""
+    """Return every group with its options, for oslo.config's generator of sample files."""
     return [group_of(group).listed() for group in (KAFKA_GROUP, *CONSUMER_GROUPS)]

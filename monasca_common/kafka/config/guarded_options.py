@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw librdkafka options: their syntax, and the ones that are refused because they would undo a guarantee."""
+"""Raw librdkafka options: their syntax, and those that are refused because they would undo a guarantee."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from monasca_common.kafka.declaration import options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
-_CALLBACK = "callbacks belong to the library, which would stop hearing of outcomes and errors"
+_CALLBACK = "callbacks belong to the library, which would not receive outcomes and errors any more"
 
-# name: why it is refused, with the remedy
+# name: the reason for the refusal, with the remedy
 _REFUSED_ALWAYS = {
-    "enable.ssl.certificate.verification": "TLS that trusts everybody protects nothing: use tls_ca_file",
-    "ssl.endpoint.identification.algorithm": "TLS that trusts everybody protects nothing: put the brokers' host "
-    "names into their certificates",
-    "plugin.library.paths": "it loads foreign code into the client: leave it out",
-    "default.topic.config": "write the options in it by themselves",
-    "test.mock.num.brokers": "messages would be acknowledged by a broker within this process, and be gone with "
-    "it: leave it out, or use driver = memory",
+    "enable.ssl.certificate.verification": "TLS that trusts every certificate protects nothing: use tls_ca_file",
+    "ssl.endpoint.identification.algorithm": "TLS that trusts every certificate protects nothing: put the brokers' "
+    "host names into their certificates",
+    "plugin.library.paths": "it loads foreign code into the client: remove it",
+    "default.topic.config": "write the options in it separately",
+    "test.mock.num.brokers": "messages would be acknowledged by a broker within this process, and lost when it ends: "
+    "remove it, or use driver = memory",
     "logger": _CALLBACK,
 }
 
 _REFUSED_OF_PRODUCERS = {
-    "enable.idempotence": "without idempotence a lost answer writes messages twice: leave it out",
-    "acks": "acknowledged messages would be lost with a leader; acks=all is always set: leave it out",
+    "enable.idempotence": "without idempotence a lost answer writes messages twice: remove it",
+    "acks": "acknowledged messages would be lost with a leader; acks=all is always set: remove it",
     "message.timeout.ms": "a message that times out inside the client makes it write others twice: use "
-    "publish_timeout_seconds, which bounds the wait alone",
-    "message.send.max.retries": "giving up early makes outcomes unknown and messages double: use "
+    "publish_timeout_seconds, which limits only the wait",
+    "message.send.max.retries": "with fewer retries outcomes are unknown and messages doubled: use "
     "publish_timeout_seconds",
-    "partitioner": "keys would land on other partitions than those of Java and Spark: give each record its partition",
-    "queuing.strategy": "the order of messages would be lost: leave it out",
-    "batch.size": "batches are kept below the topic's limit by the library: leave it out, or use batch.num.messages",
-    "delivery.report.only.error": "deliveries would no longer be reported: leave it out",
+    "partitioner": "keys would be in other partitions than those of Java and Spark: give each record its partition",
+    "queuing.strategy": "the order of messages would be lost: remove it",
+    "batch.size": "the library keeps batches below the topic's limit: remove it, or use batch.num.messages",
+    "delivery.report.only.error": "deliveries would not be reported any more: remove it",
 }
 
 _REFUSED_OF_CONSUMERS = {
-    "enable.auto.commit": "offsets would be committed before their messages are handled: leave it out",
-    "enable.auto.offset.store": "offsets would be committed before their messages are handled: leave it out",
-    "auto.offset.reset": "a group would silently jump over what it lost: use start for groups without offsets",
-    "enable.partition.eof": "the consumer sets it, to move its position past what is no message: leave it out",
-    "offset.store.method": "offsets belong to the group: leave it out",
-    "isolation.level": "messages of aborted transactions would be read; read_committed is set: leave it out",
+    "enable.auto.commit": "offsets would be committed before their messages are handled: remove it",
+    "enable.auto.offset.store": "offsets would be committed before their messages are handled: remove it",
+    "auto.offset.reset": "a group would silently skip lost messages: use start for groups without offsets",
+    "enable.partition.eof": "the consumer sets it, to move its position past records that are not messages: remove it",
+    "offset.store.method": "offsets belong to the group: remove it",
+    "isolation.level": "messages of aborted transactions would be read; read_committed is set: remove it",
     "heartbeat.interval.ms": "it follows from the session time-out: use session_timeout_seconds",
 }
 
-_TOPICS = "topic."  # librdkafka takes the options of topics with and without it
+_TOPICS = "topic."  # librdkafka accepts the options of topics with and without it
 _OTHER_NAMES = {
     "request.required.acks": "acks",
     "delivery.timeout.ms": "message.timeout.ms",
@@ -62,9 +62,9 @@ _OTHER_NAMES = {
 
 
 def _decided(*settings: type) -> dict[str, str]:
-    """The client's options that options of these settings decide."""
+    """Return the client's options that options of these settings set."""
     return {
-        name: f"it has an option of its own, which is checked: use {each.name}"
+        name: f"it has its own option, which is checked: use {each.name}"
         for made in (ConnectionSettings, *settings)
         for each in options_of(made)
         for name in each.librdkafka
@@ -80,7 +80,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def refusal(option: str, name: str) -> str | None:
-    """Why ``option`` (``producer_options`` or ``consumer_options``) may not contain ``name``; ``None`` if it may."""
+    """Return why ``option`` (``producer_options`` or ``consumer_options``) must not contain ``name``, or ``None``."""
     name = name.removeprefix(_TOPICS)
     if name.endswith("_cb") or name.startswith("on_"):
         return _CALLBACK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the old Monasca services, and what became of each, so that their files work unchanged."""
+"""The options of the old Monasca services, and their replacements, so that old files work unchanged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from monasca_common.kafka.config.groups import KAFKA_GROUP
 
 
 class Fate(enum.Enum):
-    RENAMED = "renamed"  # still works; oslo.config says what it is called now
+    RENAMED = "renamed"  # still works; oslo.config logs its current name
     SERVICE = "read by the service"
     IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True)
 class OldOption:
-    """An old option. ``consumers``: groups like ``[kafka_metrics]`` had it too. ``note``: its new name, or why it is
+    """An old option. ``consumers``: groups like ``[kafka_metrics]`` also had it. ``note``: its new name, or why it is
     ignored."""
 
     name: str
@@ -28,9 +28,9 @@ class OldOption:
 
 @dataclass(frozen=True, slots=True)
 class OldGroup:
-    """A group of old files. ``note``: what stands in its place, and what to write; ``None``: others have options in it.
+    """A group of old files. ``note``: its replacement, and what to write; ``None``: others have options in it.
 
-    ``options``: those of which there is more to say. One that is `Fate.SERVICE` is left to its reader.
+    ``options``: those with a note. A `Fate.SERVICE` one is left to its reader.
     """
 
     name: str
@@ -40,9 +40,9 @@ class OldGroup:
 
 _MIGRATION = "see the page on migration in the documentation"
 _ZOOKEEPER = "groups share partitions through the brokers, not through ZooKeeper"
-_BUFFERS = "it was a default of kafka-python; what is fetched ahead is bounded by buffer_bytes"
+_BUFFERS = "it was a default of kafka-python; buffer_bytes limits the bytes that are fetched ahead"
 _NEVER_USED = "it never had an effect"
-_ALWAYS_ACKNOWLEDGED = "every message is acknowledged by all replicas, and publish_timeout_seconds bounds the wait"
+_ALWAYS_ACKNOWLEDGED = "every message is acknowledged by all replicas, and publish_timeout_seconds limits the wait"
 
 OLD_OPTIONS = (
     OldOption("uri", Fate.RENAMED, "bootstrap_servers", consumers=True),
@@ -64,15 +64,11 @@ OLD_OPTIONS = (
         OldOption(name, Fate.IGNORED, _BUFFERS, consumers=True)
         for name in ("fetch_size_bytes", "buffer_size", "max_buffer_size")
     ),
+    OldOption("consumer_id", Fate.IGNORED, "the brokers identify members; see group_instance_id", consumers=True),
     OldOption(
-        "consumer_id", Fate.IGNORED, "members are told apart by the brokers; see group_instance_id", consumers=True
+        "ignore_parse_point_error", Fate.IGNORED, "it was in [repositories], where it is also ignored", consumers=True
     ),
-    OldOption(
-        "ignore_parse_point_error", Fate.IGNORED, "it stood in [repositories], where it is ignored too", consumers=True
-    ),
-    OldOption(
-        "legacy_kafka_client_enabled", Fate.IGNORED, f"the old client is no longer there; {_MIGRATION}", consumers=True
-    ),
+    OldOption("legacy_kafka_client_enabled", Fate.IGNORED, f"the old client was removed; {_MIGRATION}", consumers=True),
     OldOption("max_offset_lag", Fate.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),
     *(OldOption(name, Fate.IGNORED, _NEVER_USED) for name in ("async", "is_async", "compact", "wait_time")),
     OldOption("auto_commit", Fate.IGNORED, "offsets are committed when their messages are done"),
@@ -83,7 +79,7 @@ OLD_OPTIONS = (
 
 OLD_GROUPS = (
     OldGroup(
-        "DEFAULT", None, (OldOption("verbose", Fate.IGNORED, "oslo.log has no longer such an option, see debug"),)
+        "DEFAULT", None, (OldOption("verbose", Fate.IGNORED, "oslo.log does not have this option any more, see debug"),)
     ),
     OldGroup("zookeeper", f"{_ZOOKEEPER}; remove the group"),
 )
@@ -92,6 +88,6 @@ _BY_NAME = {old.name: old for old in OLD_OPTIONS}
 
 
 def find(group: str, name: str) -> OldOption | None:
-    """What became of ``name`` in ``[<group>]``; ``None`` if it never was an option there."""
+    """Return the entry of ``name`` in ``[<group>]``; ``None`` if it never was an option there."""
     old = _BY_NAME.get(name)
     return old if old and (old.consumers or group == KAFKA_GROUP) else None

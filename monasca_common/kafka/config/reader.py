@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a group of options, with inheritance, and checks of unknown names, refused values and secrets.
+"""Reads a group of options, with inheritance, and with checks of unknown names, refused values and secrets.
 
-It serves every group of every service. Each error is a `ConfigurationError` that names the option, its group, the
+It is for the groups of all services. Each error is a `ConfigurationError` that names the option, its group, the
 rule and the remedy, and quotes no secret.
 """
 
@@ -49,7 +49,7 @@ class GroupReader:
             config_file.check_group(conf, group.name, old=group.old)
 
     def __getitem__(self, name: str) -> Any:
-        """The value; `KeyError` for an option that was not declared. Raises `ConfigurationError`."""
+        """Return the value. Raises `ConfigurationError`, and `KeyError` for an option that was not declared."""
         declared = self._options.get(name)
         if declared is None:
             return self._read(KAFKA_GROUP, self._kafka[name])
@@ -59,15 +59,15 @@ class GroupReader:
         return value
 
     def own(self, name: str) -> Any:
-        """The group's value, without inheritance."""
+        """Return the group's value, without inheritance."""
         return self._read(self.group, self._options[name])
 
     def is_set(self, name: str) -> bool:
-        """Whether an operator, or a program, gave this option a value in the group; it must not be a secret."""
+        """Return whether an operator, or a program, has set this option in the group. Not for secrets."""
         return config_file.is_set(self._conf, self.group, name)
 
     def settings(self, made: type[_Settings], **given: Any) -> _Settings:
-        """Build ``made`` from its declared options in this group; ``given``: fields that the caller provides."""
+        """Build ``made`` from its declared options in this group; ``given``: other fields."""
         hints = typing.get_type_hints(made)
         for field in dataclasses.fields(made):  # type: ignore[arg-type]  # each is a dataclass
             declared = option_of(field, hints[field.name])
@@ -79,7 +79,7 @@ class GroupReader:
         return ConfigurationError(f"{name} in group [{self.group}] {rule}")
 
     def _read(self, group: str, declared: Option) -> Any:
-        # Raised outside the handler, because the original error may quote the value, and would be the context.
+        # Raised outside the handler, because the original error, its context, may quote the value.
         refused = None
         try:
             return getattr(self._conf[group], declared.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the options for TLS and credentials, and translates them to librdkafka's."""
+"""Checks the options for TLS and credentials, and converts them to librdkafka's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CREDENTIALS = ("sasl_mechanism", "sasl_username", "sasl_password")
 
 
 def checked(options: SecuritySettings, *, group: str) -> Mapping[str, str]:
-    """librdkafka's names and values. ``group``: the group of the options, for error messages.
+    """Return librdkafka's names and values. ``group``: the group of the options, for error messages.
 
     Raises `ConfigurationError`, which quotes no secret.
     """
@@ -52,7 +52,7 @@ def _check_tls(options: SecuritySettings, group: str) -> None:
             _check_file(options, group, name, path)
     if bool(options.tls_certificate_file) != bool(options.tls_key_file):
         lacking = "tls_key_file" if options.tls_certificate_file else "tls_certificate_file"
-        raise _error(group, lacking, "is missing: a certificate and its key go together", "set both or neither")
+        raise _error(group, lacking, "is missing: a certificate needs its key, and vice versa", "set both or neither")
 
 
 def _check_file(options: SecuritySettings, group: str, option: str, path: str) -> None:
@@ -63,7 +63,7 @@ def _check_file(options: SecuritySettings, group: str, option: str, path: str) -
     if not os.path.isfile(path):
         raise _error(group, option, f"names a file that does not exist: {path}", "correct the path")
     if not os.access(path, os.R_OK):
-        raise _error(group, option, f"names a file that this user may not read: {path}", "change its permissions")
+        raise _error(group, option, f"names a file that this user cannot read: {path}", "change its permissions")
 
 
 def _error(group: str, option: str, rule: str, remedy: str) -> ConfigurationError:

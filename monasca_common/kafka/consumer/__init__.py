@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consuming: batches of a group's partitions, and commits that carry their assignment's epoch."""
+"""Consuming: batches of a group's partitions, and commits with the epoch of their assignment."""
 
 from monasca_common.kafka.consumer.consumer import ConsumerHealth, KafkaConsumer
 

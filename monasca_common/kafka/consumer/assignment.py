@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions of a consumer: the assignment epoch and position of each, whether it delivers messages, and seeks."""
+"""The partitions of a consumer: their assignment epochs and positions, whether they deliver messages, and seeks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from monasca_common.kafka.transport.base import ConsumerTransport
 
 ANSWER_SECONDS = 5.0
 
-_NOT_FETCHING = "_STATE"  # librdkafka's refusal to seek what it has not begun to fetch, or what ran out of range
+_NOT_FETCHING = "_STATE"  # librdkafka refuses to seek partitions that it does not fetch yet, or that are out of range
 
 
 class Assignment:
     """State without I/O. Only the polling thread changes it; any thread may call `epoch`.
 
-    A partition that was added has no position until `started`; until then it delivers nothing.
+    An added partition has no position until `started`; until then it delivers nothing.
     """
 
     def __init__(self) -> None:
         self._epochs: dict[TopicPartition, int] = {}
         self._last_epoch = 0
-        self.starts: dict[TopicPartition, int] = {}  # where each assignment began
-        self.positions: dict[TopicPartition, int] = {}  # next to hand out
-        self.waiting: set[TopicPartition] = set()  # no position is known yet
+        self.starts: dict[TopicPartition, int] = {}  # the start offset of each assignment
+        self.positions: dict[TopicPartition, int] = {}  # next to return from a poll
+        self.waiting: set[TopicPartition] = set()  # without a known position
         self.out_of_range: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()  # paused by the caller
-        self.ends: dict[TopicPartition, int] = {}  # where the log ended when everything before was handed out
-        # Since `begin_poll`, even if they were added again: their rows may be of the old epoch.
+        self.ends: dict[TopicPartition, int] = {}  # the end of the log when everything before it had been polled
+        # Since `begin_poll`, even if they were added again: their messages may be of the old epoch.
         self.removed: set[TopicPartition] = set()
         self._new_ends: set[TopicPartition] = set()  # since `take_ends`
 
@@ -63,7 +63,7 @@ class Assignment:
             self.removed.add(partition)
 
     def epoch(self, partition: tuple[str, int]) -> int | None:
-        """The epoch of a partition, ``None`` if it is not owned."""
+        """Return the epoch of a partition, ``None`` if it is not owned."""
         return self._epochs.get(partition)  # type: ignore[call-overload,no-any-return]
 
     @property
@@ -71,13 +71,13 @@ class Assignment:
         return set(self._epochs)
 
     def begin_poll(self) -> None:
-        """Begin a poll: from here on, ``removed`` has what was revoked during it."""
+        """Begin a poll: ``removed`` collects the partitions that are revoked during it."""
         self.removed.clear()
 
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Note the ends of logs that a poll reached. Those of partitions that changed hands during it may be of either
-        epoch: they are not noted, and returned, because they have to be reached again. Of a partition that waits for
-        its start nobody needs an end."""
+        """Note the ends of logs that a poll reached. Ends of partitions that were reassigned during it may be of either
+        epoch: they are not noted but returned, because they have to be reached again. Ends of partitions that wait for
+        their start are ignored."""
         again = []
         for partition, end in ends.items():
             if partition not in self._epochs:
@@ -90,7 +90,7 @@ class Assignment:
         return again
 
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """The ends reached since the last call, of partitions that are still owned and were not sought elsewhere."""
+        """Return the ends reached since the last call, of partitions that are still owned and were not moved."""
         taken, self._new_ends = self._new_ends, set()
         found = [(tp, self._epochs.get(tp), self.ends.get(tp)) for tp in taken]  # another thread may close it
         return {tp: OffsetAndEpoch(epoch, end) for tp, epoch, end in found if epoch is not None and end is not None}
@@ -105,7 +105,8 @@ class Positions:
         self._assignment = assignment
 
     def move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read on from these offsets. Raises `MisuseError` for a partition that is not owned, and for no offset."""
+        """Resume from these offsets. Raises `MisuseError` for partitions that are not owned, and for invalid
+        offsets."""
         check_offsets(positions)
         strangers = [tp for tp in positions if self._assignment.epoch(tp) is None]
         if strangers:
@@ -117,7 +118,7 @@ class Positions:
             self._assignment.started({partition: offset})
 
     def rewind(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read again what was fetched of these partitions and not handed out."""
+        """Read messages of these partitions again that were fetched but not returned from a poll."""
         known = self._assignment.positions
         dead = self._assignment.out_of_range
         self.move({tp: known[tp] for tp in partitions if tp in known and tp not in dead})
@@ -129,13 +130,13 @@ class Positions:
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
 
     def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets, or else those at which the assignment began: a listener's start is not committed."""
+        """Return the committed offsets, or the start of the assignment, because a listener's start is not committed."""
         committed = self._transport.committed(list(partitions), ANSWER_SECONDS)
         known = {tp: self._assignment.starts.get(tp) if offset is None else offset for tp, offset in committed.items()}
         return {tp: offset for tp, offset in known.items() if offset is not None}
 
     def lag(self, timeout: float) -> dict[TopicPartition, int]:
-        """The messages behind each position, from the last fetch, or else by a request within ``timeout`` seconds."""
+        """Return the lag of each partition, from the last fetch, or by a request within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         lags = {}
         for partition, position in self._assignment.positions.copy().items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits whose answer is waited for, but never longer than the caller can afford.
+"""Commits that wait for their answer, limited by the caller's budget.
 
-A broker can hold a commit for 45 seconds. So the client's thread sends the commits, one after the other, and
+A broker can delay a commit for 45 seconds. So the client's thread sends the commits, one after the other, and
 closes the client after the last; the caller waits for its budget, and then gets `CommitUnknown`.
 """
 
@@ -24,10 +24,10 @@ _MAX_OFFSET = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of the commit of one partition: ``committed``, or else ``error`` says why not.
+    """The result of the commit of one partition: ``committed``, or the reason in ``error``.
 
-    ``next_offset`` is what was to be committed. ``error`` is `StaleCommit` (not sent), `CommitUnknown` (no answer
-    in time), `TopicRecreated` (not sent), or the `TransportError` that the broker answered.
+    ``next_offset`` is the offset to commit. ``error`` is `StaleCommit` (not sent), `CommitUnknown` (no answer in time),
+    `TopicRecreated` (not sent), or the `TransportError` of the broker.
     """
 
     next_offset: int
@@ -43,9 +43,9 @@ class CommitResult:
 
 
 class Committer:
-    """Sends commits of partitions whose epoch is current when their turn comes, which ``refusal`` checks.
+    """Sends commits of partitions, if ``refusal`` does not return a reason against it when their turn comes.
 
-    ``refusal``: the reason not to send a partition's progress, or ``None``; asked on the client's thread.
+    ``refusal``: the reason not to send a partition's progress, or ``None``; called on the client's thread.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Committer:
         sent = "was not sent yet" if call.drop() else "has no answer yet"
         unknown = CommitUnknown(
             f"the commit of {len(progress)} partitions {sent} after {timeout:.1f} s: is the group's coordinator "
-            "reachable, and is the group permitted? what is not stored will be read again"
+            "reachable, and is the group permitted? uncommitted messages will be read again"
         )
         return {tp: CommitResult(at.next_offset, unknown) for tp, at in progress.items()}
 
@@ -87,7 +87,7 @@ class Committer:
         answers: Mapping[TopicPartition, MessagingError | None] = {}
         if offsets:
             answers = self._answers(offsets)
-        unanswered = TransportError("the answer to the commit does not name the partition")
+        unanswered = TransportError("the answer to the commit does not include the partition")
         for partition, offset in offsets.items():
             results[partition] = CommitResult(offset, answers.get(partition, unanswered))
         return results
@@ -98,7 +98,7 @@ class Committer:
         except MessagingError as error:
             return dict.fromkeys(offsets, error)
         except Exception as error:
-            # Whatever it is, the thread must live on: the next commit depends on it.
+            # Whatever the error is, the thread must continue, because the next commit depends on it.
             LOG.exception("a commit of %d partitions broke", len(offsets))
             return dict.fromkeys(offsets, TransportError(f"{type(error).__name__}: {error}"))
 

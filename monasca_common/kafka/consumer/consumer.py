@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KafkaConsumer`: reads batches, commits explicit offsets, and knows what it owns."""
+"""`KafkaConsumer`: reads batches, commits explicit offsets, and knows its partitions."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ LOG = logging.getLogger(__name__)
 
 _NOTHING = Batch()
 _NOT_OWNED = -1
-_MOST_MESSAGES = 1_000_000  # what the client takes
+_MOST_MESSAGES = 1_000_000  # the client's limit
 _NAP_SECONDS = 0.1
 _LEAVE_SECONDS = 1.0
-_REVOKE_SHARE = 0.5  # of max.poll.interval: a revoke that outlives the interval costs the membership
+_REVOKE_SHARE = 0.5  # of max.poll.interval: a revoke longer than the interval costs the membership
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
-    """``last_client_error``: of the connection as a whole, ``None`` if there was none; ``seconds_since_poll``:
+    """The state of a consumer. ``last_client_error``: an error of the whole connection; ``seconds_since_poll``:
     ``None`` before the first; ``listener_failures``: how often the rebalance listener raised;
-    ``oldest_call_seconds``: how long the client has not come back from a call, 0 if there is none; ``poisoned``: one
-    did not come back at its deadline, and every call of this consumer raises `FatalError`. ``driver``: ``native``,
-    ``confluent`` or ``memory``."""
+    ``oldest_call_seconds``: the time since the oldest call of the client that has not returned, 0 if there is none;
+    ``poisoned``: a call did not return by its deadline, and every call of this consumer raises `FatalError`.
+    ``driver``: ``native``, ``confluent`` or ``memory``."""
 
     last_client_error: TransportError | None
     seconds_since_poll: float | None
@@ -63,8 +63,8 @@ class ConsumerHealth:
 class KafkaConsumer(RefusesOldArguments):
     """Reads ``settings.topics`` as a member of ``settings.group_id``, or exactly ``partitions``.
 
-    One thread polls, seeks, pauses and closes; any may call `commit`, `lag`, `health` and what only reports.
-    Offsets are *next to read* everywhere. It connects at the first call and must be closed.
+    One thread polls, seeks, pauses and closes; any thread may call `commit`, `lag`, `health` and other queries.
+    All offsets are *next to read*. The first call connects; the consumer must be closed.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class KafkaConsumer(RefusesOldArguments):
 
     @property
     def listener(self) -> RebalanceListener:
-        """The listener of rebalances. Wrap and replace it before the first poll to listen as well."""
+        """The listener of rebalances. To listen in addition, wrap and replace it before the first poll."""
         return self._rebalancer.listener
 
     @listener.setter
@@ -128,12 +128,12 @@ class KafkaConsumer(RefusesOldArguments):
         self._rebalancer.listener = listener
 
     def poll(self, max_messages: int = 500, timeout: float = 1.0) -> Batch:
-        """Up to ``max_messages``, as soon as there is one; an empty batch after ``timeout`` seconds.
+        """Return up to ``max_messages`` once there is one; an empty batch after ``timeout`` seconds.
 
-        Rebalances happen in here, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
-        what does not stop the rest: `OffsetOutOfRange` of a partition that waits for a `seek` from then on,
-        `AuthorizationError`, a start that is not known yet. An error that lasts is repeated once a second at
-        most. Once it was noticed, every poll raises `TopicRecreated`, or the `TransportError` that ended the client.
+        Rebalances happen in this call, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
+        errors that do not stop the consumer: `OffsetOutOfRange` of a partition that now waits for a `seek`,
+        `AuthorizationError`, an unknown start offset. A lasting error is repeated at most once a second. Every poll
+        raises `TopicRecreated` once that was detected, or the `TransportError` that ended the client.
         """
         self._ready()
         self._not_in_callback("poll")
@@ -147,7 +147,7 @@ class KafkaConsumer(RefusesOldArguments):
             self._rebalancer.catch_up()
             self._positions.rewind(self._assignment.owned)
         self._assignment.begin_poll()
-        # If an exception (Ctrl-C) gets out from here on, it takes messages with it: the next poll makes up for it.
+        # An exception (Ctrl-C) from here on loses messages of this poll: the next poll reads them again.
         self._interrupted = True
         if self._assignment.waiting:
             self._rebalancer.retry_starts()
@@ -159,7 +159,7 @@ class KafkaConsumer(RefusesOldArguments):
         if parts:
             positions = positions | {part.topic_partition: part.next_offset for part in parts}
         polled_at = self._clock.monotonic()
-        # Nothing is called until the return, so an interrupt comes before all of this, or after it.
+        # There is no call before the return, so an interrupt comes before all of this, or after it.
         self._assignment.positions = positions
         self._errors.pending = ()
         self._polled_at = polled_at
@@ -167,12 +167,12 @@ class KafkaConsumer(RefusesOldArguments):
         if batch.partitions or batch.errors:
             return batch
         if fetched and timeout > 0:
-            # Only errors that were reported just now: without a wait, the caller's loop would spin on them.
+            # Only repeated errors: without a wait, the caller's loop would spin on them.
             self._nap.wait(self._clock, min(_NAP_SECONDS, timeout))
         return _NOTHING
 
     def _fetch(self, max_messages: int, timeout: float) -> tuple[Fetched, dict[TopicPartition, int]]:
-        """What the client returned, and the ends of logs. If only an end is reached, it waits for a message in the
+        """Return the client's result, and the ends of logs. If it only reached an end, wait for a message in the
         remaining time."""
         errors, ends = self._errors, dict[TopicPartition, int]()
         deadline = self._clock.monotonic() + timeout
@@ -196,7 +196,7 @@ class KafkaConsumer(RefusesOldArguments):
             if epoch is None or partition in assignment.waiting:
                 continue
             if partition in assignment.removed:
-                # Taken and given again within this very poll: its rows may be of either epoch.
+                # Revoked and assigned again during this poll: its messages may be of either epoch.
                 self._positions.rewind([partition])
                 continue
             parts.append(PartitionBatch(partition, epoch, columns, assignment.positions.get(partition)))
@@ -205,11 +205,11 @@ class KafkaConsumer(RefusesOldArguments):
     def commit(
         self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch], timeout: float | None = None
     ) -> Mapping[TopicPartition, CommitResult]:
-        """Commit all of a batch, or next offsets, and wait up to ``timeout`` seconds for the answers.
+        """Commit a whole batch, or next offsets, and wait up to ``timeout`` seconds for the answers.
 
-        Without a timeout ``stop_timeout_seconds``; within `RebalanceListener.revoked` never beyond its deadline.
-        A batch, or a `OffsetAndEpoch`, whose assignment is over is not sent, its result is ``stale``; a bare offset
-        belongs to the assignment of this moment. Raises nothing but `MisuseError`.
+        Default timeout: ``stop_timeout_seconds``; within `RebalanceListener.revoked` never beyond its deadline.
+        A batch or `OffsetAndEpoch` of an assignment that has ended is not sent, and its result is ``stale``; a plain
+        offset belongs to the current assignment. Raises only `MisuseError`.
         """
         self._ready()
         progress = self._progress(what)
@@ -222,7 +222,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._committer.commit(progress, budget)
 
     def next_offsets(self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch]) -> dict[TopicPartition, int]:
-        """What a transaction commits for ``what``. Raises `StaleCommit` if an assignment of it is over."""
+        """Return the offsets that a transaction commits. Raises `StaleCommit` if one of their assignments has ended."""
         self._ready()
         progress = self._progress(what)
         for partition, at in progress.items():
@@ -232,7 +232,7 @@ class KafkaConsumer(RefusesOldArguments):
         return {partition: at.next_offset for partition, at in progress.items()}
 
     def group_metadata(self) -> Any:
-        """The metadata of the group for a transaction. Ask at each use, because every rebalance makes it stale."""
+        """Return the metadata of the group for a transaction. Call it at each use; every rebalance makes it stale."""
         self._ready()
         return self._transport.group_metadata()
 
@@ -259,7 +259,7 @@ class KafkaConsumer(RefusesOldArguments):
             return None
         return StaleCommit(
             f"offset {at.next_offset} of {partition.topic}/{partition.partition} was not committed, because the "
-            "partition was revoked since: its owner reads on from what is stored"
+            "partition was revoked in the meantime: its owner resumes from the committed offset"
         )
 
     def assignment(self) -> set[TopicPartition]:
@@ -267,27 +267,28 @@ class KafkaConsumer(RefusesOldArguments):
         return self._assignment.owned
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that `poll` hands out; ``None`` if the partition is not owned or its start is unknown."""
+        """Return the next offset that `poll` returns; ``None`` if the partition is not owned or its start is
+        unknown."""
         self._ready()
         return self._assignment.positions.get(_as_partition(partition))
 
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """The partitions whose log `poll` has handed out to its end since the last call, each with that end.
+        """Return the partitions whose log `poll` has read to its end since the last call, each with that end.
 
-        The end is the offset that is written next; for a reader of committed messages the last stable offset. It lies
-        beyond `position` if the log ends with records that are not messages: control records, aborted or compacted
-        ones.
+        The end is the next offset to be written; for a reader of committed messages the last stable offset. It is after
+        `position` if the log ends with records that are not messages: control records, aborted or compacted messages.
         """
         self._ready()
         return self._assignment.take_ends()
 
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
-        """How many partitions any topic has. Raises `TransportError` (unknown topic, no permission, no answer)."""
+        """Return the partition count of any topic. Raises `TransportError` (unknown topic, no permission, no
+        answer)."""
         self._ready()
         return self._transport.partition_count(topic, check_seconds(timeout))
 
     def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
-        """The id of each topic that is read, if the broker reports it: another id is another topic.
+        """Return the id of each topic of this consumer, if the broker reports it: another id is another topic.
 
         Empty with ``topic_check_seconds`` 0. Raises `TransportError`.
         """
@@ -297,8 +298,8 @@ class KafkaConsumer(RefusesOldArguments):
         return self._transport.topic_ids(self._topics, check_seconds(timeout))
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
-        """The offsets that the option ``start`` names, whatever the group committed. It works within
-        `RebalanceListener.assigned`, where a listener that keeps offsets elsewhere may have none yet.
+        """Return the offsets of the option ``start``, regardless of committed ones. Works in
+        `RebalanceListener.assigned`, where a listener that stores offsets elsewhere may not have any yet.
 
         Raises `TransportError`.
         """
@@ -306,7 +307,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._starts.resolve([_as_partition(tp) for tp in partitions], timeout)
 
     def lag(self, timeout: float = 1.0) -> dict[TopicPartition, int]:
-        """How many messages each owned partition is behind, from the last fetch if that has it."""
+        """Return the lag of each owned partition in messages, from the last fetch if available."""
         self._ready()
         return self._positions.lag(timeout)
 
@@ -322,31 +323,32 @@ class KafkaConsumer(RefusesOldArguments):
         )
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read ``offset`` next; revives a partition that ran out of range."""
+        """Read ``offset`` next; also resumes a partition whose position was out of range."""
         self._move({_as_partition(partition): offset})
 
     def seek_to_time(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Read on from the first message at or after each time (ms since the epoch), from the end without one."""
+        """Resume from the first message at or after each time (milliseconds since 1970), or the end if there is
+        none."""
         self._ready()
         return self._move(self._positions.at_times(times_ms))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Read on from the first message that is left, in all owned partitions by default. Returns the offsets."""
+        """Resume from the first message in the log, by default in all owned partitions. Return the offsets."""
         return self._move(self._transport.first_offsets(self._mine(partitions), ANSWER_SECONDS))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Skip all that is in the log by now, in all owned partitions by default. Returns the offsets."""
+        """Skip all messages that are in the log now, by default in all owned partitions. Return the offsets."""
         return self._move(self._transport.end_offsets(self._mine(partitions), ANSWER_SECONDS))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Read again from what the group committed, or else from where this assignment began, as after an aborted
-        transaction. Returns the offsets."""
+        """Resume from the committed offsets, or from the start of this assignment if there are none, as after an
+        aborted transaction. Return the offsets."""
         committed = self._positions.at_committed(self._mine(partitions))
         # Some of these may have been revoked while the offsets were requested.
         return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these until `resume`, or until they are revoked; those not owned are ignored."""
+        """Return no messages of these until `resume`, or until they are revoked; partitions not owned are ignored."""
         mine = self._mine(partitions)
         self._assignment.paused.update(mine)
         self._rebalancer.apply_pauses(mine)
@@ -370,7 +372,7 @@ class KafkaConsumer(RefusesOldArguments):
         return positions
 
     def limit_calls(self, until: float | None) -> None:
-        """Let no call of this consumer wait beyond ``until`` (of the clock's monotonic time), those under way included:
+        """Let no call of this consumer wait beyond ``until`` (in the clock's monotonic time), including current ones:
         they raise `RetriableError`, and a commit is `CommitUnknown`. ``None``: no limit.
 
         For any thread and for signal handlers. `close` has its own time and ends the limit.
@@ -378,8 +380,8 @@ class KafkaConsumer(RefusesOldArguments):
         self._transport.limit(math.inf if until is None else until)
 
     def close(self, timeout: float | None = None) -> None:
-        """Release everything as in a revoke, and leave the group: within ``timeout`` (default
-        ``stop_timeout_seconds``) and one second at most. A second call, or one in a child process, does nothing."""
+        """Release all partitions as in a revoke, and leave the group, within ``timeout`` (default
+        ``stop_timeout_seconds``) plus one second. A second call, or one in a child process, has no effect."""
         if self._closed or self._guard.forked:
             return
         self._not_in_callback("close")
@@ -394,7 +396,7 @@ class KafkaConsumer(RefusesOldArguments):
             left = max(_LEAVE_SECONDS, deadline - self._clock.monotonic())
             if not self._transport.thread.finish(self._transport.close, left):
                 LOG.warning(
-                    "the consumer of group %s did not leave it in time; its session runs out", self.settings.group_id
+                    "the consumer did not leave group %s in time; its session will expire", self.settings.group_id
                 )
 
     def _ready(self) -> None:
@@ -425,7 +427,7 @@ class KafkaConsumer(RefusesOldArguments):
 
 
 def _as_partition(given: object) -> TopicPartition:
-    """The partition that any pair of a topic and a number names."""
+    """Return any pair of a topic and a number as a partition."""
     if (
         not isinstance(given, tuple | list)
         or len(given) != 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sorts what a poll of the client returns in addition to messages: errors, and the ends of logs."""
+"""Sorts the results of a poll that are not messages: errors, and the ends of logs."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.base import PartitionEvent
 
 REPEAT_SECONDS = 1.0
-_END = "_PARTITION_EOF"  # not an error: librdkafka reports that everything in the log was fetched
-_OUT_OF_RANGE = "_AUTO_OFFSET_RESET"  # what librdkafka calls it with auto.offset.reset=error
+_END = "_PARTITION_EOF"  # not an error: librdkafka reports that all messages in the log were fetched
+_OUT_OF_RANGE = "_AUTO_OFFSET_RESET"  # librdkafka's name for it with auto.offset.reset=error
 
 
 class PollErrors:
-    """Collects errors for the next batch; an equal error of one partition at most once a second."""
+    """Collects errors for the next batch; repeats an equal error of a partition at most once a second."""
 
     def __init__(self, clock: Clock, assignment: Assignment) -> None:
         self._clock = clock
         self._assignment = assignment
         self._reported_at: dict[tuple[object, ...], float] = {}
         self.pending: tuple[Exception, ...] = ()  # for the next batch
-        self.ends: dict[TopicPartition, int] = {}  # where logs ended in what was sorted last
+        self.ends: dict[TopicPartition, int] = {}  # of the logs in the last sorted result
         self.last_client_error: TransportError | None = None
         self.fatal: TransportError | None = None  # the client has failed and delivers nothing any more
 
     def report_client_error(self, error: TransportError) -> None:
-        """Note a client-wide error. A passing one shows in `health`; one that needs an operator is in the next
-        batch."""
+        """Note a client-wide error. A temporary one is shown in `health`; the next batch has one that needs an
+        operator."""
         self.last_client_error = error
         if not isinstance(error, RetriableError):
             self._report_once(error, error.name)
 
     def sort(self, events: Iterable[PartitionEvent]) -> None:
-        """Keep the errors in `pending`, and the ends of logs in `ends`."""
+        """Store the errors in `pending`, and the ends of logs in `ends`."""
         self.ends = {}
         for event in events:
             self._sort_event(event)
@@ -59,7 +59,7 @@ class PollErrors:
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
             return
         if offset is None:
-            # We never start without an offset, but the client does when a signal strikes `on_assign`: start anew.
+            # We never start without an offset, but the client does if a signal interrupts `on_assign`: start again.
             self._assignment.waiting.add(partition)
             return
         self._assignment.out_of_range.add(partition)

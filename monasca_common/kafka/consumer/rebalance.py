@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rebalances: what happens when partitions are assigned and revoked."""
+"""Rebalances: the assignment and revocation of partitions."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _RAISED = object()
 
 
 class RebalanceListener:
-    """Override the methods that you need. The thread that polls (or closes) calls them, within that call.
+    """A listener of rebalances; override the methods that you need. The thread that polls (or closes) calls them.
 
-    The next batch reports what they raise (a `MessagingError` as it is, anything else with a traceback in the log), and
-    it is counted (`ConsumerHealth.listener_failures`); the rebalance goes on.
+    The next batch reports their exceptions (a `MessagingError` unchanged, others with a traceback in the log), and they
+    are counted (`ConsumerHealth.listener_failures`); the rebalance continues.
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
         """Partitions were assigned. Return the next offset of those whose position is not the committed one, for
         example because a database stores it.
 
-        While it raises, or returns something that is not an offset, the partitions deliver nothing and it is called
-        again: a start is never guessed.
+        If it raises, or returns an invalid offset, the partitions deliver nothing and it is called again, because a
+        start is never guessed.
         """
         return None
 
     def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
-        """Partitions are about to be revoked. Finish or abandon what is in flight and commit what is done, until
-        ``deadline`` (of the transport's monotonic clock); commits work until this returns."""
+        """Partitions will be revoked. Finish or abandon messages in flight and commit done ones, until ``deadline`` (of
+        the transport's monotonic clock); commits work until this returns."""
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions were lost without notice; other members may own them already. Drop what is in flight: it can
-        not be committed any more."""
+        """Partitions were lost without notice; other members may already own them. Drop messages in flight: they cannot
+        be committed any more."""
 
 
 class GivenStarts(RebalanceListener):
-    """Every partition starts where its owner says, so that a reader asks no group for offsets, and leaves no trace."""
+    """Starts every partition at the caller's offset, so that a reader neither needs a group's offsets nor has any."""
 
     def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
         self._starts = starts
@@ -58,10 +58,10 @@ class GivenStarts(RebalanceListener):
 
 
 class Rebalancer:
-    """`RebalanceCallbacks` that keep the assignment, ask the listener, and never let a rebalance break.
+    """`RebalanceCallbacks` that keep the assignment, call the listener, and complete every rebalance.
 
-    ``report``: adds an error to the next batch. ``stop_seconds``: the budget of one revoke, listener and commits
-    together.
+    ``report``: adds an error to the next batch. ``stop_seconds``: the budget of one revoke, for the listener and
+    commits together.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Rebalancer:
         self._stop_seconds = stop_seconds
         self._retry_at = 0.0
         self.listener = RebalanceListener()
-        self.callback: str | None = None  # the listener's method that is running
-        self.deadline: float | None = None  # of the revoke that is running
+        self.callback: str | None = None  # the current method of the listener
+        self.deadline: float | None = None  # of the current revoke
         self.listener_failures = 0
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -100,7 +100,7 @@ class Rebalancer:
             self._ask("lost", sorted(owned))
 
     def release(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
-        """Until ``deadline``, let the listener finish and commits arrive; then give the partitions up."""
+        """Until ``deadline``, let the listener finish and wait for commits; then release the partitions."""
         owned = self._assignment.owned.intersection(partitions)
         if not owned:
             return
@@ -109,7 +109,8 @@ class Rebalancer:
             self._ask("revoked", sorted(owned), deadline)
             if not self._committer.thread.settle(max(0.0, deadline - self._clock.monotonic())):
                 LOG.warning(
-                    "a commit has no answer as %d partitions are given up; its work may be repeated", len(owned)
+                    "a commit has no answer while %d partitions are released; their messages may be repeated",
+                    len(owned),
                 )
         finally:
             self.deadline = None
@@ -124,13 +125,13 @@ class Rebalancer:
     ) -> None:
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        # A partition without a position is owned like the rest, as the protocol requires; it stays paused.
+        # A partition without a position is owned like the others, as the protocol requires; it remains paused.
         assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)
 
     def catch_up(self) -> None:
-        """Own what the client owns: an exception from a signal can strike a callback before its first line."""
+        """Own the client's partitions: an exception from a signal can interrupt a callback before its first line."""
         assigned, owned = self._transport.assignment(), self._assignment.owned
         if owned - assigned:
             self.on_lost(sorted(owned - assigned))
@@ -138,7 +139,7 @@ class Rebalancer:
         self._retry_at = 0.0
 
     def retry_starts(self) -> None:
-        """Ask again for the starts that are still unknown, `RETRY_SECONDS` after the last attempt."""
+        """Request the starts that are still unknown again, `RETRY_SECONDS` after the last attempt."""
         if self._clock.monotonic() < self._retry_at:
             return
         positions = self._find_starts(sorted(self._assignment.waiting))
@@ -149,13 +150,13 @@ class Rebalancer:
         self.apply_pauses(list(positions))
 
     def apply_pauses(self, partitions: Sequence[TopicPartition]) -> None:
-        """Set the current pauses in the client, because it keeps a pause beyond an assignment."""
+        """Set the current pauses in the client, because it keeps a pause after an assignment ends."""
         still = self._assignment.paused | self._assignment.waiting
         self._transport.pause([tp for tp in partitions if tp in still])
         self._transport.resume([tp for tp in partitions if tp not in still])
 
     def _find_starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The position of each partition; `retry_starts` asks again for those without one."""
+        """Return the position of each partition; `retry_starts` tries again for those without one."""
         if not partitions:
             return {}
         chosen = self._ask("assigned", list(partitions))
@@ -168,7 +169,7 @@ class Rebalancer:
                 return positions
             waiting = len(partitions) - len(positions)
             for error in errors:
-                LOG.warning("%d partitions wait, because their start is not known: %s", waiting, error)
+                LOG.warning("%d partitions wait because their start is unknown: %s", waiting, error)
                 self._report(error)
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
         return positions
@@ -181,13 +182,13 @@ class Rebalancer:
                 check_offsets(answer or {})
             return answer
         except MessagingError as error:
-            # An error of our own kind is intended: the next poll reports it, at most once a second.
+            # A MessagingError is intended: the next poll reports it, at most once a second.
             self.listener_failures += 1
             self._report(error)
             return _RAISED
         except Exception as error:
             self.listener_failures += 1
-            LOG.exception("the rebalance listener raised in %s; the rebalance goes on", what)
+            LOG.exception("the rebalance listener raised in %s; the rebalance continues", what)
             self._report(MessagingError(f"the rebalance listener raised {type(error).__name__} in {what}"))
             return _RAISED
         finally:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where a group starts: at its committed offsets, else by the option ``start``, which is committed immediately.
+"""Start offsets of a group: its committed offsets, or those of the option ``start``, which are committed immediately.
 
-If ``latest`` were not committed as soon as it is resolved, a crash before the first commit would start at a
-later end, and skip what came between.
+If ``latest`` were not committed as soon as it is resolved, the group would start at a later end after a crash before
+its first commit, and skip the messages in between.
 
 The owner of partition 0 commits the starts of the whole topic in one request, and the other members wait for it. So a
-partition without an offset in a topic whose partition 0 has one was added later. A reader of chosen partitions
-commits the starts of these alone.
+partition without an offset was added later if partition 0 of its topic has one. A reader of chosen partitions commits
+only their starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from monasca_common.kafka.transport.base import ConsumerTransport
 
 LOG = logging.getLogger(__name__)
 
-NO_EPOCH = 0  # of the commit of a start: it precedes every assignment that uses it
+NO_EPOCH = 0  # of the commit of a start, which precedes every assignment that uses it
 
 FIRST_OWNER_SECONDS = 10.0  # the owner of partition 0 has two attempts of 5 s
 
@@ -30,10 +30,10 @@ _AT_LEAST_SECONDS = 0.1
 
 
 class StartPositions:
-    """Finds where partitions start.
+    """Finds the start offsets of partitions.
 
-    ``start``: as in `ConsumerSettings`. ``in_group``: the partitions are assigned by the group; chosen partitions do
-    not wait for other members. Raises `ConfigurationError` for a ``start`` that is not a time.
+    ``start``: as in `ConsumerSettings`. ``in_group``: the group assigns the partitions; chosen partitions do not wait
+    for other members. Raises `ConfigurationError` for a ``start`` that is not a time.
     """
 
     def __init__(self, transport: ConsumerTransport, committer: Committer, start: str, *, in_group: bool) -> None:
@@ -48,7 +48,7 @@ class StartPositions:
     def find(
         self, partitions: Iterable[TopicPartition], timeout: float
     ) -> tuple[dict[TopicPartition, int], list[MessagingError]]:
-        """A position for each partition, without those that wait for another member's commit, and the errors of the
+        """Return a position for each partition, without those that wait for another member's commit, and the errors of
         topics whose offsets are not available within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         try:
@@ -67,7 +67,7 @@ class StartPositions:
         return found, errors
 
     def resolve(self, partitions: Sequence[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The offsets by the option, regardless of the committed ones; they are not committed."""
+        """Return the offsets of the option, regardless of committed ones, and do not commit them."""
         return self._resolve(partitions, self._clock.monotonic() + timeout) if partitions else {}
 
     def _begin(self, topic: str, wanted: list[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
@@ -80,15 +80,15 @@ class StartPositions:
         if first in wanted:
             count = self._transport.partition_count(topic, self._left(deadline))
             everything = [TopicPartition(topic, number) for number in range(count)]
-        # One request reads, and one below commits, so that another member sees all starts of a topic, or none.
+        # One request reads all starts of a topic, and one below commits them, so that others see all or none.
         found, missing = _split(self._transport.committed(everything, self._left(deadline)))
         own = [tp for tp in wanted if tp in missing]
         if first in found:
-            # The group has begun this topic, so a partition without an offset was added later, and is read from its
+            # The group has offsets of this topic, so a partition without one was added later, and is read from its
             # beginning.
             starts = self._earliest(own, deadline)
         elif first in wanted:
-            # Members that no longer wait commit their own starts, which a commit here could replace.
+            # Members that have stopped waiting commit their own starts, which a commit here could replace.
             starts = self._resolve(own if found else missing, deadline)
         elif self._waits(topic):
             return {tp: found[tp] for tp in wanted if tp in found}
@@ -99,13 +99,13 @@ class StartPositions:
         return {tp: starts[tp] if tp in starts else found[tp] for tp in wanted}
 
     def _waits(self, topic: str) -> bool:
-        """Whether to wait for the owner of partition 0. If every member committed the starts of the topic, a late
-        commit would replace the progress of a faster member."""
+        """Return whether to wait for the owner of partition 0. If every member committed the starts of the topic, a
+        late commit would replace the progress of a faster member."""
         now = self._clock.monotonic()
         if now < self._waiting_since.setdefault(topic, now) + FIRST_OWNER_SECONDS:
             return True
         LOG.warning(
-            "no member has committed an offset of %s/0 in %g s; this member starts its partitions by the option start",
+            "no member has committed an offset of %s/0 in %g s; this member uses the option start for its partitions",
             topic,
             FIRST_OWNER_SECONDS,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processing: a handler's calls, its retries, dead letters and outputs, and the commits that follow."""
+"""Processing: calls of a handler, their retries, dead letters and outputs, and the commits after them."""
 
 from monasca_common.kafka.processor.processor import Processor
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a task on a handler thread: one call of the handler, and everything that follows from it.
+"""Runs a task on a handler thread: one call of the handler, and all steps after it.
 
-Nothing counts as done before its outputs, or its dead letters, are acknowledged.
+A task is done only when its outputs, or its dead letters, are acknowledged.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from monasca_common.kafka.processor.shutdown import Shutdown
 
 LOG = logging.getLogger(__name__)
 
-# Moves a position that is kept elsewhere (in a database) over the offsets from the first to just before the second:
-# no message in between is left to handle. Raises `RetryLater` while it cannot, `ReadFrom` where offsets are missing.
+# Moves a position that is stored elsewhere (in a database) over the offsets from the first to just before the second:
+# no message between them needs a handler. Raises `RetryLater` while it cannot, `ReadFrom` if offsets are missing.
 Accounted = Callable[[TopicPartition, int, int], None]
 
-_CHECK_SECONDS = 0.1  # how soon a stop or a revoke ends a wait for the position's store
+_CHECK_SECONDS = 0.1  # a stop or a revoke ends a wait for the position's store within this time
 
 
 class _Next(NamedTuple):
-    """What remains of a task, in order, and how long its lane rests before the next."""
+    """The remaining tasks, in order, and the rest of their lane before the next attempt."""
 
     tasks: tuple[Task, ...] = ()
     rest_seconds: float = 0.0
@@ -44,7 +44,7 @@ class _Next(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The handler threads' side of one processor; thread-safe, because each of them calls it."""
+    """Attempts of the handler threads of one processor. Thread-safe."""
 
     caller: Caller
     retry: RetryPolicy
@@ -62,8 +62,8 @@ class Attempts:
     transactional: bool
 
     def run(self) -> None:
-        """Attempt tasks of the lanes until these are shut: the life of a handler thread. What escapes the handling of
-        an attempt, KeyboardInterrupt included, goes to ``failed``."""
+        """Attempt tasks of the lanes until these are shut, as the main function of a handler thread. Pass exceptions
+        that no attempt handles to ``failed``, including KeyboardInterrupt."""
         while (taken := self.lanes.next()) is not None:
             lane, task = taken
             then = _Next((task,))
@@ -76,7 +76,7 @@ class Attempts:
             self.lanes.finished(lane, task, then.tasks, then.rest_seconds)
 
     def _attempt(self, lane: Lane, task: Task) -> _Next:
-        """One call of the handler and everything that follows from it."""
+        """Call the handler once, and complete, retry or reject its messages."""
         if not len(task.part):
             return self._reach_end(lane, task)
         if task.rejected is not None:
@@ -91,14 +91,14 @@ class Attempts:
         done, failed, untried = task.split(call.handled, call.failed)
         first = self._complete(lane, done, call.outputs) if done else _Next()
         if first.tasks:
-            # Outputs were refused: what comes after them has its turn when they are done, its dead letters included.
+            # Outputs were refused: later messages, including rejected ones, wait until these outputs are done.
             after = task.slice(call.handled, len(task.part))
             return first if after is None else _Next((*first.tasks, after), first.rest_seconds)
         then = self._decide(lane, failed, call.error) if failed and call.error else _Next()
         return _Next((*then.tasks, untried) if untried else then.tasks, then.rest_seconds)
 
     def _decide(self, lane: Lane, task: Task, error: Exception) -> _Next:
-        """Decide about messages whose handler raised: again later, in halves, or to the dead letters."""
+        """Decide about messages whose handler raised: retry later, in halves, or reject."""
         if isinstance(error, RetryLater):
             return _Next((task,), self._later(task, error))
         if isinstance(error, Undecodable):
@@ -128,11 +128,11 @@ class Attempts:
         return self.retry.delay(task.waits, random.random())
 
     def _reject(self, lane: Lane, task: Task, errors: Mapping[int, Exception]) -> _Next:
-        """Dead letters for the messages with errors, acknowledged before they count as done; the others remain."""
+        """Publish dead letters for the messages with errors; once acknowledged, they are done. The others remain."""
         if self.dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self.transactional and len(errors) < len(task.part):
-            return _Next(task.reject(errors))  # offsets in a transaction must not skip: each piece has its own
+            return _Next(task.reject(errors))  # a transaction must not skip offsets: each part has its own
         admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
         if admitted:
             rejected = task.select(admitted)
@@ -150,9 +150,9 @@ class Attempts:
         return _Next((remaining,))
 
     def _account(self, lane: Lane, start: int, end: int) -> None:
-        """Move the position that is kept elsewhere over what is not for the handler any more, before that counts as
-        done. While its store is unavailable only this step waits and is tried again; a stop or a revoke ends the wait
-        with one last try. Raises `Abandoned` then, and `HandlerError` for what trying again does not cure."""
+        """Move the position that is stored elsewhere over messages that need no handler any more, before they count as
+        done. While its store is unavailable, only this step is repeated; a stop or a revoke ends the wait after a last
+        attempt. Raises `Abandoned` then, and `HandlerError` for errors that a retry does not change."""
         if self.accounted is None or start >= end:
             return
         waits, last_try = 0, False
@@ -166,7 +166,7 @@ class Attempts:
                 more = self.log_limit.admit("position", lane.partition.topic)
                 if more is not None:
                     LOG.warning(
-                        "the position of %s/%d cannot be moved to %d yet; its commit waits%s",
+                        "the position of %s/%d cannot be moved to %d yet; its commit is delayed%s",
                         *lane.partition,
                         end,
                         more,
@@ -182,12 +182,12 @@ class Attempts:
             except Exception as error:
                 topic, partition = lane.partition
                 raise HandlerError(
-                    f"the position of {topic}/{partition} cannot be moved from {start} to {end}: repair what keeps it"
+                    f"the position of {topic}/{partition} cannot be moved from {start} to {end}: repair its store"
                 ) from error
         fail_point("processor.after_accounting")
 
     def _rest(self, lane: Lane, seconds: float) -> bool:
-        """Rest for these seconds. Return whether to try again: not after a stop or a revoke."""
+        """Rest for these seconds. Return False if a stop or a revoke ends the rest: then do not try again."""
         until = self.clock.monotonic() + seconds
         pause = Signal()
         while not (lane.closing or lane.dead or self.shutdown.requested):
@@ -198,7 +198,7 @@ class Attempts:
         return False
 
     def _reach_end(self, lane: Lane, task: Task) -> _Next:
-        """Finish a range without messages up to the end of the log, after everything else in the lane."""
+        """Finish a range without messages up to the end of the log, after all other tasks of the lane."""
         part = task.part
         if self.transactional and self.publisher is not None:
             self.publisher.deliver(lane, task, {})
@@ -208,7 +208,7 @@ class Attempts:
         return _Next()
 
     def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> _Next:
-        """Have the outputs acknowledged, and only then count their input as done."""
+        """Publish the outputs; their input is done only when they are acknowledged."""
         try:
             if outputs or self.transactional:
                 if self.publisher is None:
@@ -224,7 +224,7 @@ class Attempts:
         return _Next()
 
     def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> _Next:
-        """Handle an output that can never be delivered: find its input message, without a retry first."""
+        """Find the input of an output that can never be delivered, by halves and without retries."""
         error = next(delivery.error for delivery in refused.report.failed + refused.report.unknown if delivery.error)
         if self.transactional:
             raise self._handler_error(task) from error
@@ -236,7 +236,7 @@ class Attempts:
     def _done(self, task: Task) -> None:
         part = task.part
         if self.transactional:
-            return  # the transaction did it
+            return  # the transaction marked it as done
         if task.contiguous:
             first = part.offsets[0] if len(part) else part.start_offset
             self.tracker.done_range(part.topic_partition, part.epoch, first, part.next_offset)
@@ -246,13 +246,13 @@ class Attempts:
 
     def _handler_error(self, task: Task) -> HandlerError:
         return HandlerError(
-            f"the handler cannot take {task} (attempts: {task.attempts}), and nothing says what else to do with it: "
+            f"the handler failed on {task} (attempts: {task.attempts}), which cannot become dead letters: "
             "repair the handler or the input, or give the processor dead letters"
         )
 
 
 def _prefix_end(part: PartitionBatch, positions: Sequence[int]) -> int:
-    """One past the last offset of the gap-free prefix that these ascending positions make up."""
+    """Return the offset after the gap-free prefix of these ascending positions."""
     count = 0
     for position in positions:
         if position != count:

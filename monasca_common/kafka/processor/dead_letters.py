@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: publishing the messages that cannot be handled, within limits, with their origin in headers."""
+"""Dead letters: publishes messages that cannot be handled, within limits, with their origin in headers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 ORIGIN_TOPIC = "dead-letter-origin-topic"
 ORIGIN_PARTITION = "dead-letter-origin-partition"
 ORIGIN_OFFSET = "dead-letter-origin-offset"
-ORIGIN_TIMESTAMP = "dead-letter-origin-timestamp"  # milliseconds; empty where the log had none
+ORIGIN_TIMESTAMP = "dead-letter-origin-timestamp"  # milliseconds; empty if the log had none
 ORIGIN_MESSAGE_ID = "dead-letter-origin-message-id"
 GROUP = "dead-letter-group"
 ERROR_CLASS = "dead-letter-error-class"
@@ -41,12 +41,12 @@ ATTEMPTS = "dead-letter-attempts"
 FIRST_FAILURE = "dead-letter-first-failure"  # milliseconds since the epoch
 VALUE_CUT_FROM = "dead-letter-value-cut-from"  # the original length in bytes
 KEY_AND_HEADERS_DROPPED = "dead-letter-key-and-headers-dropped"
-REPLAYS = "dead-letter-replays"  # of a message that was sent back: how often
-FIRST_ORIGIN = "dead-letter-first-origin"  # of a message that was sent back: topic/partition/offset where it was first
+REPLAYS = "dead-letter-replays"  # of a replayed message: the number of replays
+FIRST_ORIGIN = "dead-letter-first-origin"  # of a replayed message: its first topic/partition/offset
 
 HEADER_PREFIX = "dead-letter-"
 _MAX_ERROR_TEXT = 1000
-# The two lengths of a header as varints, with room for how differently clients count a record's size.
+# The two lengths of a header as varints, with a margin because clients compute the size of a record differently.
 _HEADER_OVERHEAD = 32
 _MAX_REASON = 200
 _WORD = re.compile(r"\w{3,}")
@@ -54,10 +54,10 @@ _WORD = re.compile(r"\w{3,}")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Send what cannot be handled to ``topic``, within limits.
+    """Publish messages that cannot be handled to ``topic``, within limits.
 
-    ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or without one the origin's name with ``.dlq``.
-    ``max_consecutive``: how many in a row are taken, per partition; the next one ends the loop.
+    ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or if that is unset the origin's name with ``.dlq``.
+    ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop.
     ``max_ratio``: at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
     """
 
@@ -80,8 +80,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a message becomes a dead letter: the last error, the number of attempts, and the time of the first
-    failure."""
+    """The reason for a dead letter: the last error, the number of attempts, and the time of the first failure."""
 
     error: Exception
     attempts: int
@@ -90,7 +89,7 @@ class Failure:
 
 @dataclass(slots=True)
 class DeadLetterPublisher:
-    """Publishes the dead letters of one processor. Its handler threads use it. ``count`` checks the limits."""
+    """Publishes the dead letters of one processor, on its handler threads. ``count`` checks the limits."""
 
     policy: DeadLetters
     settings: ConsumerSettings
@@ -104,11 +103,11 @@ class DeadLetterPublisher:
         self.count = DeadLetterCount(self.policy)
 
     def topics(self) -> list[str]:
-        """The dead-letter topics of the consumer's topics; each must exist."""
+        """Return the dead-letter topics of the consumer's topics; each must exist."""
         return sorted({self._topic(origin) for origin in self.settings.topics})
 
     def send(self, lane: Lane, task: Task, errors: Sequence[Exception]) -> None:
-        """Send a dead letter for each message of the task. Returns once all are acknowledged; raises `Abandoned`."""
+        """Publish a dead letter for each message of the task. Return once all are acknowledged; raises `Abandoned`."""
         messages = list(task.part)
         first_failed_ms = self.clock.time_ms() if task.first_failed_ms is None else task.first_failed_ms
         letters = []
@@ -135,8 +134,8 @@ class DeadLetterPublisher:
 
 
 def reason_without_payload(message: Message, error: Exception) -> str:
-    """One line on why a message is a dead letter, for a log. The text of an error that a handler did not write for
-    people stays out, and so does each word that the message has as well."""
+    """Return the reason for a dead letter as one line for a log: only the class of errors that are not written for
+    operators, and no word that the message contains."""
     name = type(error).__name__
     if not isinstance(error, Poison | MessagingError):
         return name
@@ -146,10 +145,10 @@ def reason_without_payload(message: Message, error: Exception) -> str:
 
 
 def dead_letter(message: Message, failure: Failure, group: str) -> Record:
-    """The record for the dead-letter topic: value, key and headers kept, the origin added.
+    """Return the dead letter of a message: its value, key and headers, and its origin.
 
-    Its own id is the same after a crash and a second try, so that a reader can drop the repeat. One of a message that
-    was sent back keeps where that was first, and when it failed first.
+    The id of a dead letter is the same after a crash and another attempt, so that readers can drop the repetition. The
+    dead letter of a replayed message keeps the first origin and the time of the first failure.
     """
     kept = tuple(header for header in message.headers if header[0] not in (MESSAGE_ID_HEADER, FIRST_FAILURE))
     headers = dict(message.headers)
@@ -173,14 +172,14 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
 
 
 def can_shrink(letter: Record) -> bool:
-    """Whether there is anything left to leave out."""
+    """Return whether anything can still be cut."""
     return all(name != KEY_AND_HEADERS_DROPPED for name, _ in letter.headers)
 
 
 def shrink(letter: Record, size: int, limit: int) -> Record:
-    """Cut the value of a dead letter of ``size`` bytes to fit ``limit``; its origin is kept.
+    """Cut the value of a dead letter of ``size`` bytes to fit ``limit``, without its origin.
 
-    Where that cannot be enough, the value, the key and the message's own headers go; the origin stays.
+    If that is not enough, drop the value, the key and the message's headers; the origin remains.
     """
     value = letter.value or b""
     was_cut = any(name == VALUE_CUT_FROM for name, _ in letter.headers)
@@ -193,8 +192,8 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
 
 
 def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]:
-    """What is left to send after a publish: the letters that were too large cut, the others that are undelivered as
-    they were. Raises ``refused`` if one can neither be delivered nor cut."""
+    """Return the records to send after a publish: too large ones cut, other undelivered ones unchanged. Raises
+    ``refused`` if one can neither be delivered nor cut."""
     left = []
     for delivery in refused.report.failed + refused.report.unknown:
         letter, error = letters[delivery.index], delivery.error
@@ -212,8 +211,8 @@ def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]
 def _text(error: Exception) -> str:
     try:
         return str(error)
-    except Exception as second:  # it is a user's class: its flaw must not keep the letter from being written
-        return f"its text cannot be had: {type(second).__name__}"
+    except Exception as second:  # the class of a user; its defect must not prevent the dead letter
+        return f"its text is not available: {type(second).__name__}"
 
 
 def _class_name(error: Exception) -> str:
@@ -222,17 +221,17 @@ def _class_name(error: Exception) -> str:
 
 
 class DeadLetterCount:
-    """How many went to the dead letters lately, against the limits of a `DeadLetters`. Thread-safe."""
+    """Counts recent dead letters against the limits of a `DeadLetters`. Thread-safe."""
 
     def __init__(self, limits: DeadLetters) -> None:
         self._limits = limits
         self._lock = threading.Lock()
         self._seen = 0
-        self._recent: deque[int] = deque()  # positions among everything seen, of the dead letters in the window
+        self._recent: deque[int] = deque()  # positions of the dead letters in the window, counted over all messages
         self._in_a_row: Counter[TopicPartition] = Counter()
 
     def passed(self, partition: TopicPartition, count: int) -> None:
-        """``count`` messages of the partition were handled."""
+        """Count ``count`` handled messages of the partition."""
         if not count:
             return
         with self._lock:
@@ -242,9 +241,9 @@ class DeadLetterCount:
     def admit_some(
         self, partition: TopicPartition, errors: Mapping[int, Exception], total: int
     ) -> tuple[list[int], DeadLetterLimit | None]:
-        """`admit` those of ``total`` messages that have an error, by position, and count the others as passed.
+        """`admit` the messages with an error among ``total``, by position, and count the others as passed.
 
-        Returns the positions that the limits let through and, if one was crossed after these, that limit.
+        Return the admitted positions and, if a limit was crossed after these, that limit.
         """
         admitted: list[int] = []
         following = 0
@@ -260,7 +259,7 @@ class DeadLetterCount:
         return admitted, None
 
     def admit(self, partition: TopicPartition, error: Exception) -> None:
-        """Count one more dead letter, or raise `DeadLetterLimit`: then it must be neither sent nor committed."""
+        """Count one more dead letter. Raises `DeadLetterLimit`: then neither send nor commit it."""
         limits = self._limits
         with self._lock:
             position = self._seen + 1
@@ -277,8 +276,8 @@ class DeadLetterCount:
                 self._in_a_row[partition] = in_a_row
                 return
         raise DeadLetterLimit(
-            f"{broken} could not be handled, the last one from {partition.topic}/{partition.partition}: it stays "
-            "uncommitted; repair the handler or the input and start again, or raise the limit"
+            f"{broken} could not be handled, the last one from {partition.topic}/{partition.partition}: it is not "
+            "committed; repair the handler or the input and start again, or raise the limit"
         ) from error
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
@@ -289,7 +288,7 @@ class DeadLetterCount:
 
 
 def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
-    """``send`` dead letters; those that are too large with their origin are cut until they are not."""
+    """``send`` dead letters; cut those that are too large with their origin until they fit."""
     while letters:
         try:
             send(letters)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a user's handler: values are decoded before it, outputs get ids after it, and errors are values.
+"""One call of a user's handler: values are decoded before it, outputs get ids after it, errors are returned.
 
-The ids of outputs depend on their input only, so that a repeat after a crash writes the same ids.
+The ids of outputs depend only on their input, so that a repetition after a crash writes the same ids.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from monasca_common.kafka.serialization.base import SerializationContext, Serial
 
 
 class Output(NamedTuple):
-    """One record for ``topic``. A bare ``(topic, record)`` stands for an output without a source.
+    """One record for ``topic``. A bare ``(topic, record)`` is an output without a source.
 
-    ``source``: the position in the batch of the message that it derives from. With it (and always in a
-    handler of single messages) a repeat gets the same id however the messages are batched by then.
+    ``source``: the position in the batch of the message that it derives from. With a source (and always in a handler
+    of single messages) a repetition gets the same id, however the messages are batched then.
     """
 
     topic: str
@@ -37,7 +37,7 @@ Handler = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What it came to: outputs (by topic) of the first ``handled`` messages; the next ``failed`` have ``error``."""
+    """The result: outputs (by topic) of the first ``handled`` messages; the next ``failed`` have ``error``."""
 
     handled: int
     outputs: dict[str, list[Record]] = field(default_factory=dict)
@@ -49,8 +49,8 @@ class Call:
 class Caller:
     """Calls ``handler`` with a batch, or with its messages one by one.
 
-    Raises `MisuseError` for a return value that is not an output: every message would fail by it, so none should go to
-    the dead letters. Of what the handler raises, only what is not an `Exception` escapes.
+    Raises `MisuseError` for a return value that is not an output: it would fail for every message, so no message
+    becomes a dead letter. Exceptions of the handler are returned, unless they are not an `Exception`.
     """
 
     handler: Handler
@@ -59,18 +59,18 @@ class Caller:
     per_message: bool
 
     def __post_init__(self) -> None:
-        """Raise `WrongType` for an asyncio handler, because calling it does not run it."""
+        """Raise `WrongType` for an asyncio handler, because a call does not run it."""
         handler = self.handler
         called = type(handler).__call__ if not inspect.isroutine(handler) and callable(handler) else handler
         for function in (handler, called):
             if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
                 raise WrongType(
-                    "Processor: the handler is an async def, and handlers run on threads, so that its body would never "
-                    "run: give a plain def, which may call asyncio.run"
+                    "Processor: the handler is an async def, and handlers run on threads, so its body would never "
+                    "run: pass a plain def, which may call asyncio.run"
                 )
 
     def call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
-        """``interrupted``: asked between single messages, whether to leave the rest."""
+        """Call the handler. ``interrupted``: called between single messages; if true, the rest is left."""
         try:
             decoded = decode(part, self.serializer)
         except (Undecodable, RetryLater) as error:
@@ -101,12 +101,12 @@ class Caller:
 
     def _returned_for(self, argument: PartitionBatch[Any] | Message[Any]) -> Any:
         returned = self.handler(argument)
-        # A generator's body is the handler's as well: what it raises must be caught where the handler's is.
+        # The body of a generator belongs to the handler, so its exceptions must be caught in the same place.
         return list(returned) if isinstance(returned, Iterator) else returned
 
 
 class Undecodable(Exception):
-    """Some values of a batch cannot be decoded: the error of each position."""
+    """Some values of a batch cannot be decoded; ``errors`` has the error of each position."""
 
     def __init__(self, errors: dict[int, SerializationError]) -> None:
         super().__init__(f"{len(errors)} values cannot be decoded")
@@ -141,11 +141,11 @@ def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatc
 
 
 def collect(returned: Any) -> list[Output]:
-    """The outputs in what a handler returned: nothing, or an iterable of `Output` or ``(topic, record)``."""
+    """Return the outputs in a handler's result: none, or an iterable of `Output` or ``(topic, record)``."""
     if returned is None:
         return []
     if inspect.iscoroutine(returned):
-        returned.close()  # or Python warns that it was never awaited
+        returned.close()  # otherwise Python warns that it was never awaited
     if isinstance(returned, str | bytes | Record) or not isinstance(returned, Iterable):
         raise MisuseError(
             f"a handler returned {type(returned).__name__}: return None, or an iterable of (topic, record)"
@@ -166,11 +166,12 @@ def _output(item: Any) -> Output:
 
 
 def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[str, list[Record]]:
-    """The records by topic, each with a message id that depends on its input alone, unless it has one already.
+    """Return the records by topic. Each has a message id that depends only on its input, unless it already had one.
 
-    With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without one, as many
-    outputs as messages are taken to belong to them one by one; a digest of the content in the id keeps a wrong
-    guess from giving two different records one id, which would lose one of them. Else the id has the batch's bounds.
+    With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without one, if there are as
+    many outputs as messages, each is taken as the output of one message; the id also has a digest of its content, so
+    that a wrong guess does not give two different records one id, which would lose one. Otherwise the id has the
+    first and last offset of the batch.
     """
     name, number = part.topic_partition
     origin = f"{group}/{name}/{number}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers of the processor: what happened and when, for metrics, traces and audits.
+"""Observers of a processor, for metrics, traces and audits.
 
-A hook watches. It cannot change an outcome, and one that raises is logged and counted, never obeyed:
-no configuration can remove a guarantee. Hooks are called from the polling thread and from the handler threads.
+A hook cannot change an outcome: if it raises, the exception is logged and counted, so that no configuration can remove
+a guarantee. Hooks are called on the polling thread and on the handler threads.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ LOG = logging.getLogger(__name__)
 
 
 class Hook:
-    """Override what you want to see; every method does nothing by default."""
+    """An observer; override the methods that you need. By default they do nothing."""
 
     def after_poll(self, batch: Batch) -> None:
-        """A poll returned, perhaps with nothing."""
+        """A poll returned, possibly without messages."""
 
     def before_handle(self, part: PartitionBatch, attempt: int) -> None:
-        """The handler is about to be called with ``part`` for the ``attempt``-th time (from 1)."""
+        """The handler will be called with ``part`` for the ``attempt``-th time (from 1)."""
 
     def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
         """The handler returned (``error`` is ``None``) or raised; its outputs are not acknowledged yet."""
 
     def before_dead_letter(self, message: Message, error: Exception) -> None:
-        """The message is about to go to the dead letters."""
+        """The message will become a dead letter."""
 
     def after_dead_letter(self, message: Message, error: Exception) -> None:
         """The dead letter is acknowledged; its message is not committed yet."""
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These offsets (next to read) are about to be committed, alone or in a transaction."""
+        """These offsets (next to read) will be committed, with or without a transaction."""
 
     def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
-        """What came of each partition's commit; ``None`` is success, `TransactionError` that its transaction was
-        aborted. A process that ends without knowing calls it not at all."""
+        """The results of the commit by partition: ``None`` is success, `TransactionError` an aborted transaction. Not
+        called if the process ends before the result is known."""
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were revoked; their finished work is committed."""
 
     def after_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """The partitions were lost; nothing of them was committed any more."""
+        """The partitions were lost; their finished work could not be committed."""
 
 
 class Hooks:
-    """Several hooks as one: ``before_*`` in the order given, ``after_*`` in reverse, like an onion."""
+    """Several hooks as one: ``before_*`` in the given order, ``after_*`` in reverse, like an onion."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._orders: dict[str, tuple[Hook, ...]] = {"before": (), "after": ()}
@@ -60,11 +60,11 @@ class Hooks:
         self.failures: Counter[str] = Counter()  # by class of hook
 
     def add(self, hook: Hook) -> None:
-        """The innermost one from now on."""
+        """Add the innermost hook."""
         self._orders = {"before": (*self._orders["before"], hook), "after": (hook, *self._orders["after"])}
 
     def call(self, event: str, *args: object) -> None:
-        """Call ``event`` (a method of `Hook`) on every hook that has something to say about it."""
+        """Call ``event`` (a method of `Hook`) on every hook."""
         for hook in self._orders[event.partition("_")[0]]:
             try:
                 getattr(hook, event)(*args)
@@ -72,4 +72,4 @@ class Hooks:
                 name = type(hook).__qualname__
                 with self._lock:
                     self.failures[name] += 1
-                LOG.exception("hook %s raised in %s; the processor goes on", name, event)
+                LOG.exception("hook %s raised in %s; the processor continues", name, event)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which offsets may be committed: the gap-free prefix of what is done, per partition and assignment epoch."""
+"""The offsets that may be committed: the gap-free prefix of done messages, per partition and assignment epoch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from monasca_common.kafka.message import OffsetAndEpoch, PartitionBatch, TopicPa
 
 
 class OffsetTracker:
-    """Follows messages from their poll to their commit. Thread-safe.
+    """Tracks messages from their poll to their commit. Thread-safe.
 
-    ``max_span``: how many messages of one partition may be received and not yet committed before `full` names it.
+    ``max_span``: received and uncommitted messages of one partition from which on `full` contains it.
     A later epoch of a partition replaces the state of the earlier one; calls for an earlier one are ignored.
     """
 
@@ -21,23 +21,23 @@ class OffsetTracker:
         self._max_span = max_span
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._confirmed: dict[TopicPartition, int] = {}
-        # Of perhaps ten thousand partitions, those that the polling thread asks for at each turn.
+        # The polling thread asks for these at each turn, out of perhaps ten thousand partitions.
         self._advanced: set[_Partition] = set()  # done further than committed
         self._full: set[_Partition] = set()
-        # Reentrant, because a signal handler may ask on the very thread that it has interrupted in here.
+        # Reentrant, because a signal handler may call this on the thread that it has interrupted here.
         self._lock = threading.RLock()
 
     def received(self, part: PartitionBatch) -> None:
-        """These messages were polled. What comes again after a seek back is undone again."""
+        """Track polled messages. Messages that are read again after a seek are undone again."""
         offsets = part.offsets
         if offsets:
             with self._lock:
                 self._receive(part, offsets[0], offsets)
 
     def reached(self, part: PartitionBatch) -> None:
-        """The log ends with the range of ``part``, which has no message: done when `done_range` says so.
+        """Track the end of the log, at the range of ``part``, which has no messages; `done_range` marks it as done.
 
-        The same or a later end may be reported again while the messages before it are not done; those stay tracked.
+        The same or a later end may be reported again while earlier messages are not done; those remain tracked.
         """
         with self._lock:
             start = part.start_offset
@@ -48,7 +48,7 @@ class OffsetTracker:
                 self._receive(part, start, [part.next_offset - 1], is_end=True)
 
     def start_at(self, partition: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Start a partition of which nothing was received: all before ``at`` is done, and perhaps not committed."""
+        """Start a partition without received messages: all offsets before ``at`` are done, perhaps not committed."""
         with self._lock:
             if partition not in self._partitions:
                 state = self._partitions[partition] = _Partition(partition, at.epoch, at.next_offset)
@@ -56,11 +56,11 @@ class OffsetTracker:
                 self._sort(state)
 
     def done(self, partition: TopicPartition, epoch: int, offset: int) -> None:
-        """This message is handled, or dead-lettered and acknowledged."""
+        """Mark a message as handled, or dead-lettered and acknowledged."""
         self.done_range(partition, epoch, offset, offset + 1)
 
     def done_range(self, partition: TopicPartition, epoch: int, first: int, next_offset: int) -> None:
-        """Every message received from ``first`` up to, not including, ``next_offset`` is done."""
+        """Mark every message received from ``first`` up to, not including, ``next_offset`` as done."""
         with self._lock:
             state = self._partitions.get(partition)
             if state is not None and state.epoch == epoch:
@@ -68,18 +68,18 @@ class OffsetTracker:
                 self._sort(state)
 
     def committable(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """How far each partition is done, where that is further than `committed` reported."""
+        """Return the position up to which each partition is done, if it is after the `committed` one."""
         with self._lock:
             return {state.partition: OffsetAndEpoch(state.epoch, state.done) for state in self._advanced}
 
     def first_undone(self, partition: TopicPartition) -> int | None:
-        """Everything received below this offset is done; ``None`` where nothing was received."""
+        """Return the offset below which everything received is done; ``None`` if nothing was received."""
         with self._lock:
             state = self._partitions.get(partition)
             return None if state is None else state.done
 
     def committed(self, progress: Mapping[TopicPartition, OffsetAndEpoch]) -> None:
-        """The broker confirmed these."""
+        """Note the positions that the broker confirmed."""
         with self._lock:
             for partition, (epoch, next_offset) in progress.items():
                 self._confirmed[partition] = next_offset
@@ -89,23 +89,23 @@ class OffsetTracker:
                     self._sort(state)
 
     def confirmed(self) -> dict[TopicPartition, int]:
-        """The last offset (next to read) that the broker confirmed for each partition, forgotten ones included."""
+        """Return the last confirmed offset (next to read) of each partition, including forgotten ones."""
         with self._lock:
             return dict(self._confirmed)
 
     def unfinished(self) -> dict[TopicPartition, int]:
-        """How many messages of each partition were received and are not done."""
+        """Return the number of received messages of each partition that are not done."""
         with self._lock:
             counts = {partition: state.unfinished for partition, state in self._partitions.items()}
         return {partition: count for partition, count in counts.items() if count}
 
     def full(self) -> set[TopicPartition]:
-        """The partitions of which no more should be read until something is committed."""
+        """Return the partitions that should not be read until some of their messages are committed."""
         with self._lock:
             return {state.partition for state in self._full}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop the state of these: they were revoked or lost, or their work was abandoned."""
+        """Drop the state of partitions that were revoked or lost, or whose work was abandoned."""
         with self._lock:
             for partition in partitions:
                 self._drop(self._partitions.pop(partition, None))
@@ -137,8 +137,7 @@ class OffsetTracker:
 
 
 class _Partition:
-    """One partition under one epoch: the offsets that were received and are not committed, ascending, but not always
-    contiguous."""
+    """One partition under one epoch: the received and uncommitted offsets, ascending, but not always contiguous."""
 
     def __init__(self, partition: TopicPartition, epoch: int, start: int) -> None:
         self.partition = partition
@@ -147,9 +146,9 @@ class _Partition:
         self.done = start  # next to read after the gap-free prefix
         self.committed = start
         self._offsets: list[int] = []
-        self._done = bytearray()  # of each offset: 1 once it is done
-        self._prefix = 0  # how many of them make up the gap-free prefix
-        self._ends: set[int] = set()  # those that are no messages, but ends of the log
+        self._done = bytearray()  # for each offset: 1 once it is done
+        self._prefix = 0  # the number of offsets in the gap-free prefix
+        self._ends: set[int] = set()  # offsets that are ends of the log, not messages
 
     def receive(self, offsets: list[int], *, is_end: bool) -> None:
         self.end = offsets[-1] + 1

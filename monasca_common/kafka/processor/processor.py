@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Processor`: THE loop. Poll, decode, handle, retry or dead-letter, track, commit.
+"""`Processor`, the loop of a service: poll, decode, handle, retry or dead-letter, track, commit.
 
-This file is the polling thread: it polls, fills the lanes and commits the gap-free prefix of what is done. It never
-waits for a handler, so the group membership outlives any handler and any dependency. The handler threads take tasks
-from the lanes; `attempt` is what they do.
+This module is the polling thread: it polls, fills the lanes and commits the gap-free prefix of done messages. It never
+waits for a handler, so that slow handlers and unavailable dependencies do not cost the membership in the group. The
+handler threads take tasks from the lanes and run them with `attempt`.
 """
 
 from __future__ import annotations
@@ -47,42 +47,43 @@ from monasca_common.kafka.serialization.base import Serializer
 
 LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.2  # a stop, a failure and a finished rest are noticed within this
+_POLL_SECONDS = 0.2  # a stop, a failure and the end of a rest are noticed within this time
 _PAUSED_POLL_SECONDS = 0.05  # only a poll notices that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
-_COMMIT_PATIENCE_SECONDS = 5.0  # for the answer; the polling thread waits for it
-_COMMIT_SHARE = 0.25  # of max.poll.interval at most: a revoke that comes right after has half of it
-_STALL_SECONDS = 1.0  # a full buffer is given this long to drain before partitions are paused
+_COMMIT_PATIENCE_SECONDS = 5.0  # the polling thread waits this long for the answer
+_COMMIT_SHARE = 0.25  # of max.poll.interval at most, so that a revoke immediately afterwards has half of it
+_STALL_SECONDS = 1.0  # a full buffer may drain for this long before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
-_BUFFERED_BATCHES = 8  # where those are large: with two at work, two or three others are full
+_BUFFERED_BATCHES = 8  # if batches are large: while two are handled, two or three others are full
 _ASK_AGAIN_SECONDS = 1.0
-_HANDLERS_SHARE = 0.7  # of the time to stop or to give partitions up; the rest is for the commit
+_HANDLERS_SHARE = 0.7  # of the time to stop or to release partitions; the rest is for the commit
 
-# The loop ends with these: nothing gets better by trying again, and silence would hide it.
+# The loop ends with these, because a retry cannot succeed and the operator must notice.
 _FINAL_ERRORS = (OffsetOutOfRange, TopicRecreated, AuthorizationError, AuthenticationError, FencedError, FatalError)
 
 
 class Processor(RebalanceListener):
-    """Calls ``handler`` with what ``consumer`` reads, until `stop` or an error that no retry cures.
+    """Calls ``handler`` with messages of ``consumer``, until `stop` or an error that no retry can repair.
 
-    ``handler(batch)`` gets a `PartitionBatch` (with ``per_message``: a `Message`) and returns nothing or outputs, an
-    iterable of ``(topic, Record)`` or `Output`. It raises `RetryLater` (a dependency is unavailable: the same messages
-    come again, without limit), `Poison` (dead letters now), `ReadFrom` (it needs an earlier offset), or anything else:
-    tried ``retry.attempts`` times, then in halves, then the one message that fails goes to the dead letters, or ends
-    `run` with `HandlerError` without them.
-    With several ``threads`` it is called concurrently, one call a partition (``order="key"``: one call a key).
-    A batch has what came while the one before it was handled, up to the consumer's ``batch_size``, and waits
-    ``max_wait_seconds`` at most to be as large as that.
+    ``handler(batch)`` receives a `PartitionBatch` (with ``per_message``: a `Message`) and returns ``None`` or outputs,
+    an iterable of ``(topic, Record)`` or `Output`. It raises `RetryLater` (a dependency is unavailable: the same
+    messages are handled again, without limit), `Poison` (dead letters immediately) or `ReadFrom` (it needs an earlier
+    offset). After any other exception the messages are tried ``retry.attempts`` times, then in halves, until one
+    message fails by itself; it becomes a dead letter, or without ``dead_letters`` ends `run` with `HandlerError`.
+    With several ``threads`` calls are concurrent, but at most one per partition (``order="key"``: per key).
+    A batch has the messages that arrived during the previous call, up to the consumer's ``batch_size``, and waits up to
+    ``max_wait_seconds`` to reach that size.
 
     ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets become visible in one
-    transaction; an output refused for what it is (too large) then ends `run` with `HandlerError`.
-    ``serializer`` decodes values; one that cannot be decoded is a dead letter immediately. The consumer's settings
-    bound the buffer, the span of uncommitted work and the time to stop. Consumer and producer stay their opener's.
+    transaction; an output that can never be delivered (too large) then ends `run` with `HandlerError`.
+    ``serializer`` decodes values; a message whose value cannot be decoded becomes a dead letter immediately. The
+    consumer's settings limit the buffer, the uncommitted messages and the time to stop. The caller closes consumer and
+    producer.
 
-    ``accounted(partition, start, end)`` is for a handler that keeps positions elsewhere (a database, with its rows):
-    it moves the position over the offsets from ``start`` to just before ``end``, which need no handling, because they
-    are acknowledged dead letters or the log has no message for them. A handler's thread calls it before Kafka's
-    commit; it raises `RetryLater` while it cannot, and `ReadFrom` where the position is below ``start``.
+    ``accounted(partition, start, end)`` is for a handler that stores positions elsewhere (in a database, with its
+    rows): it moves the position over the offsets from ``start`` to just before ``end``, which need no handler, because
+    they are acknowledged dead letters or the log has no message for them. A handler thread calls it before the commit
+    to Kafka; it raises `RetryLater` while it cannot, and `ReadFrom` if the position is below ``start``.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Processor(RebalanceListener):
             self._fail,
             transactional,
         )
-        # Daemons: a handler that never returns must not keep the process from ending after its deadline.
+        # Daemons: a handler that never returns must not prevent the process from ending after its deadline.
         self._handlers = [
             threading.Thread(target=attempts.run, name=f"kafka-handler-{number}", daemon=True)
             for number in range(threads)
@@ -157,12 +158,12 @@ class Processor(RebalanceListener):
         self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._next_commit = 0.0
         self._patience_seconds = min(_COMMIT_PATIENCE_SECONDS, self._settings.max_poll_interval_seconds * _COMMIT_SHARE)
-        self._inner_listener = consumer.listener  # the consumer's own; it is called after this one
-        self._chosen: set[TopicPartition] = set()  # the consumer's own listener returned their start
-        self.ignored_errors: Counter[str] = Counter()  # passing errors of polls and commits, by class
+        self._inner_listener = consumer.listener  # the listener of the caller; it is called after this one
+        self._chosen: set[TopicPartition] = set()  # partitions whose start the caller's listener returned
+        self.ignored_errors: Counter[str] = Counter()  # temporary errors of polls and commits, by class
 
     def run(self) -> StopReport:
-        """Work until `stop` (then return what was left) or until something ends it (then raise that). Once only."""
+        """Run until `stop` (return the uncommitted work) or until an error ends it (raise that). Only once."""
         self._shutdown.begin()
         try:
             self._begin()
@@ -173,10 +174,10 @@ class Processor(RebalanceListener):
         return self._shutdown.conclude(self._wind_down)
 
     def stop(self, deadline: float | None = None) -> StopReport:
-        """Hand out nothing more, wait up to ``deadline`` seconds for handlers and their outputs, commit, and
-        return what was left. ``None``: the consumer's ``stop_timeout_seconds``; never more than half of
-        ``max_poll_interval_seconds``. For other threads and signal handlers; called by a handler, or by the
-        thread that runs the loop, it does not wait: the report is of that moment.
+        """Start no more calls, wait up to ``deadline`` seconds for handlers and their outputs, commit, and return the
+        uncommitted work. ``None``: the consumer's ``stop_timeout_seconds``; at most half of
+        ``max_poll_interval_seconds``. For other threads and signal handlers. On a handler thread, or on the thread that
+        runs the loop, it does not wait: the report has the state at that moment.
         """
         self._shutdown.request(deadline)
         if not self._shutdown.over:
@@ -188,7 +189,7 @@ class Processor(RebalanceListener):
 
     @property
     def consumer(self) -> KafkaConsumer:
-        """What it reads from."""
+        """The consumer that it polls."""
         return self._consumer
 
     def observe(self, hook: Hook) -> None:
@@ -196,7 +197,7 @@ class Processor(RebalanceListener):
         self._hooks.add(hook)
 
     def retry_now(self) -> None:
-        """End every wait after a failure or a `RetryLater`. Call it when the dependency is available again."""
+        """End all waits after failures and `RetryLater`. Call it when the dependency is available again."""
         self._lanes.wake(math.inf)
 
     def _turn(self) -> None:
@@ -223,14 +224,15 @@ class Processor(RebalanceListener):
         self._apply_backpressure()
 
     def _reach_end(self, partition: TopicPartition, end: OffsetAndEpoch) -> None:
-        """Everything in a partition's log was polled: what lies between the last message and ``end`` (control records,
-        aborted and compacted messages) is done once all before it is, so that no retention overtakes the position."""
+        """Everything in a partition's log was polled. The range from the last message to ``end`` (control records,
+        aborted and compacted messages) is done once all before it is, so that retention does not overtake the
+        position."""
         start = self._consumer.position(partition)
         if start is None or start > end.next_offset:
             return
         if start == end.next_offset:
             if partition in self._chosen:
-                # It began at a database's position, and nothing came: Kafka's commit may be behind since a crash.
+                # It started at a database's position, and no message came: Kafka's commit may be lower since a crash.
                 self._chosen.discard(partition)
                 self._tracker.start_at(partition, end)
             return
@@ -258,7 +260,7 @@ class Processor(RebalanceListener):
                     self._consumer.partition_count(topic)
                     return
                 except RetriableError as error:
-                    self._log_ignored(f"it is not known yet whether dead-letter topic {topic} exists", error)
+                    self._log_ignored(f"cannot check yet whether dead-letter topic {topic} exists", error)
                     self._lanes.progress.wait(self._clock, _ASK_AGAIN_SECONDS)
         except TransportError as error:
             raise ConfigurationError(
@@ -273,7 +275,7 @@ class Processor(RebalanceListener):
     def _check_poll_error(self, error: Exception) -> None:
         if isinstance(error, _FINAL_ERRORS):
             raise error
-        self._log_ignored("a passing error while reading", error)
+        self._log_ignored("temporary error while reading", error)
 
     def _log_ignored(self, what: str, error: Exception) -> None:
         self.ignored_errors[type(error).__name__] += 1
@@ -282,7 +284,7 @@ class Processor(RebalanceListener):
             LOG.warning("%s: %s%s", what, error, more)
 
     def _apply_backpressure(self) -> None:
-        """Pause the partitions that have enough in memory, resume those that have little."""
+        """Pause the partitions with enough messages in memory, resume those with few."""
         patience = self._clock.monotonic() + _STALL_SECONDS
         while True:
             decision = self._backpressure.decide(self._consumer.assignment(), self._lanes.loads(), self._tracker.full())
@@ -297,7 +299,7 @@ class Processor(RebalanceListener):
         self._backpressure.applied(decision)
 
     def _commit(self, patience_seconds: float, partitions: Sequence[TopicPartition] | None = None) -> None:
-        """Commit the gap-free prefix of what is done. What has no answer stays to be committed."""
+        """Commit the gap-free prefix of done messages. Offsets without an answer are committed again later."""
         progress = self._tracker.committable()
         if partitions is not None:
             progress = {partition: at for partition, at in progress.items() if partition in partitions}
@@ -316,9 +318,9 @@ class Processor(RebalanceListener):
         if isinstance(error, _FINAL_ERRORS):
             self._fail(error)
         elif not isinstance(error, StaleCommit):
-            self._log_ignored("a commit has to be repeated", error)
+            self._log_ignored("a commit will be repeated", error)
 
-    # Partitions that go, and the end
+    # Rebalances, and the end
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
         starts = self._inner_listener.assigned(partitions)
@@ -341,13 +343,15 @@ class Processor(RebalanceListener):
             self._inner_listener.lost(partitions)
 
     def _release(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
-        """Finish or abandon what is in flight and commit what is done, until ``deadline`` (monotonic)."""
+        """Finish or abandon tasks in flight and commit done messages, until ``deadline`` (monotonic)."""
         try:
             self._lanes.close(partitions)
             fail_point("processor.during_revoke")
             now = self._clock.monotonic()
             if not self._lanes.wait_idle(partitions, now + (deadline - now) * _HANDLERS_SHARE):
-                LOG.warning("handlers still have messages of %d revoked partitions; those come again", len(partitions))
+                LOG.warning(
+                    "handlers still have messages of %d revoked partitions; these are read again", len(partitions)
+                )
             self._commit(max(0.0, deadline - self._clock.monotonic()), partitions)
         finally:
             self._forget(partitions)
@@ -404,12 +408,12 @@ def _check_arguments(
         (threads >= 1, f"threads={threads}: at least 1 must call the handler"),
         (
             dead_letters is None or producer is not None,
-            "dead_letters without a producer: give it one to send them with",
+            "dead_letters without a producer: pass one to send them",
         ),
-        (not transactional or producer is not None, "transactional without a producer: give it a transactional one"),
+        (not transactional or producer is not None, "transactional without a producer: pass a transactional one"),
         (
             producer is None or transactional == (producer.settings.transactional_id is not None),
-            "transactional and the producer's transactional_id go together: give both, or neither",
+            "transactional and the producer's transactional_id belong together: set both, or neither",
         ),
         (
             not (transactional and order == "key"),
@@ -417,7 +421,7 @@ def _check_arguments(
         ),
         (
             not (accounts and (order == "key" or transactional)),
-            "accounted with order='key' or transactional: a position kept elsewhere follows a whole partition, alone",
+            "accounted with order='key' or transactional: a position stored elsewhere needs partition order",
         ),
     )
     for holds, remedy in rules:

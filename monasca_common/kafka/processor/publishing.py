@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes what must be acknowledged before its input is committed: outputs and dead letters.
+"""Publishes outputs and dead letters, which must be acknowledged before their input is committed.
 
 `AcknowledgedPublisher` retries until they are acknowledged. `TransactionalPublisher` commits them and the offsets of
-their input in one transaction; after an abort everything in memory is read again.
+their input in one transaction; after an abort all messages in memory are read again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from monasca_common.kafka.producer.report import DeliveryReport
 
 LOG = logging.getLogger(__name__)
 
-_SLICE_SECONDS = 1.0  # of one wait for acknowledgements, after which the partition may have been revoked
+_SLICE_SECONDS = 1.0  # of one wait for acknowledgements; after it, check whether the partition was revoked
 _RETRY_REST_SECONDS = 0.1
-_ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which aborts after it
+_ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which is aborted afterwards
 _ABORT_REST_SECONDS = 0.2  # after an abort, so that a persistent cause does not make the loop spin
-_INIT_SECONDS = 2.0  # the time-out of one attempt, because a stop waits for it
+_INIT_SECONDS = 2.0  # the time-out of one attempt; a stop waits for it
 
 Send = Callable[[str, Sequence[Record]], None]
 
@@ -54,13 +54,13 @@ class Abandoned(Exception):
 
 
 class OutputPublisher(ABC):
-    """Sends the outputs and the dead letters of tasks. The handler threads use it."""
+    """Publishes the outputs and dead letters of tasks, on the handler threads."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self._producer = producer
 
     def deliver(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> None:
-        """Send outputs, by topic, and return once all are acknowledged. Raises what a `session` raises."""
+        """Send outputs by topic, and return once all are acknowledged. Raises the errors of a `session`."""
         with self.session(lane, task) as send:
             for topic, records in outputs.items():
                 for portion in self.portions(records):
@@ -72,16 +72,16 @@ class OutputPublisher(ABC):
 
     @abstractmethod
     def session(self, lane: Lane, task: Task) -> AbstractContextManager[Send]:
-        """Everything that is sent for one task. ``send(topic, portion)`` returns once the portion is acknowledged.
+        """Open a session to send all records of one task. ``send(topic, portion)`` returns once the portion is
+        acknowledged.
 
-        Raises `UndeliveredError` for records that are refused for what they are (too large, invalid), `Abandoned` if
-        the task has to be read again, and whatever makes further attempts pointless: a missing permission, a fenced or
-        closed producer.
+        Raises `UndeliveredError` for records that can never be delivered (too large, invalid), `Abandoned` if the task
+        will be read again, and errors that no retry can repair: a missing permission, a fenced or closed producer.
         """
 
 
 class AcknowledgedPublisher(OutputPublisher):
-    """Delivers records until they are acknowledged, always under the same ids; `Abandoned` once the lane is dead."""
+    """Sends records until they are acknowledged, with the same ids; raises `Abandoned` once the lane is dead."""
 
     def __init__(self, producer: KafkaProducer, clock: Clock, log_limit: LogLimit) -> None:
         super().__init__(producer)
@@ -109,9 +109,9 @@ class AcknowledgedPublisher(OutputPublisher):
 
 
 class TransactionalPublisher(OutputPublisher):
-    """Sends what belongs to a task and commits its offsets in one transaction, one task at a time.
+    """Sends the records of a task and commits its offsets in one transaction, one task at a time.
 
-    After an abort everything in memory is void, because it is read again: handler threads get `Abandoned`
+    After an abort all messages in memory are void, because they are read again: handler threads get `Abandoned`
     until the polling thread has called `rewind`.
     """
 
@@ -128,20 +128,21 @@ class TransactionalPublisher(OutputPublisher):
 
     @property
     def aborted(self) -> bool:
-        """What was polled until now must not be handed out: the consumer was sent back."""
+        """Whether a transaction was aborted: messages polled so far must not be handled, because they are read
+        again."""
         return self._aborted.is_set()
 
     def open(self, stopping: Callable[[], bool]) -> None:
-        """Before anything is read: end what the process before this one left open, or its commit could come late.
+        """Before the first poll, end the transaction that an earlier process left open, whose commit could come late.
 
-        Raises `FatalError` when the client does not come back from it, and what makes further attempts pointless.
+        Raises `FatalError` if the client cannot continue, and errors that no retry can repair.
         """
         while not stopping():
             try:
                 self._producer.init_transactions(_INIT_SECONDS)
                 return
             except RetriableError as error:
-                LOG.warning("transactions cannot begin yet: %s", error)
+                LOG.warning("transactions cannot begin yet; retrying: %s", error)
                 Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
 
     @contextmanager
@@ -160,7 +161,7 @@ class TransactionalPublisher(OutputPublisher):
                 self._aborted.set()
                 self._lanes.drop(self._lanes.partitions())
                 self._hooks.call("after_commit", {part.topic_partition: error})
-                LOG.warning("a transaction was aborted, its inputs are read again: %s", error)
+                LOG.warning("transaction aborted; its inputs are read again: %s", error)
                 if isinstance(error, UndeliveredError):
                     raise
                 raise Abandoned from error
@@ -175,11 +176,11 @@ class TransactionalPublisher(OutputPublisher):
             raise TransactionError(f"records for {topic} were not acknowledged in time: {report!r}")
 
     def rewind(self) -> None:
-        """Forget everything in memory, and read on from the committed offsets. The polling thread calls it. While these
-        are unknown, or a handler thread is in a transaction, `aborted` stays true, and it must be called again."""
+        """Drop all messages in memory and resume from the committed offsets, on the polling thread. While these are
+        unknown, or a handler thread is in a transaction, `aborted` remains true, and this must be called again."""
         Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
         partitions = self._lanes.partitions() | self._consumer.assignment()
-        # Without a wait: the holder may be in a call that hangs, and the polling thread must continue to poll.
+        # Without a wait: the holder may hang in a call, and the polling thread must continue to poll.
         if not self._one_at_a_time.acquire(blocking=False):
             return
         try:
@@ -187,7 +188,7 @@ class TransactionalPublisher(OutputPublisher):
             self._tracker.forget(partitions)
             self._consumer.seek_to_committed()
         except RetriableError as unanswered:
-            LOG.warning("it is not known yet where to read again after an abort: %s", unanswered)
+            LOG.warning("the committed offsets to resume from after an abort are unknown; retrying: %s", unanswered)
         else:
             self._aborted.clear()
         finally:
@@ -195,7 +196,7 @@ class TransactionalPublisher(OutputPublisher):
 
 
 def raise_if_pointless(report: DeliveryReport) -> None:
-    """Raise what no retry of the report can change."""
+    """Raise errors that no retry of the report can repair."""
     undelivered = report.failed + report.unknown
     for cause in filter(None, map(_cause, undelivered)):
         if isinstance(cause, AuthorizationError | AuthenticationError | FencedError | FatalError):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues between the polling thread and the handlers: tasks, lanes that keep their order, back-pressure and rewinds.
 
-A `Task` is what a handler is called with. A lane is one partition, or with ``order="key"`` one key of it; its tasks are
+A `Task` is the argument of a handler. A lane is one partition, or with ``order="key"`` one of its keys; its tasks are
 handled strictly in order. At most one thread works on a lane, and a lane that rests (after a failure) holds no thread.
-`Backpressure` pauses partitions: a bounded buffer comes first and pausing last, because a pause discards what
-the client has prefetched. `Rewinds` empties lanes whose partition has to be read again from an earlier offset.
+`Backpressure` pauses partitions only when the bounded buffer is full, because a pause discards messages that the client
+has prefetched. `Rewinds` empties lanes whose partition will be read again from an earlier offset.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 
-# What a message occupies beside its value: the client's own structures, and Python's object for it.
+# The memory of a message in addition to its value: structures of the client, and the Python object.
 _OVERHEAD_BYTES = 500
-# What a task occupies beside its messages. It counts where each key has a lane, and a task for one message.
+# The memory of a task in addition to its messages. It matters if each key has a lane, and a task per message.
 _TASK_BYTES = 1_500
 _REWIND_REST_SECONDS = 0.2  # before a rewind, so that a persistent cause does not make the loop spin
 
-_RESUME_BELOW = 0.5  # of a partition's share; so that it does not flap
+_RESUME_BELOW = 0.5  # of a partition's share, so that pauses do not alternate quickly
 
-#: A message's key; its offset where it has none, because there is no order to keep; ``None`` for a whole partition.
+#: A message's key; its offset if it has no key, because it has no order to keep; ``None`` for a whole partition.
 Key: TypeAlias = bytes | int | None
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """Messages that go to the handler together, and what has happened to them so far."""
+    """Messages for one call of the handler, and their history."""
 
     part: PartitionBatch
     parent: InitVar[Task | None] = None
-    contiguous: bool = field(default=True, kw_only=True)  # no message was left out in between
+    contiguous: bool = field(default=True, kw_only=True)  # no message between them was left out
     size: int = field(init=False)
-    attempts: int = field(init=False, default=0)  # failed calls of the handler that had these messages
+    attempts: int = field(init=False, default=0)  # failed calls of the handler that included these messages
     first_failed_ms: int | None = field(init=False, default=None)
-    counted: bool = field(init=False, default=False)  # already among the messages that the limit of dead letters counts
-    tries: int = field(init=False, default=0)  # failed calls since these messages are together
+    counted: bool = field(init=False, default=False)  # already counted for the limits of dead letters
+    tries: int = field(init=False, default=0)  # failed calls with exactly these messages
     waits: int = field(init=False, default=0)  # times that a dependency was unavailable
-    # Part of a larger batch that failed often enough: one call, then halves again.
+    # Part of a larger batch that exhausted its attempts: one call, then halves again.
     last_chance: bool = field(init=False, default=False)
-    rejected: Exception | None = field(init=False, default=None)  # not for the handler any more: a dead letter
-    due: float | None = field(init=False, default=None)  # until when it may wait for more; None once it is on its way
+    rejected: Exception | None = field(init=False, default=None)  # the error of its dead letter; no further call
+    due: float | None = field(init=False, default=None)  # the end of its wait for more messages; None once it was taken
 
     def __post_init__(self, parent: Task | None) -> None:
         self.size = sum(map(len, filter(None, self.part.values))) + len(self.part) * _OVERHEAD_BYTES + _TASK_BYTES
@@ -62,7 +62,7 @@ class Task:
         return f"{topic}/{partition} offsets {self.part.offsets[0]} to {self.part.offsets[-1]}"
 
     def failed(self, now_ms: int) -> None:
-        """The handler had these messages and raised."""
+        """Note a failed call of the handler with these messages."""
         self.attempts += 1
         self.tries += 1
         if self.first_failed_ms is None:
@@ -70,27 +70,27 @@ class Task:
 
     @classmethod
     def joined(cls, tasks: Sequence[Task]) -> Task:
-        """Neighbours that no handler has seen yet, as one."""
+        """Join neighbours that no handler has received yet."""
         if len(tasks) == 1:
             return tasks[0]
         return cls(PartitionBatch.joined([task.part for task in tasks]), contiguous=tasks[0].contiguous)
 
     def select(self, indices: Sequence[int]) -> Task:
-        """A task of some of the messages, with the same past."""
+        """Return a task of some of the messages, with the same history."""
         return Task(self.part.select(indices), self, contiguous=False)
 
     def without(self, indices: Container[int]) -> Task:
-        """A task of the same range, with the same past, without some of the messages."""
+        """Return a task of the same range and history, without some of the messages."""
         return Task(self.part.without(indices), self, contiguous=False)
 
     def slice(self, start: int, stop: int) -> Task | None:
-        """A task of neighbours; the task itself if that is all of them, and ``None`` if there are none."""
+        """Return a task of neighbours; the task itself if these are all its messages, ``None`` if there are none."""
         if stop - start == len(self.part):
             return self
         return Task(self.part.slice(start, stop), self) if stop > start else None
 
     def split(self, handled: int, failed: int) -> tuple[Task | None, Task | None, Task | None]:
-        """The first ``handled`` messages, the ``failed`` ones after them, and those that come after both."""
+        """Return the first ``handled`` messages, the next ``failed`` ones, and the remaining ones."""
         middle = handled + failed
         return self.slice(0, handled), self.slice(handled, middle), self.slice(middle, len(self.part))
 
@@ -101,8 +101,8 @@ class Task:
         return first, second
 
     def reject(self, errors: Mapping[int, Exception]) -> tuple[Task, ...]:
-        """The parts of the task in order: each message with an error alone and rejected, and the messages in
-        between."""
+        """Return the parts of the task in order: each message with an error as a rejected task, and the messages
+        between them."""
         tasks = []
         following = 0
         for index in sorted(errors):
@@ -117,10 +117,10 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One line. It is ``queued`` for a thread or ``busy`` with one, or neither.
+    """A queue of tasks. It is ``queued`` for a thread, ``busy`` with one, or neither.
 
-    ``closing``: nothing more of it is handed out; ``dead``: what is still being handled is ignored.
-    ``unclaimed``: where dead letters begin that no handler has accounted for yet.
+    ``closing``: no further task is taken; ``dead``: results of the current call are ignored.
+    ``unclaimed``: the start of dead letters that no handler has accounted for yet.
     """
 
     partition: TopicPartition
@@ -138,7 +138,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a partition occupies in memory."""
+    """The memory that a partition uses."""
 
     messages: int = 0
     bytes: int = 0
@@ -148,8 +148,8 @@ class Lanes:
     """All lanes of a processor. Thread-safe: the polling thread fills them, handler threads empty them.
 
     ``by_key``: each key of a partition has its own lane while it has messages.
-    ``batch_size``: what piles up in a lane goes to the handler together, up to so many messages, and waits for so many
-    for ``fill_seconds`` at most.
+    ``batch_size``: messages that queue in a lane go to the handler together, up to this number, and wait up to
+    ``fill_seconds`` to reach it.
     """
 
     def __init__(
@@ -166,21 +166,21 @@ class Lanes:
         self._halted = False
         self._shut = False
         self._loads: dict[TopicPartition, Load] = {}
-        self.progress = Signal()  # set whenever a lane is finished with something
+        self.progress = Signal()  # set whenever a task of a lane is finished
 
     @property
     def ordered(self) -> bool:
-        """Whether a partition is one lane, so that what is queued last is done last."""
+        """Whether a partition is one lane, so that tasks finish in the order in which they were queued."""
         return not self._by_key
 
     def add(self, part: PartitionBatch) -> None:
-        """Queue what was polled from one partition; without messages, if `ordered`, the end of its log."""
+        """Queue messages polled from one partition; without messages, if `ordered`, the end of its log."""
         partition = part.topic_partition
         tasks = [(key, Task(piece, contiguous=not self._by_key)) for key, piece in self._divide(part)]
         due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
             for key, task in tasks:
-                task.due = due if len(part) and not isinstance(key, int) else None  # nothing joins an offset
+                task.due = due if len(part) and not isinstance(key, int) else None  # an offset is never joined
                 lane = self._lanes.get((partition, key))
                 if lane is None or lane.epoch != part.epoch:
                     lane = self._lanes[partition, key] = Lane(partition, key, part.epoch)
@@ -200,7 +200,7 @@ class Lanes:
             return lane, self._gather(lane)
 
     def finished(self, lane: Lane, task: Task, remains: Iterable[Task], rest_seconds: float) -> None:
-        """``task`` was tried; ``remains`` come in its place, after a rest."""
+        """Replace ``task``, which was tried, by ``remains``, after a rest."""
         with self._changed:
             remains = tuple(remains)
             lane.busy = False
@@ -214,11 +214,11 @@ class Lanes:
                 self._rest(lane, self._clock.monotonic() + rest_seconds)
             self._offer(lane)
             if self._by_key and not lane.tasks and self._lanes.get((lane.partition, lane.key)) is lane:
-                del self._lanes[lane.partition, lane.key]  # or there would be one for each key that ever came
+                del self._lanes[lane.partition, lane.key]  # otherwise lanes of all keys would accumulate
         self.progress.set()
 
     def wake(self, now: float | None = None) -> None:
-        """Offer the lanes whose rest is over, by ``now`` (monotonic; ``None``: by the clock)."""
+        """Queue the lanes whose rest is over at ``now`` (monotonic; ``None``: the clock's time)."""
         now = self._clock.monotonic() if now is None else now
         with self._changed:
             for lane in [lane for lane in self._resting if lane.resume_at is None or lane.resume_at <= now]:
@@ -226,17 +226,17 @@ class Lanes:
                 self._offer(lane)
 
     def next_wake(self) -> float | None:
-        """When (monotonic) the first resting lane is due."""
+        """Return the time (monotonic) at which the first resting lane is due."""
         with self._changed:
             return min((lane.resume_at for lane in self._resting if lane.resume_at is not None), default=None)
 
     def loads(self) -> dict[TopicPartition, Load]:
-        """What each partition occupies, without those that occupy nothing."""
+        """Return the memory that each partition uses, without unused ones."""
         with self._changed:
             return dict(self._loads)
 
     def halt(self) -> None:
-        """Hand out nothing more. Tasks that are being handled continue."""
+        """Hand out no more tasks. Current calls continue."""
         with self._changed:
             self._halted = True
             self._unready(lambda lane: True)
@@ -247,14 +247,15 @@ class Lanes:
             return {lane.partition for lane in self._lanes.values()}
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing more of these partitions. Tasks that are being handled continue."""
+        """Hand out no more tasks of these partitions. Current calls continue."""
         with self._changed:
             for lane in self._of(partitions):
                 lane.closing = True
             self._unready(lambda lane: lane.closing)
 
     def wait_idle(self, partitions: Collection[TopicPartition], until: float) -> bool:
-        """Wait for the handlers that have messages of these, until a moment (monotonic); whether all are through."""
+        """Wait for current calls with messages of these partitions, until a time (monotonic). Return whether all have
+        finished."""
         while self.in_flight(partitions):
             remaining = until - self._clock.monotonic()
             if remaining <= 0:
@@ -263,7 +264,7 @@ class Lanes:
         return True
 
     def in_flight(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Messages of these partitions that a handler has right now."""
+        """Return the number of messages of each partition in current calls."""
         counts: dict[TopicPartition, int] = defaultdict(int)
         with self._changed:
             for lane in self._of(partitions):
@@ -272,7 +273,7 @@ class Lanes:
         return dict(counts)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these; whatever handlers still make of them is ignored."""
+        """Drop the tasks of these partitions and ignore the results of current calls."""
         self.close(partitions)
         with self._changed:
             for lane in self._of(partitions):
@@ -283,13 +284,13 @@ class Lanes:
                 self._loads.pop(partition, None)
 
     def shut(self) -> None:
-        """Let the threads that wait in `next` go."""
+        """Release the threads that wait in `next`."""
         with self._changed:
             self._shut = True
             self._changed.notify_all()
 
     def _gather(self, lane: Lane) -> Task:
-        """Join the first task with those that arrived after it, because a handler pays for a call, not for a poll."""
+        """Join the first task with later ones, because a handler has a cost per call."""
         tasks = [lane.tasks.popleft()]
         if tasks[0].due is not None:
             room = self._batch_size - len(tasks[0].part)
@@ -310,7 +311,7 @@ class Lanes:
             self._changed.notify()
 
     def _let_fill(self, lane: Lane) -> None:
-        """Let a lane wait whose first messages are not a full batch yet, while they may wait for more."""
+        """Let a lane rest while its first messages may wait to become a full batch."""
         due = lane.tasks[0].due if lane.tasks else None
         if due is None or self._fill_seconds <= 0:
             return
@@ -349,8 +350,8 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``stalled``: there is no room; reading on is pointless until something is handled, and before anything is
-    paused there should be time for that."""
+    """Partitions to pause and resume. ``stalled``: there is no room; further polls are pointless until a task is
+    finished, which should have some time before partitions are paused."""
 
     pause: frozenset[TopicPartition]
     resume: frozenset[TopicPartition]
@@ -358,11 +359,11 @@ class Decision:
 
 
 class Backpressure:
-    """Half of ``max_messages`` and ``max_bytes`` goes to whichever partition comes first, half is shared equally.
+    """Half of ``max_messages`` and ``max_bytes`` is for any partition, half is shared equally.
 
-    Once the first half is taken, a partition that is over its share is paused until it is below half of it, so that
-    one whose handler is stuck does not take the room of the others. It keeps the set of paused partitions; it decides,
-    and calls no consumer.
+    Once the first half is used, a partition over its share is paused until it is below half of its share, so that a
+    partition with a hanging handler does not use the room of the others. This class keeps the set of paused partitions;
+    it calls no consumer.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -375,11 +376,11 @@ class Backpressure:
         loads: Mapping[TopicPartition, Load],
         blocked: Collection[TopicPartition] = (),
     ) -> Decision:
-        """What to pause and resume now. ``loads``: of the partitions that occupy anything. ``blocked``: partitions over
+        """Decide what to pause and resume. ``loads``: the partitions that use memory. ``blocked``: partitions over
         another limit, whatever their load."""
         total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
         stalled = bool(assigned) and self._over(total, 1.0)
-        # Only these can be concerned, of perhaps ten thousand that are assigned.
+        # Only these can change, out of perhaps ten thousand assigned ones.
         concerned = self.paused.union(blocked, loads if stalled else ())
         wanted = frozenset(
             partition
@@ -404,7 +405,7 @@ class Backpressure:
         self.paused = (self.paused | decision.pause) - decision.resume
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions that were revoked or lost; if they come back, they are not paused."""
+        """Forget partitions that were revoked or lost; if they are assigned again, they are not paused."""
         self.paused -= frozenset(partitions)
 
     def _over(self, load: Load, share: float) -> bool:
@@ -422,22 +423,22 @@ class Rewinds:
         self._requested: dict[TopicPartition, int] = {}
 
     def request(self, lane: Lane, offset: int) -> None:
-        """Drop what is in memory of the lane's partition, and have it read again from ``offset``. Ignored for a lane
-        that was dropped already: what is in memory by now came after it, and would not be read again."""
+        """Drop the messages of the lane's partition and have it read again from ``offset``. Ignored for a lane that was
+        already dropped: the messages now in memory are later ones, and would not be read again."""
         with self._lock:
             if not lane.dead:
                 self._requested[lane.partition] = offset
                 self._lanes.drop([lane.partition])
 
     def apply(self) -> set[TopicPartition]:
-        """Seek as requested. Returns the partitions; what a poll returned of them before is void."""
+        """Seek as requested. Return the partitions; messages of an earlier poll from them are void."""
         with self._lock:
             requested, self._requested = self._requested, {}
         for partition, offset in requested.items():
             self._lanes.drop([partition])
             undone = None if self._lanes.ordered else self._tracker.first_undone(partition)
             self._tracker.forget([partition])
-            # Other keys' messages were dropped as well, and may lie below what one handler asks for.
+            # Messages of other keys were dropped as well, and may be below the requested offset.
             self._consumer.seek(partition, offset if undone is None else min(offset, undone))
         if requested:
             Signal().wait(self._consumer.clock, _REWIND_REST_SECONDS)

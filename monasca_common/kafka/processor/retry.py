@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a handler is tried again, and how long to wait in between."""
+"""The number of attempts of a handler, and the waits between them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from monasca_common.kafka.errors import ConfigurationError
 
-# Beyond this many doublings every delay is at its bound; it keeps an endless RetryLater from overflowing a float.
+# After this number of doublings every delay is at its bound; otherwise an endless RetryLater would overflow a float.
 _MAX_EXPONENT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Exponential back-off with jitter. Pure: the attempt's number and the randomness come in as arguments.
+    """Exponential back-off with jitter. Pure: the number of the attempt and the random value are arguments.
 
     ``attempts``: calls of the handler before a failure is final (1: no retry). `RetryLater` does not count.
-    ``backoff_seconds`` before the second attempt, then ``multiplier`` times more each, ``max_backoff_seconds`` at most.
-    ``jitter``: the share of each delay that is left to chance, so that many processes do not come back at once.
+    ``backoff_seconds`` before the second attempt, then each ``multiplier`` times more, up to ``max_backoff_seconds``.
+    ``jitter``: the random share of each delay, so that many processes do not retry at the same time.
     """
 
     attempts: int = 3
@@ -39,11 +39,11 @@ class RetryPolicy:
                 raise ConfigurationError(f"RetryPolicy({name}={getattr(self, name)!r}): {name} must be {rule}")
 
     def exhausted(self, attempts: int) -> bool:
-        """Whether a failure of attempt number ``attempts`` (from 1) is final."""
+        """Return whether a failure of attempt number ``attempts`` (from 1) is final."""
         return attempts >= self.attempts
 
     def delay(self, attempts: int, chance: float) -> float:
-        """Seconds to wait after attempt number ``attempts`` (from 1); ``chance`` is uniform in [0, 1)."""
+        """Return the seconds to wait after attempt number ``attempts`` (from 1); ``chance`` is uniform in [0, 1)."""
         exponent = min(max(attempts, 1) - 1, _MAX_EXPONENT)
         full = min(self.max_backoff_seconds, self.backoff_seconds * self.multiplier**exponent)
         return float(full * (1 - self.jitter * chance))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a processor ends: the request, its deadline, the reason, and the report of uncommitted work."""
+"""The end of a processor: the request, its deadline, the reason, and the report of uncommitted work."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from monasca_common.kafka.errors import MisuseError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 
-# A stop that outlives max.poll.interval would cost the membership, and with it the last commit.
+# A stop longer than max.poll.interval would cost the membership, and with it the last commit.
 _POLL_INTERVAL_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """What a processor left. The next owner of a partition reads again what is not committed.
+    """The uncommitted work of a processor, which the next owner of a partition reads again.
 
     ``committed``: next offsets that the broker confirmed. ``unconfirmed``: next offsets up to which everything is
-    done, without a confirmed commit. ``left``: how many messages were read and not handled; ``in_flight``: how many
-    of those a handler still had when time was up.
+    done, without a confirmed commit. ``left``: the number of messages read and not handled; ``in_flight``: those of
+    them in calls that had not returned at the deadline.
     """
 
     committed: Mapping[TopicPartition, int]
@@ -32,12 +32,12 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """Nothing was being handled any more, and all that was done is committed."""
+        """Whether no call was in flight, and all done messages are committed."""
         return not self.in_flight and not self.unconfirmed
 
 
 class Shutdown:
-    """The end of one run, asked for by any thread, reached by the one that runs. The first failure is the reason."""
+    """The end of one run: requested by any thread, executed by the running one. The first failure is the reason."""
 
     def __init__(self, clock: Clock, settings: ConsumerSettings) -> None:
         self._clock = clock
@@ -53,18 +53,18 @@ class Shutdown:
 
     @property
     def over(self) -> bool:
-        """Whether no run is under way."""
+        """Whether no run is in progress."""
         return self._over.is_set()
 
     def begin(self) -> None:
-        """The calling thread runs the loop from here on."""
+        """Begin the run on the calling thread."""
         if self._runner is not None:
-            raise MisuseError("a Processor runs once: make another one over the same consumer")
+            raise MisuseError("a Processor runs once: create another one over the same consumer")
         self._runner = threading.current_thread()
         self._over.clear()
 
     def request(self, seconds: float | None) -> None:
-        """The first request sets the deadline; a later one can only bring it forward."""
+        """Request the end. The first request sets the deadline; a later one can only shorten it."""
         wanted = self._default_seconds if seconds is None else seconds
         until = self._clock.monotonic() + min(wanted, self._max_seconds)
         self.until = until if not self.requested else min(until, self.until)
@@ -76,7 +76,7 @@ class Shutdown:
         self.request(None)
 
     def conclude(self, wind_down: Callable[[], StopReport]) -> StopReport:
-        """Wind down, wake the threads in `wait`, and return the report or raise what ended the run."""
+        """Wind down, wake the threads in `wait`, and return the report or raise the reason."""
         try:
             self.report = report = wind_down()
         except Exception:
@@ -90,6 +90,6 @@ class Shutdown:
         return report
 
     def wait(self) -> None:
-        """Wait until the run is over. Returns immediately before a run, and on the thread that runs."""
+        """Wait until the run is over. Return immediately before a run, and on the running thread."""
         if threading.current_thread() is not self._runner:
             self._over.wait()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of each message that was handed over.
+"""The outcome of each message.
 
-*delivered*: a broker acknowledged it. *failed*: it is surely not in the log. *unknown*: anything else.
+*delivered*: a broker acknowledged it. *failed*: it is definitely not in the log. *unknown*: anything else.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from monasca_common.kafka.errors import (
 )
 
 _PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-# The broker's answers that exclude an append: it gives them for checks that come before it writes. All others leave
-# the message *unknown*, and so does what a newer broker may answer. Not here, although they sound like a rejection:
+# The broker's answers that exclude an append, because they belong to checks before it writes. After all others, also
+# future ones, a message is *unknown*. These sound like rejections, but are not among them:
 # DUPLICATE_SEQUENCE_NUMBER (it has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID and
 # INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 # REQUEST_TIMED_OUT and NOT_LEADER_FOR_PARTITION (also the answers to an append that was not replicated in time, or
-# whose leader moved meanwhile), KAFKA_STORAGE_ERROR (some of the batch may be on the disk), NETWORK_EXCEPTION.
+# whose leader moved in the meantime), KAFKA_STORAGE_ERROR (part of the batch may be on disk), NETWORK_EXCEPTION.
 _NEVER_APPENDED = frozenset(
     {
         "INVALID_MSG",
@@ -42,9 +42,9 @@ _NEVER_APPENDED = frozenset(
         "INVALID_RECORD",
     }
 )
-# Refused because of the message itself, not of its time or sender: sending it again is useless.
+# Refused because of the message itself, not of its time or sender: a retry is useless.
 _PERMANENT = frozenset({"INVALID_RECORD", "INVALID_MSG"})
-# An answer for a whole batch because of one of its messages: those with a caller's timestamp are at fault.
+# An answer for a whole batch because of one of its messages: one with a caller's timestamp.
 _FOR_ITS_TIME = "INVALID_TIMESTAMP"
 
 
@@ -58,12 +58,12 @@ DeliveryListener = Callable[[Delivery], None]
 
 
 def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) -> tuple[Outcome, DeliveryError]:
-    """The outcome of a message that the client gave back with ``cause``.
+    """Return the outcome of a message that the client returned with ``cause``.
 
-    Only what is surely not in the log is *failed*: the client never sent it, or the broker's answer excludes an
-    append. ``trouble``: a connection error was seen since it was queued, so that an attempt before the one that was
-    rejected may have been written; then even such an answer leaves it *unknown*. (A message that is sent again after
-    an unknown outcome never fails: `Table` sees to that.) ``own_time``: its timestamp is the caller's.
+    A message is *failed* only if it is definitely not in the log: the client never sent it, or the broker's answer
+    excludes an append. ``trouble``: there was a connection error since it was queued, so an attempt before the rejected
+    one may have been written; then even such an answer means *unknown*. (A message that is sent again after an unknown
+    outcome never fails: see `Table`.) ``own_time``: its timestamp is the caller's.
     """
     if is_purged(cause):
         return Outcome.UNKNOWN, DeliveryAbandoned("given up by the producer before an answer came")
@@ -76,5 +76,5 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
 
 
 def is_purged(cause: TransportError) -> bool:
-    """Whether the client gave the message up because it was told to."""
+    """Return whether the client gave up the message on request."""
     return cause.name in _PURGED

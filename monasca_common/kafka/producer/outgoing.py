@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller sends: checked, sized, and with its id."""
+"""Records to send: checked, with their sizes and ids."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.settings import ProducerSettings
 
-# What a record takes in a batch beyond its key, value and headers; generous, because it decides what is never sent.
+# The size of a record in a batch in addition to key, value and headers; generous, because it decides what is not sent.
 _BATCH_BYTES = 61 + 32
 _HEADER_BYTES = 10
 PLAIN_OVERHEAD_BYTES = _BATCH_BYTES + _HEADER_BYTES + len(MESSAGE_ID_HEADER) + MADE_ID_BYTES
-BUDGET_SHARE = 4  # a portion takes a quarter of the budget at most: a whole one would wait for all others
+BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget, because a full one would wait for all others
 _ID_PREFIX_BYTES = 11
 _ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64, in the order of their codes
 _ONLY_BYTES = {bytes}
 
 
 def new_id_prefix() -> bytes:
-    """The part of message ids that is one producer's: 66 random bits. Made when a producer opens, never at import: a
-    child of a fork would repeat its parent's ids."""
+    """Create the part of message ids that identifies one producer: 66 random bits. Call it when a producer opens, never
+    at import, because a forked child would repeat its parent's ids."""
     return bytes([_ID_CHARACTERS[each & 63] for each in os.urandom(_ID_PREFIX_BYTES)])
 
 
 def checked(
     record: bytes | Record, key: bytes | None, headers: Headers, *, verbatim: bool
 ) -> tuple[Record, bytes | None, int]:
-    """The message as it is handed over, with its key and all headers but its id; the caller's own id; and its size in
-    bytes. Raises `WrongType`."""
+    """Return the record with its key and all headers but its id, the caller's id, and the size in bytes. Raises
+    `WrongType`."""
     made = record if isinstance(record, Record) else Record(record)
     full, own_id = _with_headers(made, headers, verbatim=verbatim)
     if full.key is None and key is not None:
         full = dataclasses.replace(full, key=key)
     check_key(full.key)
     _check_type(full.value, bytes | None, "value: a value is bytes or None")
-    time_ms = full.timestamp_ms  # librdkafka takes 0 for *now*, and a broker refuses a whole batch for a negative time
+    time_ms = full.timestamp_ms  # librdkafka reads 0 as *now*, and a broker refuses a whole batch for a negative time
     _check_type(time_ms, int | None, "timestamp_ms is an int (milliseconds since 1970) or None")
     if time_ms is not None and time_ms <= 0:
         raise WrongType(f"timestamp_ms is above 0 (milliseconds since 1970), or None for now, not {time_ms}")
@@ -47,8 +47,8 @@ def checked(
 
 
 def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None:
-    """What a list of bytes takes of the budget, and the largest of them; `None` if a message needs a closer check. It
-    has no Python loop."""
+    """Return the size of a list of bytes in the budget, and the largest item; `None` if a message needs other checks.
+    Has no Python loop."""
     if set(map(type, records)) != _ONLY_BYTES:
         return None
     overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
@@ -57,12 +57,12 @@ def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None
 
 
 def portion(settings: ProducerSettings) -> tuple[int, int]:
-    """How many messages, and bytes, of a producer with these settings wait for room together."""
+    """Return how many messages, and bytes, of a producer with these settings wait for room together."""
     return max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
 
 
 def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[Sequence[Record]]:
-    """The records in bulks that the budget of a producer with these settings has room for, a quarter of it each."""
+    """Divide records into bulks, each at most a quarter of the budget of a producer with these settings."""
     most, most_bytes = portion(settings)
     start = size = 0
     for index, record in enumerate(records):
@@ -76,7 +76,7 @@ def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[
 
 
 def size_of(record: Record, key: bytes | None, own_id: bytes | None = None) -> int:
-    """What a message takes of the budget, and of a batch, in bytes."""
+    """Return the size of a message in the budget and in a batch, in bytes."""
     size = PLAIN_OVERHEAD_BYTES + len(record.value or b"") + len(key or b"") + len(own_id or b"")
     return size + sum([_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in record.headers])
 
@@ -88,10 +88,10 @@ def as_list(records: Iterable[bytes | Record]) -> list[bytes | Record]:
 
 
 def _with_headers(record: Record, common: Headers, *, verbatim: bool) -> tuple[Record, bytes | None]:
-    """The record with the bulk's headers before its own, and its own id, which may also come as a header.
+    """Return the record with the bulk's headers before its own, and the caller's id, which may also be a header.
 
-    An empty id is not an id: all messages that carry one would be the same message. ``verbatim``: the id is left where
-    it is.
+    An empty id is ignored, because all messages with it would be the same message. ``verbatim``: an id in a header
+    remains there.
     """
     message_id = record.message_id
     _check_type(message_id, bytes | None, "message_id: a message id is bytes or None")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KafkaProducer`: hands messages to Kafka and reports the outcome of each.
+"""`KafkaProducer`: sends messages to Kafka and reports the outcome of each.
 
-The journey of a message: it is *checked* (`outgoing`), *reserved* (`Table`: a sequence and room in the budget), *handed
+The life of a message: it is *checked* (`outgoing`), *reserved* (`Table`: a sequence and room in the budget), *handed
 over* to the client of its topic (`TopicLimits`), and *settled* by its outcome, or when it is given up (`Table`). The
-serving thread (`Serving`) takes outcomes in; a caller waits in `publish`, `retry`, `flush` or `close`.
+serving thread (`Serving`) collects outcomes; a caller waits in `publish`, `retry`, `flush` or `close`.
 
 An exception from a signal handler, such as Ctrl-C, may end any of these calls. The messages of that call are then
-*unknown*: the next `flush`, or `close`, reports them, and `retry` of that report is safe.
+*unknown*: the next `flush`, or `close`, reports them, and a `retry` of that report is safe.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ from monasca_common.kafka.transport.bounded import BoundedProducer
 LOG = SafeLogger(__name__)
 
 _GRACE_SECONDS = 0.25
-_LONGEST_SECONDS = 1e8  # three years; infinity is too much for locks
-# Two retries of one report, even by two producers, must not both find the same message worth sending.
+_LONGEST_SECONDS = 1e8  # three years; locks do not accept infinity
+# Two retries of one report, even by two producers, must not both send the same message.
 _RETRYING = threading.RLock()
 os.register_at_fork(before=_RETRYING.acquire, after_in_parent=_RETRYING.release, after_in_child=_RETRYING.release)
 
 _open_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
-_EXIT_SECONDS = 2.0  # for all of them together
+_EXIT_SECONDS = 2.0  # for all producers together
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
@@ -79,12 +79,12 @@ Method = Callable[Concatenate["KafkaProducer", Options], Result]
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProducerHealth:
     """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not answer, because
-    the client itself is silent for a minute.
+    the client logs no error for a minute.
 
-    ``recreated_topics``: how often a topic that it writes to was found deleted and recreated.
-    ``oldest_call_seconds``: how long a call of the client has not returned, 0 if there is none; ``poisoned``: one
-    did not come back at its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent any
-    more until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
+    ``recreated_topics``: how often one of its topics was found deleted and recreated.
+    ``oldest_call_seconds``: the time since the oldest call of the client that has not returned, 0 if there is none;
+    ``poisoned``: a call did not return by its deadline. ``finished``: the client had a fatal error, or is poisoned;
+    nothing is sent until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
     """
 
     outstanding_messages: int
@@ -100,8 +100,8 @@ class ProducerHealth:
 
 
 def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
-    """A method that waits for outcomes. It is refused on a thread that is inside a call of the same producer, where it
-    would wait for that call: in a delivery callback, or in a signal handler that interrupted the call."""
+    """Decorate a method that waits for outcomes. Refuse it on a thread inside a call of the same producer, for which it
+    would wait: in a delivery callback, or in a signal handler that interrupted the call."""
 
     @functools.wraps(method)
     def call(self: KafkaProducer, /, *arguments: Options.args, **options: Options.kwargs) -> Result:
@@ -115,24 +115,24 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
         try:
             return method(self, *arguments, **options)
         finally:
-            del callers[thread]  # no call from the method's own end: no signal handler interrupts it
+            del callers[thread]  # no call since the end of the method, so no signal handler interrupts it
 
     return call
 
 
 class KafkaProducer(RefusesOldArguments):
-    """Thread-safe; one instance serves a whole process. A context manager that closes itself.
+    """A producer. Thread-safe; one instance serves a whole process. A context manager that closes itself.
 
-    An outcome never raises: only misuse does (`MisuseError`), and `send` when there is no room (`QueueFull`).
+    Outcomes are never raised: only misuse is (`MisuseError`), and `QueueFull` by `send` if there is no room.
     """
 
     def __init__(self, settings: ProducerSettings, open_transport: OpenTransport) -> None:
-        """``open_transport(batch_bytes, on_error)`` opens a client whose batches hold at most ``batch_bytes``."""
+        """``open_transport(batch_bytes, on_error)`` opens a client whose batches have at most ``batch_bytes``."""
         self.settings = settings
         self._id_prefix = new_id_prefix()
         self._closed = False
         self._closing = threading.RLock()
-        self._reopening = threading.RLock()  # a close does not wait for it
+        self._reopening = threading.RLock()  # close does not wait for it
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
         self.open_transaction: Transaction | None = None
@@ -154,11 +154,11 @@ class KafkaProducer(RefusesOldArguments):
     ) -> DeliveryReport:
         """Send a bulk and wait for its outcome.
 
-        ``key`` and ``headers`` apply to records that have none of their own (headers are put before a record's).
-        ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
-        and still on its way: give the report to `retry`, never the records to `publish` again.
+        ``key`` applies to records without a key; ``headers`` are put before those of each record.
+        ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. A message without an answer by then is
+        *unknown* and still in flight: pass the report to `retry`, never the records to `publish` again.
         """
-        own = as_list(records)  # another thread may change the caller's
+        own = as_list(records)  # a copy, because another thread may change the caller's list
         if topic not in self._limits.ready or self._closed:
             self._check("publish")
         deadline = self._deadline(timeout)
@@ -173,19 +173,20 @@ class KafkaProducer(RefusesOldArguments):
 
     @_waits
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
-        """The same messages under the same ids: waits for those still on their way, sends again what failed or was
-        given up, and keeps what was delivered or can never be accepted. Safe to call again with any earlier report.
+        """Deliver the same messages under the same ids: wait for those in flight, send again those that failed or were
+        given up, and keep the outcomes of those that were delivered or can never be. Safe to repeat with any earlier
+        report.
         """
         self._check("retry")
         if not isinstance(report, DeliveryReport):
             raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
         deadline = self._deadline(timeout)
-        most, most_bytes = portion(self.settings)  # so that those that wait for room leave the rest to others
+        most, most_bytes = portion(self.settings)  # so that those that wait for room leave some to others
         bulks: list[Bulk] = []
         last: dict[str, Bulk] = {}  # by topic
         try:
             with _RETRYING:
-                for old in dict.fromkeys(report.latest().values()):  # an id may be in a bulk twice
+                for old in dict.fromkeys(report.latest().values()):  # an id may occur twice in a bulk
                     if old.is_worth_sending:
                         bulk = last.get(old.bulk.topic)
                         if bulk is None or bulk.next == most or bulk.size + old.size > most_bytes:
@@ -211,10 +212,10 @@ class KafkaProducer(RefusesOldArguments):
         key: bytes | None = None,
         on_delivery: DeliveryListener | None = None,
     ) -> bytes | None:
-        """Hand one message over without waiting for its outcome; returns its id (``None`` where ids are off).
+        """Send one message without waiting for its outcome. Return its id (``None`` if ids are off).
 
-        ``on_delivery`` gets the `Delivery`, on a thread of the library; `flush` and `close` report the rest. Waits only
-        for room in the budget, never inside a delivery callback; raises `QueueFull` when there is none.
+        ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report the others.
+        Waits only for room in the budget, never inside a delivery callback; raises `QueueFull` if there is none.
         """
         limit = self._limits.ready.get(topic)
         if (
@@ -226,7 +227,7 @@ class KafkaProducer(RefusesOldArguments):
             given_id = self._send(topic, record, key, on_delivery)
         else:
             given_id = limit.transport.send(topic, record, key, limit.sends) if limit.is_atomic else None
-            if given_id is None:  # too little is reserved, or the message needs a closer look
+            if given_id is None:  # too little is reserved, or the message needs other checks
                 given_id = self._send(topic, record, key, None, limit)
         if self._serving.idle:
             self._serving.wake()
@@ -234,10 +235,10 @@ class KafkaProducer(RefusesOldArguments):
 
     @_waits
     def flush(self, timeout: float | None = None) -> DeliveryReport:
-        """Wait for the sends that no flush has reported yet, ``timeout`` seconds at most.
+        """Wait up to ``timeout`` seconds for the sends that no flush has reported yet.
 
-        The report has those that are not delivered, and counts those that are. It does not list what an
-        ``on_delivery`` receives.
+        The report lists those that are not delivered and counts the delivered ones. It does not list messages with
+        ``on_delivery``.
         """
         self._check("flush")
         sends = self._table.unfinished(of_sends=True)
@@ -246,14 +247,14 @@ class KafkaProducer(RefusesOldArguments):
 
     @_waits
     def close(self, timeout: float | None = None) -> DeliveryReport:
-        """Wait for what is on its way, give up what remains after ``timeout`` seconds, release the client.
+        """Wait for messages in flight, give up the rest after ``timeout`` seconds, close the client.
 
-        Takes at most ``timeout`` + 1 s. The report is `flush`'s, with what was given up as *unknown*. Closing again
-        returns the same report.
+        Takes at most ``timeout`` + 1 s. The report is that of `flush`, with the messages given up as *unknown*. Another
+        close returns the same report.
         """
         self._limits.guard.check()
         deadline = self._deadline(timeout)
-        with self._closing:  # another thread that closes waits for the first one's report
+        with self._closing:  # a concurrent close waits for the report of the first one
             if self._final is None:
                 self._closed = True
                 self._table.shut()
@@ -268,11 +269,11 @@ class KafkaProducer(RefusesOldArguments):
 
     @_waits
     def reopen(self) -> None:
-        """Go on with another client after a fatal error (`ProducerHealth.finished`): the same ids, the same budget.
+        """Continue with another client after a fatal error (`ProducerHealth.finished`), with the same ids and budget.
 
-        What is on its way is reported as *unknown*; reports can be retried again. With a transactional id the new
-        client first takes that over; leave the block of a transaction before. Raises `TransportError` where that fails,
-        and `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed meanwhile.
+        Messages in flight become *unknown*; reports can be retried again. With a transactional id the new client first
+        takes it over; leave the block of a transaction before. Raises `TransportError` if that fails, and
+        `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed in the meantime.
         """
         self._check("reopen")
         self._check_no_transaction()
@@ -284,14 +285,14 @@ class KafkaProducer(RefusesOldArguments):
             except BaseException:
                 self._limits.release((main,))
                 raise
-            LOG.warning("the producer goes on with another client; the last error: %s", self._table.last_error)
+            LOG.warning("the producer continues with another client; the last error: %s", self._table.last_error)
             with self._closing:
                 if self._closed or self.open_transaction is not None:
                     self._limits.release((main,))
                 else:
                     try:
                         self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
-                    finally:  # after an interrupt, too: later messages wait for the new client
+                    finally:  # also after an interrupt: later messages wait for the new client
                         self._replace_clients(main)
             self._check("reopen")
             self._check_no_transaction()
@@ -307,7 +308,7 @@ class KafkaProducer(RefusesOldArguments):
         self._limits.release(before)
 
     def transaction(self) -> Transaction:
-        """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
+        """Return a context manager: messages sent in it, and offsets committed in it, become visible together or not at
         all. Needs ``[kafka] transactional_id``; one at a time."""
         self._check("transaction")
         if not self._transactions_ready:
@@ -318,9 +319,9 @@ class KafkaProducer(RefusesOldArguments):
     def init_transactions(self, timeout: float | None = None) -> None:
         """Fence an earlier producer with this ``transactional_id``, and end the transaction that it left open.
 
-        `transaction` calls it if it was not called. Call it before a consumer starts that reads on from what the one
-        before committed. ``timeout`` in seconds, ``None``: ``transaction_timeout_seconds``. Raises `RetriableError`
-        without an answer by then: call it again, it goes on where it was.
+        `transaction` calls it if necessary. Call it before a consumer starts at offsets that the earlier producer
+        committed. ``timeout`` in seconds, ``None``: ``transaction_timeout_seconds``. Raises `RetriableError` without an
+        answer by then: call it again to continue.
         """
         self._check("init_transactions")
         if self.settings.transactional_id is None:
@@ -353,18 +354,18 @@ class KafkaProducer(RefusesOldArguments):
     ) -> None:
         told = self._final is not None
         report = self.close()
-        if not (report.ok or told):  # nobody gets this report
+        if not (report.ok or told):  # no one receives this report
             left, unknown = len(report.failed) + len(report.unknown), len(report.unknown)
             LOG.error(
                 "a producer was closed with %d messages that are not delivered (%d of them unknown)", left, unknown
             )
 
-    # Checked, reserved and handed over
+    # Check, reserve and hand over
 
     def _bulk(
         self, topic: str, records: list[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
     ) -> Bulk:
-        """What one call sends; ``plain``: without attempts, if possible. Raises `WrongType`."""
+        """Return the bulk of one call; ``plain``: without attempts, if possible. Raises `WrongType`."""
         bulk = Bulk(self._table, topic, self._id_prefix_of(topic), key=key)
         check_topic(topic)
         check_key(key)
@@ -383,7 +384,7 @@ class KafkaProducer(RefusesOldArguments):
         return None if without_ids else self._id_prefix
 
     def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
-        """Hand a bulk over as soon as there is room for it. If there is none at the deadline, settle it, and return the
+        """Hand over a bulk once there is room for it. If there is none by the deadline, settle it, and return the
         error."""
         table = self._table
         while not table.reserve(bulk):
@@ -434,7 +435,7 @@ class KafkaProducer(RefusesOldArguments):
         on_delivery: DeliveryListener | None,
         limit: TopicLimit | None = None,
     ) -> bytes | None:
-        """`send` for everything but bare bytes with reserved room; ``limit``: reserve some, because they are plain."""
+        """`send` except for bare bytes with reserved room; ``limit``: reserve some, because they are plain."""
         thread, callers = threading.get_ident(), self._table.callers
         is_inside = thread in callers  # it must not wait
         callers[thread] = None
@@ -453,7 +454,7 @@ class KafkaProducer(RefusesOldArguments):
                 del callers[thread]
 
     def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> bool:
-        """Reserve sequences and room for plain sends to the topic, the first of them of ``size`` bytes."""
+        """Reserve sequences and room for plain sends to the topic, the first of them with ``size`` bytes."""
         with self._table.lock:
             is_ready = self._limits.ready.get(topic) is limit
             if is_ready:
@@ -486,7 +487,7 @@ class KafkaProducer(RefusesOldArguments):
             raise refused
         return attempt.message_id
 
-    # Settled
+    # Settle
 
     def _flushed(self, sends: Iterable[Bulk]) -> DeliveryReport:
         delivered, attempts = 0, list[DeliveryAttempt]()
@@ -500,7 +501,7 @@ class KafkaProducer(RefusesOldArguments):
             raise
 
     def _give_up_all(self, error: DeliveryAbandoned) -> None:
-        """Settle everything without the brokers. The client gives the bytes back of what it is told to give up."""
+        """Settle all messages without the brokers. The client returns the bytes of purged messages."""
         self._limits.pause()
         bulks = self._table.unfinished()
         try:
@@ -511,7 +512,7 @@ class KafkaProducer(RefusesOldArguments):
         finally:
             self._table.give_up_bulks(bulks, Outcome.UNKNOWN, error)
 
-    # Waiting and checking
+    # Wait and check
 
     def _deadline(self, timeout: float | None) -> float:
         seconds = self.settings.publish_timeout_seconds if timeout is None else timeout
@@ -531,9 +532,9 @@ class KafkaProducer(RefusesOldArguments):
 
 @atexit.register
 def _close_open_producers() -> None:
-    """Close producers that are still open when the interpreter exits, as the last chance of their messages in flight.
+    """Close producers that are still open when the interpreter exits, as a last chance for their messages in flight.
 
-    It does not replace `close`: undelivered messages are only logged, and no program can act on a log line.
+    It does not replace `close`: undelivered messages are only logged, and no program can react to a log line.
     """
     deadline = time.monotonic() + _EXIT_SECONDS
     for producer in list(_open_producers):

@@ -14,19 +14,19 @@ from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt
 class DeliveryReport:
     """The outcomes of a bulk (or of the sends before a flush) at the time of the report.
 
-    It owns the bytes of what is not delivered, so that `KafkaProducer.retry` can send it again under the same
-    ids; it does not outlive its process.
+    It owns the bytes of undelivered messages, so that `KafkaProducer.retry` can send them again under the same ids; it
+    is valid only in its process.
     """
 
     def __init__(
         self, attempts: Mapping[int, DeliveryAttempt], *, bulk: Bulk | None = None, delivered_before: int = 0
     ) -> None:
-        """``attempts``: messages by their place in the bulk. ``bulk``: the bulk, which knows its other messages, all
-        delivered. ``delivered_before``: sends of which only the number is kept."""
+        """``attempts``: messages by their position in the bulk. ``bulk``: the bulk with all other messages, which are
+        delivered. ``delivered_before``: the number of other delivered sends."""
         self._attempts = attempts
         self._bulk = bulk
         self._delivered_before = delivered_before
-        # What is delivered stays so and is read when asked for; everything else may change, so it is copied now.
+        # Delivered messages remain delivered and are read on request; all others may change, so they are copied now.
         outcomes = {index: attempt.snapshot(index) for index, attempt in attempts.items()}
         self._undelivered = {index: each for index, each in outcomes.items() if each[0] is not Outcome.DELIVERED}
 
@@ -43,7 +43,7 @@ class DeliveryReport:
 
     @cached_property
     def failed(self) -> tuple[Delivery, ...]:
-        """The messages that are surely not in the log."""
+        """The messages that are definitely not in the log."""
         return tuple(delivery for outcome, delivery in self._undelivered.values() if outcome is Outcome.FAILED)
 
     @cached_property
@@ -58,25 +58,25 @@ class DeliveryReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is delivered."""
+        """Whether all messages are delivered."""
         return not self._undelivered
 
     @property
     def retriable(self) -> bool:
-        """Whether `KafkaProducer.retry` can deliver any more: not all that is left is refused for good, and its
-        producer is not finished by a fatal error. Another producer may retry it, and the same one once reopened."""
+        """Whether `KafkaProducer.retry` can deliver more: some messages are not refused permanently, and no fatal error
+        has finished their producer. Another producer may retry the report, and the same one once it is reopened."""
         return any(self._attempts[index].can_be_retried for index in self._undelivered)
 
     def latest(self) -> dict[int, DeliveryAttempt]:
-        """The last attempt at each message that is known by itself; for `KafkaProducer.retry`."""
+        """The last attempt of each message that has one; for `KafkaProducer.retry`."""
         return {index: attempt.latest for index, attempt in self._attempts.items()}
 
     def with_attempts(self, latest: Mapping[int, DeliveryAttempt]) -> DeliveryReport:
-        """The same messages after these attempts."""
+        """Return a report of the same messages after these attempts."""
         return DeliveryReport(latest, bulk=self._bulk, delivered_before=self._delivered_before)
 
     def raise_for_undelivered(self) -> None:
-        """Raise `UndeliveredError`, which carries this report, unless everything is delivered."""
+        """Raise `UndeliveredError`, which has this report, unless all messages are delivered."""
         if self._undelivered:
             raise UndeliveredError(self)
 

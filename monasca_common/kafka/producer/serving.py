@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The serving thread of a producer: the only one that polls and flushes its clients and takes in outcomes. Listeners
-have a thread of their own, which starts with the first call: one that hangs holds up no outcome.
+"""The serving thread of a producer: the only one that polls and flushes its clients and collects outcomes. A separate
+thread, started by the first call, calls listeners: one that hangs delays no outcome.
 
-While a caller waits, it flushes in short slices, so that linger does not delay the caller. Callers whose outcomes
-arrived together mostly return together: the next flush waits up to a millisecond for them, because one request with
-all their bulks costs the client and the broker much less than a request for each. Without callers, it collects
-outcomes every few milliseconds, and sleeps while nothing is in flight.
+While a caller waits, the serving thread flushes in short slices, so that linger does not delay it. Callers whose
+outcomes arrived together usually call again together: the next flush waits up to a millisecond for them, because one
+request with all their bulks costs the client and the broker much less than a request for each. Without callers, it
+collects outcomes every few milliseconds, and sleeps while nothing is in flight.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LOG = SafeLogger(__name__)
 _IDLE_SECONDS = 1.0  # client-wide errors are noticed at least this often
 _BUSY_SECONDS = 0.005  # outcomes of sends are collected this often
 _FLUSH_SLICE_SECONDS = 0.005
-_RETURN_SECONDS = 0.001  # within which callers mostly return for their next bulk
+_RETURN_SECONDS = 0.001  # callers usually call again within this time
 
-_REAL_TIME = SystemClock()  # of the thread itself, whatever the clock
+_REAL_TIME = SystemClock()  # for the waits of the thread itself, whatever the clock of the producer
 
 
 class Serving:
@@ -35,11 +35,11 @@ class Serving:
         self._table = table
         self._clock = table.clock
         self._limits = limits
-        self._callers = 0  # that waited for the last outcomes
+        self._callers = 0  # number that waited for the last outcomes
         self._return_deadline = 0.0
         self._wake = Signal()
         self._stopping = False
-        self._ended = False  # no more listeners become due
+        self._ended = False  # no further listeners become due
         self._due = Signal()
         self._listening: threading.Thread | None = None
         self.start()
@@ -50,15 +50,15 @@ class Serving:
         self._thread.start()
 
     def retire(self) -> None:
-        """Have the thread end as soon as its call of the client comes back."""
+        """Have the thread end once its current call of the client returns."""
         self._thread = threading.Thread()
 
     def wake(self) -> None:
         self._wake.set()
 
     def wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``is_over()``, which may look at messages of any producer and at the room of this one; whether it
-        was by the deadline."""
+        """Wait until ``is_over()``, which may check messages of any producer and the room of this one. Return whether
+        it was over by the deadline."""
         waiter = Waiter(is_over)
         try:
             self._table.waiters[waiter] = None
@@ -76,7 +76,7 @@ class Serving:
             self._table.waiters.pop(waiter, None)
 
     def stop(self, timeout: float) -> None:
-        """End the threads; listeners that are due are still called, and waited for up to ``timeout`` seconds."""
+        """End the threads. Due listeners are still called; wait up to ``timeout`` seconds for them."""
         deadline = _REAL_TIME.monotonic() + timeout
         self._stopping = True
         self._wake.set()
@@ -110,7 +110,7 @@ class Serving:
                 self._notify()
 
     def _sleep(self) -> None:
-        self.idle = True  # before the table is looked at: a thread that reserves later sees it and wakes this one
+        self.idle = True  # before it reads the table: a thread that reserves later sees it and wakes this one
         busy = self._table.in_flight()[0] > 0
         self.idle = not busy
         self._wake.wait(_REAL_TIME, _BUSY_SECONDS if busy else _IDLE_SECONDS)
@@ -128,7 +128,7 @@ class Serving:
         return sum(not waiter.over for waiter in list(self._table.waiters))
 
     def _collect(self) -> None:
-        """Take in the outcomes of one call of each client. One that raises holds up no other for long."""
+        """Collect the outcomes of one call of each client. A client that raises does not delay others for long."""
         transports, tap = self._limits.transports(), self._limits.tap
         waiting = self._waiting()
         seconds = _FLUSH_SLICE_SECONDS / len(transports)
@@ -142,9 +142,9 @@ class Serving:
             self._callers, self._return_deadline = self._waiting(), _REAL_TIME.monotonic() + _RETURN_SECONDS
             try:
                 if outcomes.counts and tap is not None:
-                    tap.add(outcomes.counts)  # before a caller is woken that may end its transaction
+                    tap.add(outcomes.counts)  # before a caller wakes that may end its transaction
             finally:
-                self._table.settle(outcomes)  # whatever the tap raises
+                self._table.settle(outcomes)  # also if the tap raises
         if failure is not None:
             raise failure
         if waiting and not any(transport.queued() for transport in transports):
@@ -161,7 +161,7 @@ class Serving:
             while not self._ended:
                 self._due.wait(_REAL_TIME, None)
                 self._call_listeners()
-            self._call_listeners()  # what came between its last look and the end
+            self._call_listeners()  # those that became due after its last turn
 
     def _call_listeners(self) -> None:
         due = self._table.due

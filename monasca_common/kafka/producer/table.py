@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-flight table: which messages have no outcome yet, how much of the budget they take, and who waits for them.
+"""The in-flight table: the messages without an outcome, their size in the budget, and the threads that wait for them.
 
-A message is its **sequence**, a number of its producer. A `Bulk` has consecutive sequences of one topic: what a caller
-hands over in one call, or the plain sends between two turns of the serving thread, for which sequences and room are
-reserved in advance (`open_sends`). A message gets an object of its own, a `DeliveryAttempt`, only if it is more than
+The **sequence** of a message is a number that is unique in its producer. A `Bulk` has consecutive sequences of one
+topic: the messages of one call, or the plain sends between two turns of the serving thread, for which sequences and
+room are reserved in advance (`open_sends`). A message gets its own object, a `DeliveryAttempt`, only if it is more than
 plain bytes, if it was not delivered, or if a report names it.
 
 The life of a message: **reserved** (`reserve`: it has a sequence and takes room in the budget), **handed over** (to the
@@ -11,9 +11,9 @@ client, by the producer), **settled** (delivered, failed or unknown). The client
 by sequence, and `settle` counts them off the bulks; `give_up` settles without the client. Each message that has an
 object gets its outcome in `_settle`.
 
-Every method takes ``lock`` for a short time and never waits with it. Python runs a signal handler only on the main
+Every method holds ``lock`` for a short time and never waits with it. Python runs a signal handler only on the main
 thread, at a call or at the end of a turn of a loop: steps that belong together have neither between them. Only the
-serving thread takes in outcomes, so no signal handler interrupts that.
+serving thread collects outcomes, so no signal handler interrupts that.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from monasca_common.kafka.producer.outgoing import BUDGET_SHARE, PLAIN_OVERHEAD_
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.reservation import Reservation
 
-# librdkafka reports identical connection errors of a broker once in 30 s: one that it kept silent about came
-# within that time after one that it reported.
+# librdkafka reports identical connection errors of a broker once in 30 s, so an unreported one came within that time
+# after a reported one.
 _SILENT_SECONDS = 35.0
-_SENDS = 4096  # that are reserved for one topic at a time
+_SENDS = 4096  # reserved for one topic at a time
 _DELIVERED, _FAILED, _UNKNOWN = Outcome.DELIVERED, Outcome.FAILED, Outcome.UNKNOWN
 _first = attrgetter("first")
 
@@ -56,7 +56,7 @@ NewReservation = Callable[[int, int, int, int, int, "bytes | None"], Reservation
 
 
 class Waiter(Signal):
-    """Wakes a thread once ``is_over()``, which the table asks with its lock after each change."""
+    """Wakes a thread once ``is_over()``, which the table calls with its lock after each change."""
 
     __slots__ = ("is_over", "over")
 
@@ -67,7 +67,7 @@ class Waiter(Signal):
 
 
 def all_over(what: Iterable[Bulk | DeliveryAttempt]) -> Callable[[], bool]:
-    """Whether all of these are settled, for a `Waiter`."""
+    """Return a condition for a `Waiter`: whether all of these are settled."""
     left = list(what)
 
     def is_over() -> bool:
@@ -85,20 +85,20 @@ class DeliveryAttempt:
     bulk: Bulk
     record: Record | None  # None: the client has its bytes
     message_id: bytes | None  # the caller's, or that of an earlier attempt; None: it gets one when it is reserved
-    size: int  # bytes that it takes of the budget
-    doubtful: bool = False  # whether an attempt before this one may have been written
+    size: int  # bytes in the budget
+    doubtful: bool = False  # whether an earlier attempt may have been written
     sequence: int = -1
     outcome: Outcome | None = None
     error: DeliveryError | None = None
     partition: int | None = None
     offset: int | None = None
-    successor: DeliveryAttempt | None = None  # the same message, sent again, or in flight already
+    successor: DeliveryAttempt | None = None  # of the same message: sent again, or already in flight
     listeners: list[DeliveryListener] = field(default_factory=list)
     for_flush: bool = False  # whether the next flush reports it
 
     @property
     def latest(self) -> DeliveryAttempt:
-        """The last attempt at the same message."""
+        """The last attempt of the same message."""
         attempt = self
         while attempt.successor is not None:
             attempt = attempt.successor
@@ -115,28 +115,28 @@ class DeliveryAttempt:
 
     @property
     def can_be_retried(self) -> bool:
-        """Whether a retry by the producer that sent it can change its outcome."""
+        """Whether a retry by the same producer can change its outcome."""
         return self.bulk.table.finished is None and (self.error is None or not self.error.permanent)
 
     def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
-        """The current outcome of the message."""
+        """Return the current outcome of the message."""
         outcome = self.outcome
         if outcome is _DELIVERED:
             return outcome, Delivery(index, self.message_id, self.bulk.topic, self.partition, self.offset, None)
         error = self.error
         if outcome is None:
-            error = DeliveryTimeout("no answer within the time given; the message is still on its way")
+            error = DeliveryTimeout("no answer within the given time; the message is still in flight")
         return outcome or _UNKNOWN, Delivery(index, self.message_id, self.bulk.topic, None, None, error)
 
 
 def next_attempt(old: DeliveryAttempt, bulk: Bulk) -> DeliveryAttempt:
-    """The same message under the same id, for another attempt."""
+    """Create another attempt for the same message under the same id."""
     return DeliveryAttempt(bulk, old.record, old.message_id, old.size, old.doubtful or old.outcome is _UNKNOWN)
 
 
 @dataclass(slots=True, eq=False)
 class Bulk:
-    """Messages of one topic under consecutive sequences: plain ones, which are in ``values``, or others, which are
+    """Messages of one topic with consecutive sequences: plain ones, which are in ``values``, or others, which are
     added."""
 
     table: Table
@@ -144,18 +144,18 @@ class Bulk:
     id_prefix: bytes | None  # None: its messages get no ids
     key: bytes | None = None  # of plain messages
     values: list[bytes] = field(default_factory=list)
-    size: int = 0  # bytes that its messages in flight take of the budget
+    size: int = 0  # bytes of its messages in flight in the budget
     largest: int = 0  # bytes, of plain messages
     first: int = 0  # sequence; the table numbers them when it reserves room
-    next: int = 0  # those before it are reserved
+    next: int = 0  # sequences before it are reserved
     reservation: Reservation | None = None  # from which sends take sequences, until `Table.close_sends`
-    settled: int = 0  # or attached to a message that is in flight already
+    settled: int = 0  # or attached to a message that is already in flight
     queued_at: float = 0.0  # monotonic seconds
     is_new: bool = True  # it has neither sequences nor room yet
     of_sends: bool = False
     over: bool = False  # all settled
-    attempts: dict[int, DeliveryAttempt] = field(default_factory=dict)  # by place
-    columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]] = field(default_factory=list)  # of the delivered
+    attempts: dict[int, DeliveryAttempt] = field(default_factory=dict)  # by position
+    columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]] = field(default_factory=list)  # of delivered ones
 
     @property
     def in_flight(self) -> int:
@@ -164,12 +164,12 @@ class Bulk:
 
     def add(self, attempt: DeliveryAttempt) -> None:
         place = len(self.attempts)
-        self.attempts[place] = attempt  # no call from here: no signal handler interrupts it
+        self.attempts[place] = attempt  # no call after this: no signal handler interrupts it
         self.next = place + 1
         self.size += attempt.size
 
     def attempt(self, sequence: int) -> DeliveryAttempt:
-        """The message of this sequence as a `DeliveryAttempt`."""
+        """Return the message of this sequence as a `DeliveryAttempt`."""
         place = sequence - self.first
         attempt = self.attempts.get(place)
         if attempt is None:
@@ -188,7 +188,7 @@ class Bulk:
         return self.of_sends or any(each.for_flush or each.listeners for each in self.attempts.values())
 
     def unsettled(self) -> list[DeliveryAttempt]:
-        """The messages in flight."""
+        """Return the messages in flight."""
         if self.over:
             return []
         delivered = {sequence for sequences, _, _ in self.columns for sequence in sequences}
@@ -196,12 +196,12 @@ class Bulk:
         return [attempt for attempt in attempts if attempt.outcome is None and attempt.successor is None]
 
     def all_over(self) -> Callable[[], bool]:
-        """Whether all its messages are settled, those included that are in flight for another call."""
+        """Return a condition: whether all its messages are settled, including those in flight for another call."""
         with self.table.lock:
             return all_over([self, *(each.latest for each in self.attempts.values() if each.successor is not None)])
 
     def delivered(self) -> list[Delivery]:
-        """The delivered messages that have no object of their own."""
+        """Return the delivered messages that have no object."""
         found = []
         for columns in self.columns:
             for sequence, partition, offset in zip(*columns, strict=True):
@@ -218,51 +218,51 @@ class Table:
         self.lock = RLock()  # a signal handler that sends may interrupt its owner
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        self.messages = 0  # that take room: in flight, waiting for their listeners, or for a flush to report them
+        self.messages = 0  # that use room: in flight, with pending listeners, or not yet reported by a flush
         self.bytes = 0
-        self.shut_down = False  # nothing more is admitted
+        self.shut_down = False  # no further messages are admitted
         self.clock: Clock = SystemClock()
-        self.on_undelivered: Callable[[TransportError], None] = lambda error: None  # what the client says of a message
+        self.on_undelivered: Callable[[TransportError], None] = lambda error: None  # the client's error of a message
         self.last_error: TransportError | None = None
         self.finished: TransportError | None = None  # the client's fatal error
         self.due: deque[tuple[DeliveryListener, DeliveryAttempt]] = deque()  # listeners to call, in order
-        self.callers: dict[int, None] = {}  # threads in a call of this producer, and its own: none of them may wait
+        self.callers: dict[int, None] = {}  # threads in a call of this producer, and its own: they must not wait
         self.waiters: dict[Waiter, None] = {}
         self._next = 0
-        self._bulks: list[Bulk] = []  # of which something is in flight, and open ones of sends, by their sequences
-        self._open: list[Bulk] = []  # the latter
+        self._bulks: list[Bulk] = []  # with messages in flight, and open ones of sends, by their sequences
+        self._open: list[Bulk] = []  # open ones of sends
         self._by_id: dict[tuple[str, bytes], DeliveryAttempt] = {}  # in flight under ids that they had before
-        self._delivered = 0  # sends that no flush has reported yet
-        self._undelivered: list[DeliveryAttempt] = []  # the same; they keep their room
-        self._interrupted: dict[DeliveryAttempt, int] = {}  # the same, of calls that were interrupted; with their bytes
+        self._delivered = 0  # delivered sends that no flush has reported yet
+        self._undelivered: list[DeliveryAttempt] = []  # undelivered ones; they keep their room
+        self._interrupted: dict[DeliveryAttempt, int] = {}  # undelivered ones of interrupted calls; with their bytes
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._trouble_at = float("-inf")
 
     @contextmanager
     def as_caller(self) -> Iterator[None]:
-        """Note that this thread is one of the producer's own."""
+        """Note that this thread belongs to the producer."""
         self.callers[get_ident()] = None
         try:
             yield
         finally:
             del self.callers[get_ident()]
 
-    # Reserved
+    # Reserve
 
     def reserve(self, bulk: Bulk, *, anyway: bool = False) -> bool:
-        """Reserve room and sequences for all of its messages, or for none; whether they are reserved. A message whose
-        id is in flight is attached to that one, and takes no room. ``anyway``: whether there is room or not, because
-        they are about to be settled."""
+        """Reserve room and sequences for all of its messages, or for none; return whether they are reserved. A message
+        whose id is in flight is attached to that one, and uses no room. ``anyway``: also without room, because they
+        are about to be settled."""
         with self.lock:
             if not bulk.is_new:
                 return True
             self._attach(bulk)
             if not (anyway or self.has_room(bulk)):
-                self.close_sends()  # they may have more room than they use
+                self.close_sends()  # open sends may have more room than they use
             messages, size, now = bulk.in_flight, bulk.size, self.clock.monotonic()
             if not (anyway or self.has_room(bulk)):
                 return False
-            self.messages += messages  # no call since the check: no signal handler takes the same room, or sequences
+            self.messages += messages  # no call since the check: no signal handler takes this room, or these sequences
             self.bytes += size
             bulk.first = self._next
             bulk.next += bulk.first
@@ -277,13 +277,13 @@ class Table:
     def open_sends(
         self, topic: str, id_prefix: bytes | None, size: int, new_reservation: NewReservation, largest: int
     ) -> Reservation:
-        """A reservation for the next plain sends to the topic, of ``largest`` bytes each at most; there may be no room
-        in it for one with a key and a value of ``size`` bytes."""
+        """Return a reservation for the next plain sends to the topic, of at most ``largest`` bytes each; it may have no
+        room for one with a key and a value of ``size`` bytes."""
         with self.lock:
             if self.messages >= self.max_messages or self.bytes + size + PLAIN_OVERHEAD_BYTES > self.max_bytes:
                 self.close_sends()
             bulk = Bulk(self, topic, id_prefix, of_sends=True, is_new=False, queued_at=self.clock.monotonic())
-            free = 0 if self.shut_down else self.max_messages - self.messages  # no call from here
+            free = 0 if self.shut_down else self.max_messages - self.messages  # no call after this
             count = 0 if free <= 0 else _SENDS if free > _SENDS * BUDGET_SHARE else free // BUDGET_SHARE + 1
             room = self.max_bytes - self.bytes if count else 0
             room = 0 if room < 0 else room // BUDGET_SHARE  # some is left for sends to other topics
@@ -306,13 +306,13 @@ class Table:
             return reservation
 
     def close_sends(self) -> None:
-        """End what was reserved for sends, and free what they have not used of it."""
+        """End the reservations of sends, and free the room that these have not used."""
         with self.lock:
             for bulk in self._open[::-1]:
                 reservation = bulk.reservation
                 if reservation is not None:
                     reservation.close()
-                if bulk.reservation is not None:  # no call from here: a signal handler that sends may have been faster
+                if bulk.reservation is not None:  # no call after this: a signal handler that sends may have ended it
                     if self._next == bulk.next:
                         self._next = bulk.reservation.next  # the rest is still unused
                     self.messages -= bulk.next - bulk.reservation.next
@@ -332,7 +332,7 @@ class Table:
         return bulk.in_flight <= self.max_messages and bulk.size <= self.max_bytes and not self.shut_down
 
     def refuse(self, bulk: Bulk) -> DeliveryError:
-        """Settle messages for which there is no room; returns the error of the last one. No flush reports them."""
+        """Settle messages for which there is no room; return the error of the last one. No flush reports them."""
         error: DeliveryError = QueueFull(
             f"no room for {bulk.in_flight} messages of {bulk.size} bytes: the budget is {self.max_messages} messages "
             f"and {self.max_bytes} bytes; Kafka is slow or unavailable, or flush was never called to collect "
@@ -350,10 +350,10 @@ class Table:
                 self._settle(attempt, _FAILED, own_error)
         return own_error
 
-    # Settled
+    # Settle
 
     def settle(self, outcomes: Outcomes) -> None:
-        """Take in what one call of the client brought."""
+        """Settle the outcomes of one call of the client."""
         sequences = outcomes.sequences
         with self.lock:
             self.close_sends()
@@ -375,21 +375,21 @@ class Table:
                 if attempt.outcome is None and attempt.successor is None:
                     bulk, why = attempt.bulk, error
                     if attempt.record is None:
-                        attempt.size = bulk.size // bulk.in_flight  # about: only the client knows it
+                        attempt.size = bulk.size // bulk.in_flight  # approximately: only the client knows it
                         why = DeliveryAbandoned(f"{error}; the client kept its bytes, so it cannot be sent again")
                         why.permanent = True
                     self._settle(attempt, outcome, why)
             self.wake_waiters()
 
     def give_up_bulks(self, bulks: Iterable[Bulk], outcome: Outcome, error: DeliveryError) -> None:
-        """Settle all of these that are in flight."""
+        """Settle all messages of these bulks that are in flight."""
         for bulk in bulks:
             with self.lock:
                 self.give_up(bulk.unsettled(), outcome, error)
 
     def interrupt(self, bulks: Iterable[Bulk]) -> None:
-        """The call that handed these over was interrupted: what has no outcome is unknown, and the next flush reports
-        the messages."""
+        """Note that the call that handed over these bulks was interrupted: messages without an outcome are unknown, and
+        the next flush reports them."""
         error = DeliveryAbandoned("the call that sent it was interrupted")
         with self.lock:
             for bulk in bulks:
@@ -402,24 +402,24 @@ class Table:
                 self.give_up(unsettled, _UNKNOWN, error)
 
     def shut(self) -> None:
-        """Admit no more messages."""
+        """Admit no further messages."""
         with self.lock:
             self.shut_down = True
             self.close_sends()
             self.wake_waiters()
 
-    # Waited for, and reported
+    # Wait and report
 
     def unfinished(self, *, of_sends: bool = False) -> list[Bulk]:
-        """The bulks of which something is in flight; ``of_sends``: those that a flush waits for."""
+        """Return the bulks with messages in flight; ``of_sends``: those that a flush waits for."""
         with self.lock:
             self.close_sends()
             for bulk in self._bulks[:]:
-                self._finish_if_settled(bulk)  # which an interrupted call did not
+                self._finish_if_settled(bulk)  # because an interrupted call may not have done it
             return [bulk for bulk in self._bulks if bulk.is_for_flush or not of_sends]
 
     def wake_waiters(self) -> None:
-        """Wake the threads for which there is room, or whose messages are settled."""
+        """Wake the threads whose messages have room, or are settled."""
         with self.lock:
             for waiter in list(self.waiters):
                 if waiter.is_over():
@@ -427,14 +427,14 @@ class Table:
                     waiter.set()
 
     def attempts_of(self, bulk: Bulk) -> dict[int, DeliveryAttempt]:
-        """The messages of a bulk that are not delivered, and other ones that have an attempt, by their place."""
+        """Return the messages of a bulk that are not delivered, and others with an attempt, by their position."""
         with self.lock:
             bulk.unsettled()  # each gets one
             return {place: attempt.latest for place, attempt in sorted(bulk.attempts.items())}
 
     def take_report(self, waited_for: Iterable[Bulk]) -> tuple[int, list[DeliveryAttempt]]:
-        """What a flush reports: how many sends were delivered, and those that were not, with those in flight of the
-        bulks that it waited for. The lock is held."""
+        """Return the report of a flush: the number of delivered sends, and the undelivered ones, with those in flight
+        of the bulks that it waited for. The lock is held."""
         in_flight = [attempt for bulk in waited_for for attempt in bulk.unsettled() if attempt.for_flush]
         attempts = list(dict.fromkeys([*self._undelivered, *self._interrupted, *in_flight]))
         delivered, count = self._delivered, len(self._undelivered) + len(self._interrupted)
@@ -445,14 +445,14 @@ class Table:
         return delivered, attempts
 
     def reported(self, attempts: Iterable[DeliveryAttempt]) -> None:
-        """A flush has reported these, so that no other one does, and has made room."""
+        """Free the room of messages that a flush has reported, so that no other flush reports them."""
         with self.lock:
             for attempt in attempts:
                 attempt.for_flush = attempt.for_flush and attempt.over
             self.wake_waiters()
 
     def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Have the next flush report these, which an interrupted call cannot. They take room until then."""
+        """Have the next flush report these, because an interrupted call cannot. They keep their room until then."""
         with self.lock:
             for attempt in attempts:
                 attempt.for_flush = attempt.for_flush and attempt.over
@@ -464,7 +464,7 @@ class Table:
             self._delivered += delivered
 
     def listener_returned(self, attempt: DeliveryAttempt) -> None:
-        """A listener of the message was called; the last one frees its room."""
+        """Note that a listener of the message was called; the last one frees its room."""
         with self.lock:
             attempt.listeners.pop()
             waits_for_flush = attempt.for_flush and attempt.outcome is not _DELIVERED
@@ -473,27 +473,27 @@ class Table:
                 self.bytes -= attempt.size
                 self.wake_waiters()
 
-    # Looked at
+    # Monitor
 
     def in_flight(self) -> tuple[int, int, float]:
-        """How many messages and bytes are in flight, and for how many seconds the oldest one."""
+        """Return the number of messages and bytes in flight, and the age of the oldest one in seconds."""
         messages, size, oldest = 0, 0, math.inf
-        for bulk in self._bulks[:]:  # without the lock, which a fork may leave taken
+        for bulk in self._bulks[:]:  # without the lock, which may stay taken after a fork
             count = bulk.in_flight
             if count:
                 messages += count
                 oldest = min(oldest, bulk.queued_at)
-                reservation = bulk.reservation  # no call from here: no other thread ends it meanwhile
+                reservation = bulk.reservation  # no call after this: no other thread ends it in the meantime
                 size += bulk.size if reservation is None else bulk.size - reservation.left
         return messages, size, max(0.0, self.clock.monotonic() - oldest)
 
     def note_trouble(self, error: TransportError) -> None:
-        """A client-wide error: from now on a rejection may hide an earlier attempt that was written."""
+        """Note a client-wide error: from now on a rejection may hide an earlier attempt that was written."""
         self.last_error = error
         self._trouble_at = self.clock.monotonic()
 
     def start_again(self) -> None:
-        """Begin with another client: errors of the one before do not count any more."""
+        """Restart with another client: earlier errors do not count any more."""
         self.finished = self.last_error = None
         self._refusals.clear()
         self._trouble_at = float("-inf")
@@ -501,7 +501,7 @@ class Table:
     # With the lock held
 
     def _attach(self, bulk: Bulk) -> None:
-        """Attach each message that is in flight already, or comes before in the bulk, to the attempt that is sent."""
+        """Attach each message that is already in flight, or earlier in the bulk, to the attempt that is sent."""
         here: dict[bytes, DeliveryAttempt] = {}
         for attempt in bulk.attempts.values():
             if attempt.message_id is None or attempt.successor is not None:
@@ -516,7 +516,7 @@ class Table:
                 bulk.size -= attempt.size
 
     def _identify(self, bulk: Bulk) -> None:
-        """Give the messages that have objects of their own their sequences and ids."""
+        """Give messages with objects their sequences and ids."""
         for place, attempt in bulk.attempts.items():
             if attempt.successor is None and attempt.outcome is None:
                 attempt.sequence = bulk.first + place
@@ -563,7 +563,7 @@ class Table:
             return  # it was delivered after all
         attempt = bulk.attempt(message.sequence)
         if attempt.outcome is not None:
-            return  # it was given up before
+            return  # it was already given up
         if attempt.record is None:
             attempt.record = Record(message.value, message.key)
             attempt.size = size_of(attempt.record, message.key)
@@ -581,14 +581,14 @@ class Table:
         self._settle(attempt, *classify(cause, trouble=trouble, own_time=attempt.record.timestamp_ms is not None))
 
     def _settle(self, attempt: DeliveryAttempt, outcome: Outcome, error: DeliveryError | None) -> None:
-        """Settle one message: the place where it gets its outcome."""
+        """Settle one message: the only place where it gets its outcome."""
         if outcome is _FAILED and attempt.doubtful:
             outcome = _UNKNOWN
         bulk, for_flush = attempt.bulk, attempt.for_flush
         name = (bulk.topic, attempt.message_id or b"")
         to_call = [(listener, attempt) for listener in attempt.listeners]
         is_known = self._by_id.get(name) is attempt
-        attempt.error = error  # no call from here: no signal handler interrupts it; and a report may be made now
+        attempt.error = error  # no call after this: no signal handler interrupts it; and a report may be created now
         attempt.outcome = outcome
         bulk.settled += 1
         bulk.size -= attempt.size
@@ -617,7 +617,7 @@ class Table:
         place = bisect_left(self._bulks, bulk.first, key=_first)
         while place < len(self._bulks) and self._bulks[place] is not bulk:  # an empty one has the same first sequence
             place += 1
-        del self._bulks[place : place + 1]  # if a signal handler that sends was not faster
+        del self._bulks[place : place + 1]  # unless a signal handler that sends has done it
 
     def _forget_refusal(self, topic: str) -> None:
         """Forget the refusal, because a message of the topic was delivered."""

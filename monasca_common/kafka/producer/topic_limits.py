@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a producer, and the limits of its topics: which client takes a topic's messages, and how large ones.
+"""The clients of a producer, and the limits of its topics: the client for a topic's messages, and their largest size.
 
 Any rejection by the broker bumps the idempotent epoch of the whole client and may double its neighbours, so a
 message that is too large must not be sent at all. A thread requests the limits of all topics that need one, one request
 at a time; messages wait here for the limit of their topic, in order. A topic with a small limit gets a client whose
-batches stay below it.
+batches are smaller than it.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ LOG = SafeLogger(__name__)
 
 OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
 
-_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's own
+_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
 _REQUEST_SECONDS = 5.0
 _REPEAT_SOON_SECONDS = 0.2
 _PATIENCE_SECONDS = 10.0
-_REPEAT_SECONDS = 30.0  # a limit may have been raised since a message was refused for it
-CLOSE_SECONDS = 0.5  # that a close waits for its clients
+_REPEAT_SECONDS = 30.0  # after a refusal, because a limit may be raised
+CLOSE_SECONDS = 0.5  # a close waits this long for its clients
 
 
 @dataclass(slots=True, eq=False)
 class TopicLimit:
-    """The size of the largest message that a topic takes, and the client that keeps its batches below it."""
+    """The largest message that a topic accepts, and the client whose batches are smaller than it."""
 
     transport: BoundedProducer
     max_bytes: int
     sends: Reservation  # of the next plain sends
-    is_atomic: bool  # whether the client's `send` is one step for signal handlers
+    is_atomic: bool  # whether no signal handler interrupts the client's `send`
     known_at: float
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
 
 
 @dataclass(slots=True, eq=False)
 class _Lookup:
-    """A topic whose limit is not known, and the bulks that wait for it."""
+    """A topic with an unknown limit, and the bulks that wait for it."""
 
-    impatient_at: float  # then the configured limit takes its place
-    due_at: float = 0.0  # in real time, which passes for every clock
+    impatient_at: float  # then the configured limit is used
+    due_at: float = 0.0  # in real time, which passes with every clock
     bulks: list[Bulk] = field(default_factory=list)
 
 
 class TopicLimits:
-    """``ready`` has the limits that are known. It is empty in a child of a fork, so that `send` checks the guard there,
-    while another client takes the place of the one before, and once the producer is closed."""
+    """``ready`` has the known limits. It is empty in a forked child, so that `send` checks the guard there, while
+    another client replaces the current one, and once the producer is closed."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class TopicLimits:
         open_transport: OpenTransport,
         hand_over: Callable[[TopicLimit, Bulk], None],
     ) -> None:
-        """``hand_over`` is called for each bulk that waited, once the limit of its topic is known."""
+        """``hand_over`` is called for each bulk that waited once the limit of its topic is known."""
         self.ready: dict[str, TopicLimit] = {}
         self.guard = ForkGuard("KafkaProducer", in_child=self.ready.clear)
         self.tap = None if settings.tap is None else settings.tap()
@@ -90,7 +90,7 @@ class TopicLimits:
         self._open_transport = open_transport
         self._hand_over = hand_over
         self._lookups: dict[str, _Lookup] = {}
-        self._requesting: BoundedProducer | None = None  # the client that has a request out
+        self._requesting: BoundedProducer | None = None  # the client with a request in progress
         self._paused = False
         self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
         self._by_batch_bytes: dict[int, BoundedProducer] = {}
@@ -115,7 +115,7 @@ class TopicLimits:
         return transport
 
     def use(self, main: BoundedProducer) -> Sequence[BoundedProducer]:
-        """Use this client from now on; returns those that it replaces."""
+        """Use this client from now on; return the clients that it replaces."""
         with self._table.lock:
             before = self.transports()
             self.main = main
@@ -130,8 +130,8 @@ class TopicLimits:
         return tuple(self._by_batch_bytes.values())
 
     def pause(self) -> None:
-        """Hand nothing over from now on. What waits for a limit is refused; what comes later waits for another client,
-        or is refused once the table is shut."""
+        """Hand over no more messages. Those that wait for a limit are refused; later ones wait for another client, or
+        are refused once the table is shut."""
         self.watch.stop()
         with self._table.lock:
             self._paused = True
@@ -139,35 +139,35 @@ class TopicLimits:
             self.refuse_waiting()
 
     def release(self, transports: Sequence[BoundedProducer] | None = None) -> None:
-        """Close clients that are not used any more (``None``: those that were in use)."""
+        """Close clients that are not used any more (``None``: those in use)."""
         if transports is None:
             transports, self._by_batch_bytes = self.transports(), {}
         for transport in transports:
             transport.close(CLOSE_SECONDS / len(transports))
         self.guard.unpin(transports)
 
-    # What the clients report
+    # Errors of the clients
 
     def _on_error(self, error: TransportError) -> None:
-        """Note a client-wide error. The client's poll calls it, or a thread with a request."""
+        """Note a client-wide error, in the client's poll or on a thread with a request."""
         table, clients = self._table, self.transports()
         table.note_trouble(error)
         if error.fatal:
             table.finished = error
             for client in clients:
-                client.purge()  # the next polls bring what it had
+                client.purge()  # the next polls return its messages
             if any(client.poisoned for client in clients):
                 table.give_up_bulks(table.unfinished(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
 
     def _on_undelivered(self, error: TransportError) -> None:
         """Note the client's error of one message."""
         if isinstance(error, FatalError):
-            self._table.last_error = error  # no message fares better
+            self._table.last_error = error  # it applies to all messages
         if error.name == "MSG_SIZE_TOO_LARGE":
-            self.ready.clear()  # some topic's limit was lowered since it was requested
+            self.ready.clear()  # the limit of some topic was lowered since the request
 
     def refusal(self, limit: TopicLimit, error: Exception) -> DeliveryRefused:
-        """The error of a message that its client did not take: it is definitely not in the log."""
+        """Return the error of a message that its client did not accept: it is definitely not in the log."""
         fault = limit.transport.fault(error)
         if limit.transport in self.transports():
             self._on_undelivered(fault)
@@ -176,7 +176,7 @@ class TopicLimits:
     # The limits
 
     def wait_for(self, bulk: Bulk) -> TopicLimit | None:
-        """The limit of the bulk's topic; `None`: it waits for that, or was refused."""
+        """Return the limit of the bulk's topic; `None`: the bulk waits for it, or was refused."""
         topic = bulk.topic
         with self._table.lock:
             limit = self.ready.get(topic)
@@ -203,8 +203,8 @@ class TopicLimits:
             self._table.give_up_bulks(lookup.bulks, Outcome.FAILED, _not_sent())
 
     def request(self) -> None:
-        """Start a request for the limits that are due, unless the client has one out. The serving thread calls it
-        regularly."""
+        """Start a request for the limits that are due, unless the client has one in progress. The serving thread calls
+        it regularly."""
         if self._requesting is self.main or not self._lookups:
             return
         with self._table.lock:
@@ -219,10 +219,10 @@ class TopicLimits:
             threading.Thread(target=self._request, args=(client, due), name="kafka-topic-limits", daemon=True).start()
         except RuntimeError as error:
             self._requesting = None
-            LOG.warning("no thread for a request of the limits of topics: %s", error)
+            LOG.warning("cannot start a thread to request limits of topics; retrying: %s", error)
 
     def _request(self, client: BoundedProducer, lookups: Mapping[str, _Lookup]) -> None:
-        """The body of a thread with one request."""
+        """Run one request, as the main function of a thread."""
         with self._table.as_caller():
             answers = _ask(client, lookups)
             for topic, lookup in lookups.items():
@@ -231,20 +231,20 @@ class TopicLimits:
                 except Exception:  # messages to the other topics wait for this thread
                     LOG.exception("the limit of topic %r cannot be used", topic)
             with self._table.lock:
-                if self._requesting is client:  # otherwise the client was replaced, and the next one has a request out
+                if self._requesting is client:  # otherwise the client was replaced, and another request is in progress
                     self._requesting = None
 
     def _answered(self, topic: str, lookup: _Lookup, answer: int | TransportError) -> None:
-        """Note a limit, or the configured one where the topic's is not known. Without an answer it is requested again,
-        and bulks wait for it for a while."""
-        is_late = isinstance(answer, RetriableError | AuthenticationError)  # a broker that restarts may refuse a login
+        """Note a limit, or use the configured one if the topic's limit is not available. Without an answer it is
+        requested again, and bulks wait for it for a while."""
+        is_late = isinstance(answer, RetriableError | AuthenticationError)  # a restarting broker may refuse a login
         if not isinstance(answer, int) and is_late:
             self._table.note_trouble(answer)
             if self.main.clock.monotonic() < lookup.impatient_at:
                 return
         max_bytes = answer if isinstance(answer, int) else self._settings.max_message_bytes
         if self._lookups.get(topic) is not lookup:
-            return  # its messages were refused: the clients were replaced, or closed
+            return  # its messages were refused, because the clients were replaced or closed
         batch_bytes = min(max_bytes, self._batch_bytes)
         try:
             limit = self._limit(topic, max_bytes, batch_bytes)  # without the lock, because it may open a client
@@ -266,13 +266,13 @@ class TopicLimits:
                 self.watch.add(topic)
         if not is_current and limit.transport not in self.transports():
             self.release((limit.transport,))
-        elif not isinstance(answer, int):  # without the lock, for which a log handler would keep others waiting
+        elif not isinstance(answer, int):  # without the lock, because a log handler may block
             text = "the limit of topic %r is not known (%s); [kafka] max_message_bytes (%d) is used instead"
             LOG.log(logging.WARNING if is_late else logging.INFO, text, topic, answer, max_bytes)
 
     def _not_opened(self, topic: str, lookup: _Lookup, error: Exception) -> None:
-        """Note that the client of a topic cannot be opened. Bulks wait for the next attempt for a while, and fail
-        then."""
+        """Note that the client of a topic cannot be opened. Bulks wait for the next attempt for a while, and then
+        fail."""
         cause = error if isinstance(error, TransportError) else TransportError(repr(error))
         self._table.note_trouble(cause)
         with self._table.lock:
@@ -287,8 +287,9 @@ class TopicLimits:
         transport, refusal = self._by_batch_bytes.get(batch_bytes), None
         if transport is None and self._settings.transactional_id is not None:
             cause = TransportError(
-                f"topic {topic!r} takes batches of {max_bytes} bytes at most, and a transaction's one client makes "
-                f"larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's max.message.bytes"
+                f"topic {topic!r} accepts batches of at most {max_bytes} bytes, and the only client of a transaction "
+                f"sends larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's "
+                "max.message.bytes"
             )
             transport, max_bytes, refusal = self.main, 0, DeliveryRefused(cause, permanent=True)
         transport = transport or self.open_client(batch_bytes)
@@ -304,8 +305,8 @@ class TopicLimits:
     def _topic_recreated(self, found: TopicRecreated) -> None:
         self.recreated_topics += 1
         LOG.error(
-            "topic %r, which this producer writes to, was deleted and recreated (id %s is now %s): what was "
-            "acknowledged shortly before may be gone with the old topic, and its readers stop until `monasca-common "
+            "topic %r, which this producer writes to, was deleted and recreated (id %s is now %s): messages "
+            "acknowledged shortly before may be lost with the old topic, and its readers stop until `monasca-common "
             "offsets reset`",
             found.topic,
             found.old_id,
@@ -315,7 +316,7 @@ class TopicLimits:
 
 
 def _ask(client: BoundedProducer, topics: Iterable[str]) -> Mapping[str, int | TransportError]:
-    """Each topic's limit, or why it is not known."""
+    """Return the limit of each topic, or the error of its request."""
     try:
         return client.max_message_bytes(topics, _REQUEST_SECONDS)
     except TransportError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: what is sent and the offsets it came from become visible together, or not at all."""
+"""Transactions: messages and the offsets of their input become visible together, or not at all."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from monasca_common.kafka.settings import ProducerSettings
 
 LOG = logging.getLogger(__name__)
 
-_NO_TRANSACTION = "_STATE"  # an abort is refused: none is open, because the commit that was interrupted has ended it
+_NO_TRANSACTION = "_STATE"  # an abort is refused because none is open: the interrupted commit has ended it
 
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
 
 class TransactionalConsumer(Protocol):
-    """The part of a consumer that a transaction uses; `KafkaConsumer` has it."""
+    """The methods of `KafkaConsumer` that a transaction uses."""
 
     def next_offsets(self, what: Inputs) -> Mapping[TopicPartition, int]:
-        """Raises `StaleCommit` if a partition was revoked since the messages were polled."""
+        """Return the next offsets. Raises `StaleCommit` if a partition was revoked since the messages were polled."""
         ...
 
     def group_metadata(self) -> Any: ...
 
     def seek_to_committed(self) -> object:
-        """Read again what was not committed."""
+        """Read uncommitted messages again."""
         ...
 
 
 class TransactionalProducer(Protocol):
-    """The part of a producer that a transaction uses; `KafkaProducer` has it."""
+    """The methods of `KafkaProducer` that a transaction uses."""
 
     settings: ProducerSettings
     open_transaction: Transaction | None
@@ -58,14 +58,14 @@ class TransactionalProducer(Protocol):
 
 
 class Transaction:
-    """A transaction, from `KafkaProducer.transaction`. Leaving the block commits; an exception, an undelivered message
-    or a partition that was revoked meanwhile aborts, and then every consumer goes back to what it had committed (see
+    """A transaction, from `KafkaProducer.transaction`. The end of the block commits; an exception, an undelivered
+    message or a partition revoked in the meantime aborts, and then every consumer returns to its committed offsets (see
     `commit_offsets`).
 
-    Leaving raises `TransactionError` where it was aborted without an exception of the block's own, or a consumer could
-    not go back; `FencedError` where another process opened the same transactional id; `FatalError` where nobody knows
-    whether it was committed. An abort that has no answer is asked for again as the next one is entered, which raises
-    `TransactionError` if there still is none.
+    The end of the block raises `TransactionError` if the transaction was aborted without an exception of the block, or
+    a consumer could not return to its offsets; `FencedError` if another process opened the same transactional id;
+    `FatalError` if it is unknown whether it was committed. An abort without an answer is repeated at the beginning of
+    the next transaction, which raises `TransactionError` if there still is none.
     """
 
     def __init__(self, producer: TransactionalProducer, limits: TopicLimits) -> None:
@@ -85,14 +85,14 @@ class Transaction:
         key: bytes | None = None,
         on_delivery: DeliveryListener | None = None,
     ) -> bytes | None:
-        """As `KafkaProducer.send`; readers of committed data see it once the block has been left."""
+        """As `KafkaProducer.send`; readers of committed data see the message after the end of the block."""
         return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
 
     def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs, *, seek_back: bool = True) -> None:
-        """All of a batch (or this much progress) counts as read by ``consumer`` if the transaction commits.
+        """Commit the offsets of a batch (or this progress) for ``consumer`` if the transaction commits.
 
         With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks: required
-        where another thread polls the consumer, because only that thread may seek.
+        if another thread polls the consumer, because only that thread may seek.
         """
         self._inputs.append((consumer, inputs))
         if seek_back:
@@ -101,12 +101,12 @@ class Transaction:
     def __enter__(self) -> Transaction:
         if self._transport.abort_is_due:
             try:
-                self._limits.refuse_waiting()  # perhaps an interrupt came before this and the flush in `_abort`
+                self._limits.refuse_waiting()  # an interrupt may have prevented this and the flush in `_abort`
                 self._end_aborted()
                 self._producer.flush(self._seconds)
             except RetriableError as late:
-                raise TransactionError(f"the transaction before, which was aborted, has not ended: {late}") from late
-        self._transport.abort_is_due = True  # until it has ended, whatever interrupts that
+                raise TransactionError(f"the abort of the previous transaction has not ended: {late}") from late
+        self._transport.abort_is_due = True  # until the transaction has ended, whatever interrupts it
         self._transport.begin_transaction()
         if self._tap is not None:
             self._tap.begin()
@@ -133,7 +133,7 @@ class Transaction:
             self._commit()
         except (FatalError, FencedError):
             raise
-        except BaseException as failure:  # Ctrl-C included: left open, it would hide later records
+        except BaseException as failure:  # including Ctrl-C: an open transaction would hide later records
             self._abort()
             if isinstance(failure, StaleCommit | TransportError):
                 raise TransactionError(f"the transaction was aborted: {failure}") from failure
@@ -148,15 +148,15 @@ class Transaction:
                 report,
             )
         for consumer, inputs in self._inputs:
-            # The generation first: what is taken away after this carries an old one, and the broker refuses it. Asked
-            # for after the ownership was checked, it could be the next one, and commit what others own by then.
+            # Get the generation first: if partitions are revoked afterwards, it is old, and the broker refuses it.
+            # After the check of the ownership it could be the next generation, and commit offsets of the new owners.
             generation = consumer.group_metadata()
             self._transport.send_offsets(consumer.next_offsets(inputs), generation, self._seconds)
         self._commit_until_answered()
         self._transport.abort_is_due = False
 
     def _commit_until_answered(self) -> None:
-        """A commit whose answer is late must be asked for again: it may already have happened."""
+        """Commit, and repeat a commit whose answer is late, because it may already have happened."""
         clock = self._transport.clock
         deadline = clock.monotonic() + self._seconds
         asked_before = False
@@ -167,24 +167,24 @@ class Transaction:
                 asked_before = True
                 if clock.monotonic() >= deadline:
                     raise FatalError(
-                        f"no answer to the commit of a transaction within {self._seconds} s: whether it happened is "
-                        "unknown; close the producer and open it again, which ends the transaction either way"
+                        f"no answer to the commit of a transaction within {self._seconds} s: it is unknown whether it "
+                        "happened; close the producer and open it again, which ends the transaction either way"
                     ) from late
             except (ClosedError, FencedError) as end:
                 if asked_before:
                     raise FatalError(
-                        f"the commit of a transaction had no answer before this error: {end}; whether it happened is "
-                        "unknown: read on from what is committed"
+                        f"the commit of a transaction had no answer before this error: {end}; it is unknown whether it "
+                        "happened: resume from the committed offsets"
                     ) from end
                 raise
 
     def _abort(self) -> None:
         try:
-            self._producer.flush(self._seconds)  # or the next one's would report these, and abort that
-            self._limits.refuse_waiting()  # or they would be handed over later, into the next transaction
+            self._producer.flush(self._seconds)  # otherwise the next flush would report these, and abort that one
+            self._limits.refuse_waiting()  # otherwise they would be sent later, in the next transaction
             self._end_aborted()
         except RetriableError as late:
-            LOG.warning("the abort of a transaction has no answer yet, the next one will ask again: %s", late)
+            LOG.warning("no answer to the abort of a transaction; the next transaction repeats it: %s", late)
         finally:
             for consumer in self._seeking:
                 self._send_back(consumer)
@@ -202,6 +202,6 @@ class Transaction:
             consumer.seek_to_committed()
         except RetriableError as unanswered:
             raise TransactionError(
-                f"the transaction was aborted, and what its consumer had committed is not known: {unanswered}; call "
-                "its seek_to_committed before its next poll"
+                f"the transaction was aborted, and the committed offsets of its consumer are unknown: {unanswered}; "
+                "call its seek_to_committed before its next poll"
             ) from unanswered

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that users' own tests import; they need the extra ``testing``."""
+"""Fixtures for tests of services; they need the extra ``testing``."""
 
 from monasca_common.kafka.testing.memory import Drained, MemoryKafka
 from monasca_common.kafka.transport.memory import Delay, Fail, Hang, LoseAnswer, VirtualClock

@@ -28,7 +28,7 @@ from monasca_common.kafka.transport.memory import MemoryBroker, VirtualClock, in
 class Drained:
     """The result of `MemoryKafka.drain`.
 
-    ``committed``: next offsets. ``dead_letters``: each message that went there, with its error. ``put_off``: how often
+    ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: how often
     the handler raised `RetryLater` for the next messages of a partition, which are not committed.
     """
 
@@ -37,17 +37,17 @@ class Drained:
     put_off: Mapping[TopicPartition, int]
 
 
-_ENDLESS = 5  # after so many `RetryLater` in a row, `drain` does not wait for the handler
+_ENDLESS = 5  # after this number of `RetryLater` in a row, `drain` does not wait for the handler
 _STEP_SECONDS = 0.002
 _VIRTUAL_STEP_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
 
 class MemoryKafka(fixtures.Fixture):
-    """A fresh memory broker behind ``bootstrap_servers`` while a test runs; all others are forgotten.
+    """A new memory broker at ``bootstrap_servers`` during a test; all others are forgotten.
 
-    ``broker`` creates topics, looks into logs and groups, and fails on demand (`MemoryBroker.inject`).
-    ``clock``: a `VirtualClock`, for a test that moves time itself.
+    ``broker`` creates topics, returns logs and groups, and fails on demand (`MemoryBroker.inject`).
+    ``clock``: a `VirtualClock`, for a test that advances the time itself.
     """
 
     broker: MemoryBroker
@@ -70,16 +70,16 @@ class MemoryKafka(fixtures.Fixture):
         return ConnectionSettings(bootstrap_servers=self.bootstrap_servers, driver="memory", client_id=client_id)
 
     def producer_settings(self, **changes: Any) -> ProducerSettings:
-        """The settings of a producer; ``changes`` are fields of `ProducerSettings`."""
+        """Return settings of a producer; ``changes`` are fields of `ProducerSettings`."""
         return ProducerSettings(**{"connection": self.connection(), **changes})
 
     def consumer_settings(self, topic: str, group: str = "test-group", **changes: Any) -> ConsumerSettings:
-        """The settings of a consumer of one topic; ``changes`` are fields of `ConsumerSettings`."""
+        """Return settings of a consumer of one topic; ``changes`` are fields of `ConsumerSettings`."""
         fields = {"connection": self.connection(), "topics": (topic,), "group_id": group, **changes}
         return ConsumerSettings(**fields)
 
     def producer(self, **changes: Any) -> KafkaProducer:
-        """A producer of this broker; the fixture closes it."""
+        """Open a producer of this broker; the fixture closes it."""
         producer = plugins.memory_producer(self.producer_settings(**changes))
         self.addCleanup(producer.close, 1.0)
         return producer
@@ -93,18 +93,18 @@ class MemoryKafka(fixtures.Fixture):
         partitions: Iterable[TopicPartition] | None = None,
         **changes: Any,
     ) -> KafkaConsumer:
-        """A consumer of this broker; the fixture closes it."""
+        """Open a consumer of this broker; the fixture closes it."""
         settings = self.consumer_settings(topic, group, **changes)
         consumer = plugins.memory_consumer(settings, listener=listener, partitions=partitions)
         self.addCleanup(consumer.close)
         return consumer
 
     def drain(self, processor: Processor, timeout: float = 10.0) -> Drained:
-        """Run a processor over this broker until all that its consumer was assigned is committed, and stop it.
+        """Run a processor until all messages of its consumer's partitions are committed, and stop it.
 
-        Waits after failures are cut short. It does not wait for a partition whose handler repeatedly raises
-        `RetryLater`: that is in ``put_off``. Raises the handler's own exception if that ends the run, otherwise what
-        ended it. After ``timeout`` seconds of real time it raises `TimeoutError`, which names the offsets left, or the
+        Waits after failures are shortened. It does not wait for a partition whose handler repeatedly raises
+        `RetryLater`: see ``put_off``. Raises the handler's exception if that ends the run, otherwise the reason of the
+        end. After ``timeout`` seconds of real time it raises `TimeoutError`, which names the remaining offsets, or the
         members that own the partitions if its consumer was assigned none.
         """
         observer = _Observer()
@@ -138,7 +138,7 @@ class MemoryKafka(fixtures.Fixture):
         return bool(consumer.assignment()) and all(observer.put_off.get(partition, 0) >= _ENDLESS for partition in left)
 
     def _left(self, consumer: KafkaConsumer) -> dict[TopicPartition, int]:
-        """How many offsets of each assigned partition are not committed."""
+        """Return the number of uncommitted offsets of each assigned partition."""
         committed = self.broker.committed(consumer.settings.group_id)
         left = {}
         for partition in consumer.assignment():
@@ -147,7 +147,7 @@ class MemoryKafka(fixtures.Fixture):
         return {partition: count for partition, count in left.items() if count > 0}
 
     def _owners(self, consumer: KafkaConsumer) -> str:
-        """The members that own partitions of the consumer's topics, with the remedy."""
+        """Return the members that own partitions of the consumer's topics, with the remedy."""
         group, topics = consumer.settings.group_id, consumer.settings.topics
         owners = []
         for member in self.broker.members(group):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of a cluster: topics and offsets, each call waiting for the brokers' answer.
+"""Administration of a cluster: topics and offsets. Each call waits for the brokers' answer.
 
-The only importer of `confluent_kafka.admin`. Every error leaves as a `TransportError`; all times are seconds.
+The only importer of `confluent_kafka.admin`. Every error is a `TransportError`; all times are seconds.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from monasca_common.kafka.transport.error_translation import translate
 
 T = TypeVar("T")
 
-# librdkafka's own limit of a request, its maximum: a response that arrives after it has given up the request may abort
-# the process (librdkafka#4605). So `Admin` gives up first, and closes the client.
+# The maximum of librdkafka's limit for a request: a response after librdkafka has given up the request may abort the
+# process (librdkafka#4605). So `Admin` gives up first, and closes the client.
 _CLIENT_SECONDS = 3600.0
 _REASON_SECONDS = 1.0
-"""Where librdkafka or the broker keeps the time, this much more lets their reason arrive before our time-out."""
+"""Time after a time-out of librdkafka or the broker in which its reason can arrive, before our time-out."""
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
 _GROUPS_AT_ONCE = 50
 
-# The client's names of errors for brokers that are silent or unreachable; errors that brokers report have other names.
+# The client's errors for brokers that do not answer or are unreachable; errors of brokers have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; position i of each tuple is partition i, and the numbers in it are broker ids.
+    """One topic; position i of each tuple is partition i, and its numbers are broker ids.
 
-    ``topic_id`` changes when a topic is deleted and recreated. A leader is ``None`` while there is none.
+    ``topic_id`` changes when a topic is deleted and recreated. ``None`` is a partition without a leader.
     """
 
     name: str
@@ -69,7 +69,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One live member of a consumer group; ``host``: where it connects from."""
+    """One live member of a consumer group; ``host``: its address."""
 
     client_id: str
     host: str
@@ -78,31 +78,32 @@ class GroupMember:
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
     """``partitions``: those that live members read. ``subscribes``: its members share whole topics; other groups only
-    keep the offsets of partitions that their clients chose themselves. ``is_settled``: no rebalance is going on."""
+    store the offsets of partitions that their clients choose themselves. ``is_settled``: no rebalance is in
+    progress."""
 
     partitions: frozenset[TopicPartition] = frozenset()
     subscribes: bool = False
     is_settled: bool = True
 
     def has(self, partition: TopicPartition) -> bool | None:
-        """Whether a live member reads it; ``None``: not known during a rebalance."""
+        """Return whether a live member reads it; ``None``: unknown during a rebalance."""
         return partition in self.partitions or (False if self.is_settled else None)
 
 
 class Admin:
-    """An administrator of the cluster that ``options`` (librdkafka's names) lead to.
+    """An administrator of the cluster that ``options`` (librdkafka's names) connect to.
 
-    Its connections and threads go with the last reference to it. Calls of several threads may overlap.
+    Its connections and threads end with the last reference to it. Several threads may call it concurrently.
 
     After a request without an answer in time, or with another retriable error, the client is closed, and the next call
-    opens another, which also learns the present leaders and controller.
+    opens another, which also requests the current leaders and controller.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._login = _Login()  # not `self`: in a circle with its client it would outlive its last user
+        self._login = _Login()  # not `self`: a reference cycle with the client would outlive its last user
         self._servers = options.get("bootstrap.servers", "")
         self._options = dict(options)
-        # Connection failures belong in the error of the call that they break, not on standard error. A request about
+        # Connection failures belong in the error of the call that they affect, not on standard error. A request about
         # one topic does not create it.
         own = {"allow.auto.create.topics": False, "error_cb": self._login.heard}
         self._client_options: dict[str, Any] = {"log_level": 2, **options, **own}
@@ -118,8 +119,8 @@ class Admin:
             return self._opened
 
     def _close_client(self, asked: float) -> None:
-        """Close the client that was asked then, unless it is closed already. The thread that closes it waits for the
-        client's threads, and one of these may be looking up a name."""
+        """Close the client of a request at that time, unless it is already closed, on a thread, because a close waits
+        for the client's threads, and one of these may resolve a name."""
         with self._lock:
             if self._opened_at > asked:
                 return
@@ -127,7 +128,7 @@ class Admin:
         threading.Thread(target=last_reference.clear, name="kafka-admin-close", daemon=True).start()
 
     def wait_for_brokers(self, count: int, timeout: float) -> None:
-        """Return when ``count`` brokers are known; raise the last `TransportError` when time is up."""
+        """Return when ``count`` brokers are known; raise the last `TransportError` at the time-out."""
         deadline = time.monotonic() + timeout
         while True:
             known, failure = 0, None
@@ -138,7 +139,7 @@ class Admin:
             if known >= count:
                 return
             if time.monotonic() >= deadline:
-                raise failure or TransportError(f"{known} of {count} brokers are there after {timeout} s")
+                raise failure or TransportError(f"{known} of {count} brokers are available after {timeout} s")
             time.sleep(0.02)
 
     def create_topic(
@@ -150,7 +151,7 @@ class Admin:
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """`create_topics` of one."""
+        """Create one topic, as `create_topics`."""
         self.create_topics(
             {name: partitions}, replication_factor=replication_factor, configs={name: config or {}}, timeout=timeout
         )
@@ -163,12 +164,12 @@ class Admin:
         configs: Mapping[str, Mapping[str, str]],
         timeout: float = 30.0,
     ) -> None:
-        """Create topics by one request, and wait until the leader of every partition serves them. Raises when one
-        exists already; the others may have been created then. ``partitions``: how many, by the topic's name.
-        ``replication_factor``: -1 for the brokers' own default.
+        """Create topics by one request, and wait until the leader of every partition serves them. Raises if one already
+        exists; the others may have been created then. ``partitions``: the number by topic.
+        ``replication_factor``: -1 for the brokers' default.
 
-        A controller answers before the brokers have heard of a topic. Until then a leader may still take messages for
-        the topic that had the name before, acknowledge them, and remove them with its log.
+        A controller answers before the brokers know the topic. Until then a leader may still accept messages for the
+        former topic of the same name, acknowledge them, and delete them with its log.
         """
         deadline = time.monotonic() + timeout
         brokers = self._metadata(timeout=timeout).brokers
@@ -196,7 +197,7 @@ class Admin:
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Raise what `create_topic` would raise; the brokers only check."""
+        """Raise the error that `create_topic` would raise; the brokers only check."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self._all(
             self._client.create_topics([topic], operation_timeout=timeout, validate_only=True),
@@ -206,7 +207,7 @@ class Admin:
     def _unserved(
         self, partitions: Mapping[str, int], admins: _OwnAdmins, earlier: Mapping[str, Mapping[int, str]]
     ) -> dict[str, int]:
-        """Those without a leader for each partition, or whose leaders do not report one id, which is a new one."""
+        """Return topics without a leader for each partition, or whose leaders do not report the same new id."""
         try:
             answer = self._metadata(timeout=1.0)
         except TransportError:
@@ -229,24 +230,24 @@ class Admin:
         return {name: count for name, count in partitions.items() if name not in served}
 
     def delete_topic(self, name: str, timeout: float = 30.0) -> None:
-        """Delete a topic and wait until the brokers know that it is gone."""
+        """Delete a topic and wait until the brokers do not report it any more."""
         deadline = time.monotonic() + timeout
         self._all(self._client.delete_topics([name], operation_timeout=timeout), timeout + _REASON_SECONDS)
         while name in self._metadata(timeout=timeout).topics and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def describe_topic(self, name: str, timeout: float = 10.0) -> TopicDescription:
-        """Describe a topic that exists; raises `TransportError` when it does not."""
+        """Describe an existing topic. Raises `TransportError` if it does not exist."""
         return self.describe_topics((name,), timeout)[name]
 
     def describe_topics(self, names: Iterable[str], timeout: float = 10.0) -> dict[str, TopicDescription]:
-        """Describe topics that all exist; raises `TransportError` when one does not."""
+        """Describe existing topics. Raises `TransportError` if one does not exist."""
         wanted = TopicCollection(sorted(set(names)))
         answer = self._all(self._client.describe_topics(wanted, request_timeout=_CLIENT_SECONDS), timeout)
         return {name: _description(name, topic) for name, topic in answer.items()}
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """The identity of each topic that exists; a topic that does not is left out."""
+        """Return the id of each topic that exists; others are omitted."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -255,8 +256,8 @@ class Admin:
         return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
 
     def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
-        """The question goes to whom the last metadata named as the controller, which under KRaft is a broker drawn by
-        lot: so draw until it is this one. Empty: it did not come up."""
+        """Send the request to this broker. The client sends it to the controller in the last metadata, which under
+        KRaft is a random broker: so refresh the metadata until it is this one. Empty if it never was."""
         wanted = TopicCollection(list(topics))
         for _ in range(_MOST_DRAWS):
             with contextlib.suppress(TransportError):
@@ -268,18 +269,18 @@ class Admin:
         return {}
 
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
-        """How many partitions a topic has, from metadata alone; raises `TransportError` when it does not exist."""
+        """Return the partition count of a topic, from metadata only. Raises `TransportError` if it does not exist."""
         known = self._metadata(topic=topic, timeout=timeout).topics[topic]
         if known.error is not None:
             raise translate(known.error)
         return len(known.partitions)
 
     def partition_counts(self, timeout: float = 10.0) -> dict[str, int]:
-        """How many partitions each topic of the cluster has, those aside that this principal may not see."""
+        """Return the partition count of each topic of the cluster that this principal may see."""
         return {topic: len(leaders) for topic, leaders in self.leaders(timeout).items()}
 
     def leaders(self, timeout: float = 10.0) -> dict[str, dict[int, int | None]]:
-        """The leader of each partition of each topic that this principal may see; ``None`` while there is none."""
+        """Return the leader of each partition of each topic that this principal may see; ``None`` without one."""
         topics = self._metadata(timeout=timeout).topics.values()
         return {
             topic.topic: {each.id: each.leader if each.leader >= 0 else None for each in topic.partitions.values()}
@@ -288,12 +289,12 @@ class Admin:
         }
 
     def cluster_id(self, timeout: float = 10.0) -> str:
-        """The cluster's own id: two addresses with one id lead to the same cluster."""
+        """Return the id of the cluster: two addresses with one id belong to the same cluster."""
         return str(self._metadata(timeout=timeout).cluster_id)
 
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        """Each topic's ``max.message.bytes``, the limit of a whole record batch as the broker stores it, or the error;
-        by one request."""
+        """Return each topic's ``max.message.bytes``, the limit of a whole record batch as the broker stores it, or the
+        error, by one request."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         futures = self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS)
         return {
@@ -302,13 +303,13 @@ class Admin:
         }
 
     def topic_configs(self, topics: Iterable[str], timeout: float = 10.0) -> dict[str, dict[str, str]]:
-        """Every setting of each topic, the brokers' defaults included."""
+        """Return every setting of each topic, including the brokers' defaults."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))]
         return self._configs([resources] if resources else [], timeout)
 
     def broker_configs(self, timeout: float = 10.0) -> dict[int, dict[str, str]]:
-        """Every setting of each broker that is there now, by its id."""
-        # The client takes one in a call, and does not wait for its answer.
+        """Return every setting of each available broker, by its id."""
+        # The client accepts one in a call, and does not wait for its answer.
         brokers = [[ConfigResource(ResourceType.BROKER, str(number))] for number in self.broker_ids(timeout)]
         return {int(number): settings for number, settings in self._configs(brokers, timeout).items()}
 
@@ -322,24 +323,24 @@ class Admin:
         }
 
     def delete_records(self, before: Mapping[TopicPartition, int], timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """Delete the records below each offset; the first offset that is left in each partition."""
+        """Delete the records below each offset. Return the first remaining offset of each partition."""
         wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in before.items()]
         answer = self._all(self._client.delete_records(wanted, request_timeout=_CLIENT_SECONDS), timeout)
         return {TopicPartition(tp.topic, tp.partition): int(left.low_watermark) for tp, left in answer.items()}
 
     def broker_ids(self, timeout: float = 10.0) -> set[int]:
-        """The brokers that are there now."""
+        """Return the available brokers."""
         return set(self._metadata(timeout=timeout).brokers)
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """The offset of the oldest record that is left, or of the next one where none is."""
+        """Return the offset of the oldest record, or of the next one if there is none."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), timeout)  # type: ignore[no-untyped-call]
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float = 10.0, *, open_transactions: bool = False
     ) -> dict[TopicPartition, int]:
-        """Where the log ends for a reader of what is committed: an unfinished transaction lies beyond it.
-        ``open_transactions``: where it ends with what is not committed yet."""
+        """Return the end of each log for a reader of committed messages, which is before unfinished transactions.
+        ``open_transactions``: the end including uncommitted messages."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         isolation = IsolationLevel.READ_UNCOMMITTED if open_transactions else IsolationLevel.READ_COMMITTED
         return self._offsets(dict.fromkeys(partitions, latest), timeout, isolation)
@@ -347,27 +348,27 @@ class Admin:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float = 10.0
     ) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is not older than this time; ``None`` where every record is."""
+        """Return the first offset whose record is not older than this time; ``None`` if every record is older."""
         specifications = {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times_ms.items()}
         found = self._offsets(specifications, timeout)
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
 
     def groups(self, timeout: float = 10.0) -> set[str]:
-        """The names of all consumer groups that this principal may see."""
+        """Return the names of all consumer groups that this principal may see."""
         answer = self._result(self._client.list_consumer_groups(request_timeout=_CLIENT_SECONDS), timeout)
         if answer.errors:
             raise self._fault(answer.errors[0])
         return {group.group_id for group in answer.valid}
 
     def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
-        """The members of a consumer group; none if there is no such group."""
+        """Return the members of a consumer group; none if there is no such group."""
         futures = self._client.describe_consumer_groups([group], request_timeout=_CLIENT_SECONDS)
         found = self._each(futures, timeout, may_lack=(KafkaError.GROUP_ID_NOT_FOUND,))[group]
         return tuple(GroupMember(member.client_id, member.host) for member in found.members) if found else ()
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
-        """What the live members of each consumer group read; nothing where it has none, or is a group of another kind,
-        as the workers of Kafka Connect are. ``timeout``: see `offsets_of`."""
+        """Return the partitions that live members of each consumer group read; none if it has no members, or is of
+        another kind, such as the workers of Kafka Connect. ``timeout``: see `offsets_of`."""
         assigned: dict[str, GroupAssignment] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             futures = self._client.describe_consumer_groups(some, request_timeout=_CLIENT_SECONDS)
@@ -377,17 +378,17 @@ class Admin:
         return assigned
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """The committed offsets of a group: the next offset of each partition that has one."""
+        """Return the committed offsets of a group: the next offset of each partition that has one."""
         return self.offsets_of((group,), timeout)[group]
 
     def offsets_of(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, dict[TopicPartition, int]]:
-        """`group_offsets` of many groups, of which many are asked for at once. ``timeout``: of those at once, so that
-        the first that stay without an answer end it."""
+        """Return the `group_offsets` of many groups, by concurrent requests for some groups at a time. ``timeout``: for
+        these, so that the first ones without an answer end it."""
         offsets: dict[str, dict[TopicPartition, int]] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             self._check_coordinators(some, timeout)
             futures: dict[str, concurrent.futures.Future[Any]] = {}
-            for group in some:  # the client takes one in a call, and does not wait for its answer
+            for group in some:  # the client accepts one in a call, and does not wait for its answer
                 asked = [ConsumerGroupTopicPartitions(group)]
                 futures |= self._client.list_consumer_group_offsets(asked, request_timeout=_CLIENT_SECONDS)
             for group, found in self._all(futures, timeout).items():
@@ -399,21 +400,21 @@ class Admin:
         return offsets
 
     def _check_coordinators(self, groups: list[str], timeout: float) -> None:
-        """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes if such a broker
-        is asked for a group's offsets (librdkafka#5040), but not if it is asked for the group."""
+        """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes at a request for a
+        group's offsets to such a broker (librdkafka#5040), but not at a request for the group."""
         futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
         for _, found in self._outcomes(futures, timeout):
-            if isinstance(found, RetriableError):  # another is of a group that is unknown or of another kind
+            if isinstance(found, RetriableError):  # other errors: the group is unknown or of another kind
                 raise found
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0) -> None:
-        """Set the committed offsets of a group without members; refused (`TransportError`) while it has some."""
+        """Set the committed offsets of a group. Raises `TransportError` while the group has members."""
         self._check_coordinators([group], timeout)
         wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
         futures = self._client.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_CLIENT_SECONDS
         )
-        # The answer of a live group is a success whose partitions each carry the refusal.
+        # The answer for a live group is a success with a refusal for each partition.
         for partition in self._all(futures, timeout)[group].topic_partitions or []:
             if partition.error is not None:
                 raise translate(partition.error)
@@ -433,15 +434,16 @@ class Admin:
         )
         answer = self._all(futures, timeout)
         offsets = {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
-        # Of a leader that has died the client has no answer, and calls that no error.
+        # The client has no answer of a leader that has died, and reports no error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
         if unknown:
-            self._close_client(time.monotonic())  # it would continue to ask the broker that it takes for the leader
-            raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader has not told its offset")
+            self._close_client(time.monotonic())  # it would continue to ask the broker that it considers the leader
+            raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader did not report its offset")
         return offsets
 
     def _metadata(self, *, timeout: float, **arguments: Any) -> Any:
-        """Asked on a thread of its own, because the client's call hears no signal: Ctrl-C would wait for its end."""
+        """Request metadata on a separate thread, because signals do not interrupt the client's call: Ctrl-C would wait
+        for its end."""
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def ask() -> None:
@@ -454,7 +456,7 @@ class Admin:
         return self._answer(answer, timeout, timeout + _REASON_SECONDS)
 
     def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
-        """The responses to requests of this moment; raises the first error."""
+        """Return the responses to requests sent now; raise the first error."""
         return self._each(futures, timeout, may_lack=())
 
     def _each(
@@ -469,7 +471,7 @@ class Admin:
         return found
 
     def _outcomes(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> Iterator[tuple[T, Any]]:
-        """Each response to requests of this moment, or its `TransportError`."""
+        """Yield each response to requests sent now, or its `TransportError`."""
         asked = time.monotonic()
         for what, future in futures.items():
             try:
@@ -497,7 +499,7 @@ class Admin:
         return answer
 
     def _fault(self, error: KafkaException | KafkaError) -> TransportError:
-        """A refused login shows only in the error callback; the call itself merely times out."""
+        """Convert an error. A refused login is only in the error callback; the call itself has a time-out."""
         self._client.poll(0)
         fault = translate(self._login.refusal or error)
         if fault.name not in _UNANSWERED:
@@ -557,7 +559,8 @@ class _OwnAdmins:
                 self._admins[number] = Admin({**self._options, **address})
 
     def topic_ids(self, names: Collection[str], brokers: Iterable[int]) -> dict[str, dict[int, str]]:
-        """Each topic's id at each of these brokers, without those that do not know the topic or do not answer."""
+        """Return each topic's id at each of these brokers, without those that do not know the topic or do not
+        answer."""
         futures = {number: self._admins[number]._ask_topic_ids(names, number) for number in brokers}
         asked = time.monotonic()
         ids: dict[str, dict[int, str]] = {name: {} for name in names}
@@ -569,7 +572,7 @@ class _OwnAdmins:
 
 
 class _Login:
-    """The client's reports about its logins; the calls that need a login merely time out."""
+    """Reports of the client about its logins; calls that need a login only have a time-out."""
 
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None

@@ -2,9 +2,9 @@
 """The interface of a transport, between this library and a client of Kafka.
 
 Three implementations: librdkafka from C and through confluent-kafka, and memory. A transport moves bytes and reports;
-it decides nothing. Errors leave it only as `TransportError`. Seconds for waits, milliseconds for timestamps.
-A time-out is given to the client as it is; whether the client keeps it is the concern of `bounded`, not of a driver.
-Offsets mean *next to read* everywhere, except those of messages, which are their own.
+it makes no decisions. All its errors are `TransportError`. Seconds for waits, milliseconds for timestamps.
+A time-out is passed to the client unchanged; `bounded`, not a driver, ensures that it is kept.
+Offsets mean *next to read* everywhere, except those of messages.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ def no_transactions(driver: str) -> ConfigurationError:
 
 
 def message_id(id_prefix: bytes, sequence: int) -> bytes:
-    """The id of a message of this sequence, from a producer with this prefix."""
+    """Return the id of the message with this sequence, from a producer with this prefix."""
     return b"%b%012x" % (id_prefix, sequence)
 
 
 @dataclass(slots=True)
 class UndeliveredMessage:
-    """A message that the client gave back, or did not take."""
+    """A message that the client returned, or did not accept."""
 
     sequence: int
     error: TransportError
     value: bytes | None
     key: bytes | None
-    taken: bool | None = True  # by the client; None: perhaps, because the call was interrupted
+    taken: bool | None = True  # by the client; None: unknown, because the call was interrupted
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """The outcomes that one call of the client brought, in columns.
+    """The outcomes of one call of the client, in columns.
 
     ``sequences``, ``partitions`` and ``offsets`` are of the delivered messages, in ascending order of their sequences.
-    An offset is below 0 where the broker acknowledged a message that it had already. ``bytes``: values and keys of the
-    delivered messages, each with those before it. ``counts``: the delivered messages by topic and bucket, after
+    An offset is below 0 if the broker acknowledged a message that it already had. ``bytes``: the cumulative sizes of
+    values and keys of the delivered messages. ``counts``: the delivered messages by topic and bucket, after
     `ProducerTransport.count`.
     """
 
@@ -65,17 +65,17 @@ class Outcomes:
 
 
 class ProducerTransport(ABC):
-    """One producing client. A message is identified by its *sequence*, a number that its producer gives it.
+    """One producing client. A message is identified by its *sequence*, a number from its producer.
 
-    ``on_error`` (given to the constructor) receives every client-wide error. `send`, `produce` and `produce_record`
-    never wait and never run callbacks. The last two raise one of ``refusals``, for `fault`; then the client took no
-    message. One thread at a time calls `poll` and `flush`.
+    ``on_error`` (an argument of the constructor) receives every client-wide error. `send`, `produce` and
+    `produce_record` never wait and never call callbacks. The last two raise one of ``refusals``, for `fault`; then the
+    client accepted no message. One thread at a time calls `poll` and `flush`.
     """
 
-    driver: str  # the name that selects it
+    driver: str  # its name in the option driver
     refusals: tuple[type[Exception], ...]
     clock: Clock
-    send_is_atomic = False  # whether `send` is one step for signal handlers
+    send_is_atomic = False  # whether no signal handler interrupts `send`
     abort_is_due = False  # the abort of its last transaction has no answer yet
     new_reservation: Callable[[int, int, int, int, int, bytes | None], Reservation] = Reservation
 
@@ -84,15 +84,15 @@ class ProducerTransport(ABC):
         """Queue one message of bytes under the next sequence of a reservation from `new_reservation`. Positional
         arguments only, for speed.
 
-        Returns its id (`message_id`), which is its only header, and is empty where ids are off. Returns ``None`` for a
-        message that it did not take, and for which nothing of the reservation was used.
+        Return its id (`message_id`), which is its only header, and is empty if ids are off. Return ``None`` for a
+        message that it did not accept; then the reservation is unchanged.
         """
 
     def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
-        """Queue messages of bytes under the sequences from ``first``; how many the client took. One that it did not
-        take is passed to `produce_record` next, which raises what is wrong.
+        """Queue messages of bytes under the sequences from ``first``; return how many the client accepted. The first
+        one that it did not accept is passed to `produce_record` next, which raises the error.
 
-        Their ids have this prefix; ``None``: they get none.
+        ``id_prefix``: of their ids; ``None``: they get none.
         """
         accepted = 0
         try:
@@ -115,15 +115,15 @@ class ProducerTransport(ABC):
         headers: Sequence[tuple[str, bytes | None]],
         sequence: int,
     ) -> None:
-        """Queue one message with all that it may have. ``timestamp_ms`` 0 means now; ``headers`` include its id."""
+        """Queue one message with all its fields. ``timestamp_ms`` 0 means now; ``headers`` include its id."""
 
     @abstractmethod
     def fault(self, error: Any) -> TransportError:
-        """The `TransportError` for an error that `produce` or `produce_record` raised."""
+        """Return the `TransportError` for an error that `produce` or `produce_record` raised."""
 
     @abstractmethod
     def poll(self, timeout: float) -> Outcomes:
-        """Collect the outcomes that have arrived; waits up to ``timeout`` seconds for the first."""
+        """Collect the outcomes that have arrived; wait up to ``timeout`` seconds for the first."""
 
     @abstractmethod
     def flush(self, timeout: float) -> Outcomes:
@@ -131,7 +131,7 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def queued(self) -> int:
-        """How many messages have no outcome that `poll` or `flush` has returned."""
+        """Return the number of messages without an outcome from `poll` or `flush`."""
 
     @abstractmethod
     def count(self, bucket_seconds: int) -> None:
@@ -139,18 +139,18 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def purge(self) -> None:
-        """Give up everything queued or in flight, without waiting; the next polls report each as purged."""
+        """Give up all messages that are queued or in flight, without waiting; the next polls report them as purged."""
 
     @abstractmethod
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        """Each topic's ``max.message.bytes``, asked for in one request, or the error (unknown topic, not
-        permitted). Raises `TransportError` when there is no answer at all. Called by several threads."""
+        """Return each topic's ``max.message.bytes``, by one request, or the error (unknown topic, no permission).
+        Raises `TransportError` if there is no answer. Called by several threads."""
 
     @abstractmethod
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """The identity of each existing topic: it changes when a topic is deleted and recreated."""
+        """Return the id of each existing topic, which changes when the topic is deleted and recreated."""
 
-    # A driver without transactions refuses all five.
+    # A driver without transactions refuses all five methods.
 
     def init_transactions(self, timeout: float) -> None:
         raise no_transactions(self.driver)
@@ -169,15 +169,15 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def close(self, timeout: float) -> None:
-        """Release the client, however long that takes: the caller waits ``timeout`` seconds on another thread. What is
-        still queued was purged before."""
+        """Close the client, however long that takes: the caller waits ``timeout`` seconds on another thread. Queued
+        messages were purged before."""
 
 
 class PartitionEvent(NamedTuple):
-    """An error about a partition, or about no partition in particular (``topic`` is ``None`` then).
+    """An error about a partition, or about none in particular (then ``topic`` is ``None``).
 
-    The error ``_PARTITION_EOF`` is none: all of the partition was returned, and ``offset`` is its end, which is what is
-    written next, or for a reader of committed messages the last stable offset.
+    ``_PARTITION_EOF`` is not an error: all messages of the partition were returned, and ``offset`` is its end, the next
+    offset to be written, or for a reader of committed messages the last stable offset.
     """
 
     error: TransportError
@@ -188,7 +188,7 @@ class PartitionEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Fetched:
-    """What one poll brought: messages by partition, and events."""
+    """The result of one poll: messages by partition, and events."""
 
     parts: Sequence[tuple[TopicPartition, Columns]] = ()
     events: Sequence[PartitionEvent] = ()
@@ -198,33 +198,33 @@ class Fetched:
 
 
 class RebalanceCallbacks(Protocol):
-    """Called from within `ConsumerTransport.poll` (or `close`), on its thread."""
+    """Called within `ConsumerTransport.poll` (or `close`), on its thread."""
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions newly given (incremental protocols: only the new ones). It must end by calling
+        """Partitions were assigned (only the new ones if the protocol is incremental). It must end with a call of
         `ConsumerTransport.assign_owned` with a position for each."""
 
     def on_revoke(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions about to be taken; a commit still works. The transport gives them up when this returns."""
+        """Partitions will be revoked, which ends when this returns; commits still work."""
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions that somebody else may already own; nothing may be committed."""
+        """Partitions were lost, and another member may already own them; commits are not allowed."""
 
 
 class ConsumerTransport(ABC):
-    """One consuming client, either member of a group or reading chosen partitions."""
+    """One consuming client, either a member of a group or a reader of chosen partitions."""
 
-    driver: str  # the name that selects it
+    driver: str  # its name in the option driver
     clock: Clock
-    on_error: Callable[[TransportError], None] | None = None  # hears of every client-wide error, from within `poll`
+    on_error: Callable[[TransportError], None] | None = None  # receives client-wide errors, within `poll`
 
     @abstractmethod
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None: ...
 
     @abstractmethod
     def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Within ``on_assign``: start the given partitions at these offsets (incrementally if the protocol
-        is incremental). Outside of it: give partitions that are already owned new positions (revives a dead one)."""
+        """Within ``on_assign``: start the given partitions at these offsets (incrementally if the protocol is
+        incremental). Otherwise: give owned partitions new positions, which also resumes those out of range."""
 
     @abstractmethod
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -235,7 +235,7 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def poll(self, max_messages: int, timeout: float) -> Fetched:
-        """Return up to ``max_messages`` messages and events, as soon as there is one."""
+        """Return up to ``max_messages`` messages and events, once there is one."""
 
     @abstractmethod
     def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
@@ -248,42 +248,42 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
-        """Commit and wait for the broker's answer, as long as that takes (45 s have been seen); thread-safe."""
+        """Commit and wait for the broker's answer, without a limit (45 s have been seen); thread-safe."""
 
     @abstractmethod
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]: ...
 
     @abstractmethod
     def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """(low, high): the first offset in the log, and the next that will be written."""
+        """Return (low, high): the first offset in the log, and the next one to be written."""
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The first existing offset in each log."""
+        """Return the first existing offset in each log."""
         return {partition: self.watermarks(partition, timeout)[0] for partition in partitions}
 
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The offset that will be written next in each log."""
+        """Return the offset that will be written next in each log."""
         return {partition: self.watermarks(partition, timeout)[1] for partition in partitions}
 
     @abstractmethod
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
-        """The first offset at or after each time; the end if there is none."""
+        """Return the first offset at or after each time; the end if there is none."""
 
     @abstractmethod
     def partition_count(self, topic: str, timeout: float) -> int: ...
 
     @abstractmethod
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """The identity of each existing topic: it changes when a topic is deleted and recreated."""
+        """Return the id of each existing topic, which changes when the topic is deleted and recreated."""
 
     @abstractmethod
     def group_metadata(self) -> Any:
-        """The metadata for `ProducerTransport.send_offsets`, fresh at each call."""
+        """Return the metadata for `ProducerTransport.send_offsets`, requested at each call."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the group and release the client; runs ``on_revoke`` for what is owned."""
+        """Leave the group and close the client; call ``on_revoke`` for owned partitions."""
 
     def abandon(self) -> None:
-        """Release a client that was given up, without a request to the brokers. It replaces `close`."""
+        """Close a client that was given up, without a request to the brokers. It replaces `close`."""
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any transport with deadlines: what waits for a broker runs on the client's `ClientThread`.
+"""Any transport with deadlines: calls that wait for a broker run on the client's `ClientThread`.
 
-Not poll, produce and flush, which are what clients are for: they run on their callers' threads, the first and the last
-under watch. Producing waits for nobody; a message that is being handed over counts as unacknowledged, with its age.
+Except poll, produce and flush, the main calls of a client, which run on their callers' threads; poll and flush are
+watched. Producing does not wait; a message in such a call counts as unacknowledged, with its age.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from monasca_common.kafka.transport.base import ConsumerTransport, Fetched, Outc
 from monasca_common.kafka.transport.client_thread import ClientThread
 from monasca_common.kafka.transport.reservation import Reservation
 
-# librdkafka takes none for a commit. It has been seen to give one up by itself after 144 s, with a silent coordinator.
+# librdkafka has no time-out for a commit. One ended by itself after 144 s, with a coordinator that did not answer.
 COMMIT_SECONDS = 300.0
-_BEGIN_SECONDS = 10.0  # it takes none for this either, and asks nobody but its own thread
+_BEGIN_SECONDS = 10.0  # it has no time-out either, and only waits for its own thread
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _direct(method: Method) -> Method:
-    """The client's own method on its caller's thread: it asks no broker, or keeps its time-out."""
+    """Call the client's method on its caller's thread: it waits for no broker, or keeps its time-out."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
         return getattr(bounded._living(), method.__name__)(*arguments)
@@ -33,10 +33,10 @@ def _direct(method: Method) -> Method:
 
 
 def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Method:
-    """The client's own method on its helper thread. The last argument is its time-out. ``name``: for error texts."""
+    """Call the client's method on its helper thread. The last argument is its time-out. ``name``: for error texts."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
-        # The client is looked up on the helper thread, so that nothing but the call itself refers to it.
+        # The client is read on the helper thread, so that only the call itself refers to it.
         def run(left: float) -> Any:
             return getattr(bounded._living(), method.__name__)(*arguments[:-1], left)
 
@@ -46,12 +46,12 @@ def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Met
 
 
 class _NoClient(Exception):
-    """The client was poisoned or closed. Only this class raises it: what a signal handler raises is no refusal."""
+    """The client was poisoned or closed. Only this module raises it, so a signal handler's exception is no refusal."""
 
 
 class BoundedProducer(ProducerTransport):
-    """``on_error`` hears, from within `poll` or `flush`, that the client was poisoned; everything else is the
-    client's own. A poisoned one has nothing in flight, refuses messages and raises its `FatalError`."""
+    """``on_error`` also receives, within `poll` or `flush`, that the client was poisoned. Other methods are those of
+    the client. A poisoned one has nothing in flight, refuses messages and raises its `FatalError`."""
 
     def __init__(self, client: ProducerTransport, on_error: Callable[[TransportError], None]) -> None:
         self.driver = client.driver
@@ -65,8 +65,8 @@ class BoundedProducer(ProducerTransport):
         self.thread = ClientThread(
             "kafka-producer-calls",
             client.clock,
-            remedy="What became of its transaction is unknown: close the producer and open another with the same "
-            "transactional_id, which ends the transaction either way, and read on from what is committed",
+            remedy="The outcome of its transaction is unknown: close the producer and open another with the same "
+            "transactional_id, which ends the transaction either way, and resume from the committed offsets",
         )
         self.thread.on_poison = self._give_up
         # No Python frame between the producer and C.
@@ -77,7 +77,7 @@ class BoundedProducer(ProducerTransport):
     def poisoned(self) -> bool:
         return self.thread.failure is not None
 
-    # Both are shadowed by the client's own while there is one.
+    # The client's methods replace both while there is a client.
 
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
         return None
@@ -92,7 +92,7 @@ class BoundedProducer(ProducerTransport):
         client.produce_record(*arguments)
 
     count = _direct(ProducerTransport.count)
-    # Of another client, which waits for itself.
+    # With another client, the administrator, which waits itself.
     max_message_bytes = _direct(ProducerTransport.max_message_bytes)
     topic_ids = _direct(ProducerTransport.topic_ids)
 
@@ -108,7 +108,7 @@ class BoundedProducer(ProducerTransport):
         client = self._client
         if client is not None:
             return client.fault(error)
-        return self.thread.failure or TransportError("the producer was closed meanwhile", name="_DESTROY")
+        return self.thread.failure or TransportError("the producer was closed in the meantime", name="_DESTROY")
 
     def poll(self, timeout: float) -> Outcomes:
         client = self._client
@@ -134,18 +134,18 @@ class BoundedProducer(ProducerTransport):
             client.purge()
 
     def close(self, timeout: float) -> None:
-        """Have the client released behind its last call; waits no longer than ``timeout`` for that."""
+        """Have the client closed after its last call; wait up to ``timeout`` seconds for that."""
         client = self._detach()
         if client is not None:
             release = client.close
-            del client  # or it would be destroyed here in the end, and that waits for its threads
+            del client  # otherwise it would be destroyed here at the end, which waits for its threads
             self.thread.finish(lambda: release(timeout), timeout)
 
     def _living(self) -> ProducerTransport:
         client = self._client
         if client is None:
             self.thread.check()
-            raise TransportError("the producer was closed meanwhile", name="_DESTROY")
+            raise TransportError("the producer was closed in the meantime", name="_DESTROY")
         return client
 
     def _give_up(self) -> Callable[[], None]:
@@ -166,8 +166,8 @@ class BoundedProducer(ProducerTransport):
 
 
 class BoundedConsumer(ConsumerTransport):
-    """A poisoned client raises its `FatalError` from every call. ``thread`` is for those who wait less than a call's
-    own time, as for a commit."""
+    """Every call of a poisoned client raises its `FatalError`. ``thread`` is for callers that wait less than a call's
+    time-out, as for a commit."""
 
     def __init__(self, client: ConsumerTransport) -> None:
         self.clock = client.clock
@@ -176,11 +176,11 @@ class BoundedConsumer(ConsumerTransport):
         self.thread = ClientThread(
             "kafka-consumer-calls",
             client.clock,
-            remedy="Close the consumer and open another: it reads on from what is committed",
+            remedy="Close the consumer and open another: it resumes from the committed offsets",
         )
         self.thread.on_poison = self._give_up
-        # Of another client, which keeps its times: these calls hold up no commit, and none of the others them.
-        self.topic_thread = ClientThread("kafka-consumer-topics", client.clock, remedy="Start the process again")
+        # With another client, which keeps its time-outs: these calls and commits do not delay each other.
+        self.topic_thread = ClientThread("kafka-consumer-topics", client.clock, remedy="Restart the process")
 
     @property
     def poisoned(self) -> bool:
@@ -221,7 +221,7 @@ class BoundedConsumer(ConsumerTransport):
         return self.thread.call("watermarks", lambda left: self._living().watermarks(partition, left), timeout)
 
     def close(self) -> None:
-        """Called by `ClientThread.finish`, as the last call."""
+        """Close the client; called by `ClientThread.finish` as the last call."""
         try:
             self._living().close()
         finally:

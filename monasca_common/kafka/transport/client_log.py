@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What librdkafka has to say, to Python's logging, and not over and over."""
+"""Passes log lines of librdkafka to Python's logging, with few repetitions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _DIFFERENT_EACH_TIME = re.compile(r"\d+ms|, \d+ identical error\(s\) suppressed"
 
 
 class ClientLog:
-    """Stands where confluent-kafka wants a logger. The same complaint, however long it took, is passed on once in
-    30 seconds, with how often it came: a client whose brokers are all down complains up to twenty times a second.
+    """A logger for confluent-kafka. It passes on equal lines once in 30 seconds, with their number, because a client
+    whose brokers are all down logs up to twenty lines a second.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
@@ -26,5 +26,5 @@ class ClientLog:
         message = text % arguments if arguments else text
         more = self._limit.admit(_DIFFERENT_EACH_TIME.sub("", message))
         if more is not None:
-            with contextlib.suppress(Exception):  # of a log handler; the outcomes that the same call brought count
+            with contextlib.suppress(Exception):  # of a log handler, because outcomes of the same call are needed
                 self._logger.log(level, "%s%s", message, more)

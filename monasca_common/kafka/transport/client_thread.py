@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one thread of a client on which its calls wait for brokers, each with a deadline of ours.
+"""The thread of a client on which its calls wait for brokers, each with a deadline.
 
-librdkafka does not keep the time-outs of some calls (its issues 5456 and 5511): a call with 5 s was not back after
+librdkafka does not keep the time-outs of some calls (its issues 5456 and 5511): a call with 5 s had not returned after
 105 s. Nothing can end such a call. So it runs on a helper thread, and its caller leaves at the deadline.
-The client is then *poisoned*: nothing more is asked of it, what the call still answers changes nothing, and it stays
+The client is then *poisoned*: it gets no more calls, a late result of the call is ignored, and the client remains
 referenced until the call returns, because destroying a client waits for its calls.
 """
 
@@ -28,17 +28,17 @@ LOG = SafeLogger(__name__)
 
 T = TypeVar("T")
 
-GRACE_SECONDS = 5.0  # what a call may take beyond the time-out that it was given
-# Real time that a call gets before it is given up, whatever the clock says: a clock that a test moves, or a machine
-# that was asleep, leaps over every deadline at once.
+GRACE_SECONDS = 5.0  # a call may take this much longer than its time-out
+# Real time for a call before it is given up, whatever the clock says: a clock that a test advances, or a machine that
+# was asleep, passes all deadlines in one step.
 _LAST_LOOK_SECONDS = 0.25
-_AT_LEAST_SECONDS = 0.1  # for a call that had to wait for the one before it
-_SLOW_SECONDS = 30.0  # beyond its time-out: then a poll is reported
+_AT_LEAST_SECONDS = 0.1  # for a call that had to wait for the previous one
+_SLOW_SECONDS = 30.0  # after its time-out: then a poll is reported
 _WATCH_SECONDS = 1.0
 
 
 class ClientCall(Generic[T]):
-    """A call of the client. The first claim wins: the helper thread claims it to run it, its caller to drop it."""
+    """A call of the client. The first claim wins: the helper thread claims it to run it, the caller to drop it."""
 
     def __init__(self, what: str, run: Callable[[], T], timeout: float, clock: Clock) -> None:
         self.what = what
@@ -68,35 +68,35 @@ class ClientCall(Generic[T]):
             self._finished.set()
 
     def wait(self, timeout: float) -> bool:
-        """Whether it is over within ``timeout`` seconds."""
+        """Return whether it is over within ``timeout`` seconds."""
         return self._wait(self._clock, timeout)
 
     def look_again(self) -> bool:
-        """`wait` for a moment of real time."""
+        """`wait` for a short real time."""
         return self._wait(SystemClock(), _LAST_LOOK_SECONDS)
 
     def _wait(self, clock: Clock, timeout: float) -> bool:
         self._finished.wait(clock, timeout)
         if self.over:
-            self._finished.set()  # it stays over
+            self._finished.set()  # it remains over
         return self.over
 
     def wake(self) -> None:
-        """End the `wait` of its caller, whether it is over or not."""
+        """End the `wait` of its caller, even if it is not over."""
         self._finished.set()
 
     def overdue(self, now: float) -> bool:
         return self.begun_at is not None and now > self.begun_at + self.timeout + GRACE_SECONDS
 
     def drop(self) -> bool:
-        """Whether it will surely not run."""
+        """Claim it to drop it. Return whether it will definitely not run."""
         if self._claim.acquire(blocking=False):
             self._run = None
             return True
         return False
 
     def result(self) -> T:
-        """What the call returned; raises what it raised."""
+        """Return the result of the call, or raise its exception."""
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -111,7 +111,7 @@ class ClientCall(Generic[T]):
 
 @dataclass(slots=True)
 class _Watched:
-    """A call on a thread of its caller's."""
+    """A call on the thread of its caller."""
 
     what: str
     timeout: float
@@ -120,10 +120,11 @@ class _Watched:
 
 
 class ClientThread:
-    """Runs the calls of one client one after the other, on a thread that starts with the first.
+    """Runs the calls of one client one after the other, on a thread that starts with the first one.
 
-    ``remedy``: what a poisoned client means to its user, the end of the error's text. ``on_poison`` takes the client
-    from everybody else and returns what destroys it; this is kept, and called if the call comes back after all.
+    ``remedy``: the consequence of a poisoned client for its user, the end of the error's text. ``on_poison`` removes
+    the client from all other objects and returns the function that destroys it, which is called if the call returns
+    after all.
     """
 
     def __init__(self, name: str, clock: Clock, *, remedy: str) -> None:
@@ -139,18 +140,18 @@ class ClientThread:
         self._watched: dict[int, _Watched] = {}  # by thread
         self._waiting: set[ClientCall[Any]] = set()
         self._until = math.inf  # see `limit`
-        self._lock = threading.RLock()  # held for a few instructions, never during a call; a handler may close in it
+        self._lock = threading.RLock()  # held briefly, never during a call; a signal handler may close within it
         self._thread: threading.Thread | None = None
         self._ended = False
         _watchdog.watch(self)
 
     def call(self, what: str, run: Callable[[float], T], timeout: float) -> T:
-        """What ``run`` returns, which is given the seconds that are left for it. It should not refer to the client
-        itself: the frames of an error would keep that alive.
+        """Return the result of ``run(left)``, with the seconds left for it. It should not refer to the client itself,
+        because the frames of an error would keep that alive.
 
-        Raises what it raises, `RetriableError` if the calls before it took all the time or the caller's `limit` comes
-        first, and `FatalError` if it has not come back `GRACE_SECONDS` after its time-out, or the client was poisoned
-        before. On the helper thread itself, within another call, it runs at once.
+        Raises its exceptions, `RetriableError` if earlier calls took all the time or the caller's `limit` comes first,
+        and `FatalError` if it has not returned `GRACE_SECONDS` after its time-out, or the client was already poisoned.
+        Within another call on the helper thread, it runs immediately.
         """
         if threading.current_thread() is self._thread:
             return run(timeout)
@@ -168,7 +169,7 @@ class ClientThread:
             if call.drop():
                 self.check()
                 raise RetriableError(
-                    f"{what} was not sent within {timeout:.1f} s: the calls before it have no answer yet",
+                    f"{what} was not sent within {timeout:.1f} s: earlier calls have no answer yet",
                     name="_TIMED_OUT",
                 )
             if not self.wait(call, GRACE_SECONDS):
@@ -176,23 +177,24 @@ class ClientThread:
             if call.look_again() or not self._poison(call):
                 call.wait(math.inf)
                 return call.result()
-        except BaseException:  # Ctrl-C: it need not begin any more
+        except BaseException:  # Ctrl-C: it does not have to begin any more
             call.drop()
             raise
         self.check()
         raise AssertionError("unreachable")
 
     def submit(self, what: str, run: Callable[[], T], timeout: float) -> ClientCall[T]:
-        """Have ``run`` called, without waiting for it. Beyond ``timeout`` and `GRACE_SECONDS` the client is poisoned.
+        """Queue a call of ``run``, without waiting for it. After ``timeout`` and `GRACE_SECONDS` the client is
+        poisoned.
 
-        Raises `FatalError` if it is already, `ClosedError` after `finish`.
+        Raises `FatalError` if it is already poisoned, `ClosedError` after `finish`.
         """
         call = ClientCall(what, run, timeout, self._clock)
         self._put(call)
         return call
 
     def wait(self, call: ClientCall[Any], timeout: float) -> bool:
-        """Whether ``call`` is over within ``timeout`` seconds, and before the `limit`."""
+        """Return whether ``call`` is over within ``timeout`` seconds, and before the `limit`."""
         deadline = self._clock.monotonic() + timeout
         self._waiting.add(call)
         try:
@@ -204,7 +206,7 @@ class ClientThread:
             self._waiting.discard(call)
 
     def limit(self, until: float) -> None:
-        """Let no caller wait beyond ``until`` (monotonic; `math.inf`: no limit), those that wait already included.
+        """Let no caller wait beyond ``until`` (monotonic; `math.inf`: no limit), including current ones.
 
         Takes no lock, because a signal handler may call it.
         """
@@ -214,18 +216,18 @@ class ClientThread:
 
     def _check_limit(self, what: str) -> None:
         if self._clock.monotonic() >= self._until:
-            raise RetriableError(f"{what} has no answer, and its caller stops now", name="_TIMED_OUT")
+            raise RetriableError(f"{what} has no answer, and its caller stops waiting", name="_TIMED_OUT")
 
     def settle(self, timeout: float) -> bool:
-        """Wait until nothing is on its way; whether that was so within ``timeout`` seconds."""
+        """Wait until no call is in progress; return whether that was so within ``timeout`` seconds."""
         if self._thread is None:
             return True
         return self.failure is None and self.wait(self.submit("settle", lambda: None, math.inf), timeout)
 
     def finish(self, release: Callable[[], None], timeout: float) -> bool:
-        """Call ``release`` after the last call, and end; whether both happened within ``timeout`` seconds.
+        """Call ``release`` after the last call, and end; return whether both happened within ``timeout`` seconds.
 
-        A poisoned client is not released: `False`, at once.
+        A poisoned client is not released: return `False` immediately.
         """
 
         def released() -> None:
@@ -243,18 +245,18 @@ class ClientThread:
         try:
             self._put(call)
         except RuntimeError as error:  # no thread can be started, as at the interpreter's exit
-            LOG.warning("%s: the client is left open: %s", self._name, error)
+            LOG.warning("%s: the client remains open: %s", self._name, error)
             return False
         return call.wait(timeout)
 
     def check(self) -> None:
         """Raise the `FatalError` of a poisoned client."""
         if self.failure is not None:
-            raise self.failure.with_traceback(None)  # of the last time that it was raised
+            raise self.failure.with_traceback(None)  # without the traceback of an earlier raise
 
     @contextmanager
     def watch(self, what: str, timeout: float) -> Iterator[None]:
-        """Around a call on the caller's own thread: one that hangs is reported, with its age."""
+        """Watch a call on the caller's thread: one that hangs is reported, with its age."""
         thread = threading.get_ident()
         self._watched[thread] = watched = _Watched(what, timeout, self._clock.monotonic())
         try:
@@ -263,10 +265,10 @@ class ClientThread:
             del self._watched[thread]
             if watched.reported:
                 age = self._clock.monotonic() - watched.since
-                LOG.warning("%s: %s has come back after %.0f s", self._name, what, age)
+                LOG.warning("%s: %s has returned after %.0f s", self._name, what, age)
 
     def oldest_seconds(self) -> float:
-        """How long the oldest call has been under way, 0 if there is none."""
+        """Return the age of the oldest call in progress, 0 if there is none."""
         begun = [watched.since for watched in list(self._watched.values())]
         call = self._current
         if call is not None and call.begun_at is not None:
@@ -274,8 +276,8 @@ class ClientThread:
         return max(0.0, self._clock.monotonic() - min(begun)) if begun else 0.0
 
     def inspect(self) -> None:
-        """Called by the watchdog once a second: poison clients that nobody waits for, report calls that cannot be
-        bounded."""
+        """Poison clients with overdue calls that no caller waits for, and report calls that cannot be bounded. The
+        watchdog calls it once a second."""
         now = self._clock.monotonic()
         call, suspect = self._current, self._suspect
         self._suspect = None
@@ -288,8 +290,8 @@ class ClientThread:
             if not watched.reported and age > watched.timeout + _SLOW_SECONDS:
                 watched.reported = True
                 LOG.warning(
-                    "%s: %s has not come back for %.0f s (its time-out is %.1f s), and nothing can end it: start the "
-                    "process again if it lasts",
+                    "%s: %s has not returned for %.0f s (its time-out is %.1f s), and nothing can end it: restart the "
+                    "process if it persists",
                     self._name,
                     watched.what,
                     age,
@@ -303,7 +305,7 @@ class ClientThread:
                 raise ClosedError(f"{call.what}: the client is closed")
             self._ended = call.last
             if self._thread is None:
-                # A daemon: a call that hangs must not hold the end of the process as well.
+                # A daemon: a hanging call must not prevent the end of the process.
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
             self._calls.put(call)
@@ -321,18 +323,18 @@ class ClientThread:
                     return
             if call.last:
                 return
-            del call  # its result, while nothing is asked
+            del call  # its result, while there is no call
 
     def _poison(self, call: ClientCall[Any]) -> bool:
-        """Whether the client is poisoned now, by this call or another: it is not if the call has just come back."""
+        """Return whether the client is poisoned now, by this call or another: not if the call has just returned."""
         with self._lock:
             if self.failure is not None:
                 return True
             if self._current is not call:
                 return False
             failure = FatalError(
-                f"{call.what} has not come back {GRACE_SECONDS:.0f} s after its time-out of {call.timeout:.1f} s: "
-                f"nothing more is asked of this client. {self._remedy}",
+                f"{call.what} has not returned {GRACE_SECONDS:.0f} s after its time-out of {call.timeout:.1f} s: "
+                f"this client gets no more calls. {self._remedy}",
                 name="_FATAL",
                 fatal=True,
             )
@@ -342,9 +344,9 @@ class ClientThread:
         return True
 
     def _let_go(self, call: ClientCall[Any]) -> None:
-        """On the helper thread: a call came back after all. What it brought is of no use, but the client may go."""
+        """Destroy the client of a call that returned after all, and ignore its result. On the helper thread."""
         call.discard()
-        LOG.warning("%s: %s has come back; its client was given up and is destroyed now", self._name, call.what)
+        LOG.warning("%s: %s has returned; its client was given up and is now destroyed", self._name, call.what)
         while self._watched:
             time.sleep(_LAST_LOOK_SECONDS)
         self._destroy()
@@ -352,7 +354,7 @@ class ClientThread:
 
 
 class _Watchdog:
-    """One thread a process, which looks at every client's calls."""
+    """The thread of a process that checks the calls of all clients."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -378,9 +380,9 @@ class _Watchdog:
             try:
                 client.inspect()
             except Exception:
-                LOG.exception("looking at the calls of a Kafka client failed")
+                LOG.exception("checking the calls of a Kafka client failed")
 
 
 _watchdog = _Watchdog()
-# In a child of a fork: it has but one thread, and its parent's clients are not its own.
+# In a forked child: it has only one thread, and must not use its parent's clients.
 os.register_at_fork(after_in_child=_watchdog.__init__)  # type: ignore[misc]

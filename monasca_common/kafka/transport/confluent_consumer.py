@@ -25,9 +25,9 @@ from monasca_common.kafka.transport.refused_options import make_client
 
 LOG = logging.getLogger(__name__)
 
-# confluent-kafka 2.16 lets one thread at a time into a consumer, where librdkafka takes any: a commit by another
-# thread would wait until a poll is over, and a held commit would hold the polls. Who presents the same identity
-# counts as the same caller; this is what its own AIOConsumer does. Earlier versions had neither lock nor identity.
+# confluent-kafka 2.16 admits one thread at a time to a consumer, although librdkafka is thread-safe: a commit by
+# another thread would wait for the end of a poll, and a slow commit would block polls. Callers with the same identity
+# count as the same caller, as in its own AIOConsumer. Earlier versions had neither lock nor identity.
 _IDENTITY: ContextVar[int] = getattr(cimpl, "_reentry_identity_var", None) or ContextVar("unused", default=0)
 
 _Partitions = list[ClientTopicPartition]
@@ -78,15 +78,15 @@ class ConfluentConsumer(LibrdkafkaConsumer):
     def poll(self, max_messages: int, timeout: float) -> Fetched:
         try:
             with self._calling():
-                # `consume(n, timeout)` alone would wait the whole time for n messages.
+                # `consume(n, timeout)` would always wait the whole time for n messages.
                 first = self._client.poll(timeout)
                 if first is None:
                     return Fetched()
                 messages: list[Message] = self._client.consume(max_messages - 1, 0) if max_messages > 1 else []
         except SystemError as error:
             if isinstance(error.__cause__, KeyboardInterrupt):
-                raise error.__cause__ from None  # a signal's handler raised it: the call returned all the same
-            # The client forgets the exception of a signal that comes in just as it calls us back.
+                raise error.__cause__ from None  # a signal handler raised it; the call had returned
+            # The client forgets the exception of a signal that arrives just before it calls us back.
             raise KeyboardInterrupt from error
         messages.insert(0, first)
         return grouped(messages, Message, self._topics, translate)
@@ -136,7 +136,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """Around every call of the client: its errors become ours, and other threads need not wait for it."""
+        """Translate the errors of a call of the client, and do not block other threads."""
         token = _IDENTITY.set(self._identity)
         try:
             yield
@@ -145,7 +145,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
         except ValueError as error:  # for an invalid topic name
             raise translate(error) from error
         except RuntimeError as error:
-            # All that confluent-kafka raises it for is a client that was closed.
+            # confluent-kafka raises it only for a closed client.
             raise ClosedError(f"the consumer's client is closed: {error}") from error
         finally:
             _IDENTITY.reset(token)

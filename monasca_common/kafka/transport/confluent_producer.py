@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _Refusal(Exception):
-    """The client did not take a message; the argument is its own error."""
+    """The client did not accept a message; the argument is its error."""
 
 
 class ConfluentProducer(LibrdkafkaProducer):
@@ -46,7 +46,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         self._fatal = False
         options = producer_options(settings)
         options["batch.size"] = batch_bytes
-        # Always: a wrong password shows nowhere else.
+        # Always, because a wrong password is reported nowhere else.
         options["error_cb"] = self._heard
         self._log = ClientLog(LOG, self.clock)
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
@@ -73,7 +73,7 @@ class ConfluentProducer(LibrdkafkaProducer):
             self._produce(topic, value, key, partition, callback, callback, timestamp_ms, list(headers))
         except (KafkaException, BufferError) as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                raise  # a signal handler raised it, after the client took the message
+                raise  # a signal handler raised it, after the client accepted the message
             raise _Refusal(error) from None
 
     def fault(self, error: Any) -> TransportError:
@@ -102,12 +102,12 @@ class ConfluentProducer(LibrdkafkaProducer):
         """Handle a fatal error, which confluent-kafka raises as either exception instead of calling callbacks."""
         cause = error.__cause__ or error
         if not isinstance(cause, KafkaException | SystemError):
-            raise cause from None  # a signal's handler raised it: the call returned all the same
+            raise cause from None  # a signal handler raised it; the call had returned
         if not self._fatal:
             self._fatal = True
             fault = translate(cause)
             if not fault.fatal:
-                fault = FatalError(f"the client is finished: {fault}", name="_FATAL", fatal=True)
+                fault = FatalError(f"the client cannot continue: {fault}", name="_FATAL", fatal=True)
             self._on_error(fault)
 
     def _heard(self, error: KafkaError) -> None:
@@ -116,7 +116,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         self._on_error(fault)
 
     def purge(self) -> None:
-        # Else it waits for the threads of all brokers, one of which may be looking up a name.
+        # Otherwise it waits for the threads of all brokers, one of which may resolve a name.
         self._client.purge(blocking=False)
 
     def init_transactions(self, timeout: float) -> None:
@@ -142,7 +142,7 @@ class ConfluentProducer(LibrdkafkaProducer):
             raise translate(error) from None
 
     def close(self, timeout: float) -> None:
-        """Destroying a client joins its threads, which nothing bounds."""
+        """Destroy the client, which waits for its threads without a limit."""
         self._close_admin()
         self._produce = _refuse
         del self._client

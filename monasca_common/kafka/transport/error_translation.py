@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent-kafka's errors as ours: the one place that knows its codes."""
+"""Translates confluent-kafka's errors to ours; the only module with its codes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RETRIABLE = frozenset(
         KafkaError.NOT_COORDINATOR,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.FENCED_LEADER_EPOCH,  # either side has not heard of a partition's latest leader yet
+        KafkaError.FENCED_LEADER_EPOCH,  # client or broker does not know a partition's latest leader yet
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.NOT_ENOUGH_REPLICAS,
@@ -58,22 +58,22 @@ _RETRIABLE = frozenset(
 _NOT_TRUSTED = "certificate verify failed"
 _WHY_NOT_TRUSTED = (
     "the broker's certificate has expired, or is for another host than the one in bootstrap_servers or "
-    "advertised.listeners, or comes from an authority that tls_ca_file does not name (the client does not tell which; "
+    "advertised.listeners, or comes from an authority that is not in tls_ca_file (the client does not report which; "
     "`openssl s_client -connect HOST:PORT -verify_hostname HOST -CAfile FILE` does)"
 )
 
 
 def translate(error: KafkaError | BaseException) -> TransportError:
-    """The `TransportError` that says what ``error`` says; keeps code, name and whether it is fatal."""
+    """Return ``error`` as a `TransportError`, with its code, its name and whether it is fatal."""
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         error = error.args[0]
     if isinstance(error, BufferError):
-        return RetriableError("the client's own queue is full", code=KafkaError._QUEUE_FULL, name="_QUEUE_FULL")
+        return RetriableError("the client's queue is full", code=KafkaError._QUEUE_FULL, name="_QUEUE_FULL")
     if not isinstance(error, KafkaError):
         return TransportError(f"{type(error).__name__}: {error}")
     code, text = error.code(), error.str()
     if code in (KafkaError._SSL, KafkaError._TRANSPORT) and _NOT_TRUSTED in text:
-        # The client gives it under either code, and the same text for each cause.
+        # The client raises it with either code, and the same text for each cause.
         code, text = KafkaError._SSL, f"{text.partition(_NOT_TRUSTED)[0]}{_NOT_TRUSTED}: {_WHY_NOT_TRUSTED}"
     facts: dict[str, Any] = {"code": code, "name": KafkaError(code).name(), "fatal": bool(error.fatal())}
     return _kind(error, code)(f"{facts['name']}: {text}", **facts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consuming through librdkafka: what its two clients have in common."""
+"""Consuming through librdkafka: the common part of its two clients."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCall
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import admin_options
 
-_SEEK_SECONDS = 10.0  # it asks nobody but the client's own thread
-_FINISH_SECONDS = 1.0  # for rebalances that are under way when it closes
+_SEEK_SECONDS = 10.0  # it only waits for the client's own thread
+_FINISH_SECONDS = 1.0  # for rebalances in progress when it closes
 _FINISH_TURN_SECONDS = 0.01
-FINISH_MESSAGES = 1000  # fetched ones, that are dropped to get at what is behind them
+FINISH_MESSAGES = 1000  # fetched messages that are dropped to get events after them
 
 
 class PartitionAnswer(NamedTuple):
@@ -32,12 +32,12 @@ class PartitionAnswer(NamedTuple):
 
 
 class LibrdkafkaConsumer(ConsumerTransport):
-    """One librdkafka consumer. Its threads start here; nothing is asked of a broker before it subscribes or assigns."""
+    """One librdkafka consumer. Its threads start here; it sends no request before it subscribes or assigns."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self.clock: Clock = SystemClock()
         self._client_id = settings.connection.client_id
-        # KIP-848 is incremental always; of the classic assignors only the cooperative one is.
+        # KIP-848 is always incremental; of the classic assignors only the cooperative one is.
         self._eager = settings.group_protocol == "classic" and settings.assignment_strategy not in (
             None,
             "cooperative-sticky",
@@ -46,7 +46,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._rebalancing = False
         self._closing = False
         self._rebalanced = False  # since it was last reset, while closing
-        # A static member stays in its group while its process restarts, so it must not unsubscribe, which would leave.
+        # A static member remains in its group while its process restarts, so it must not unsubscribe, which would
+        # leave.
         self._leaves = settings.group_instance_id is None
         self._started: dict[TopicPartition, int] = {}
         self._admin: Admin | None = None
@@ -71,8 +72,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
     def _release(self) -> None:
         """Close the client."""
 
-    # In callbacks, without an (un)assign, the client itself takes what was given, and gives up what was revoked or
-    # lost.
+    # In callbacks without an (un)assign, the client itself starts assigned partitions, and releases revoked or lost
+    # ones.
 
     def _on_assign(self, partitions: Sequence[TopicPartition]) -> None:
         self._rebalanced = self._rebalancing = True
@@ -94,7 +95,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
 
     def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._eager and not self._rebalancing:
-            # A partition that ran out of range cannot be sought, and an eager member has but one assignment.
+            # A partition out of range cannot seek, and an eager member has only one assignment.
             current = self.position(self.assignment())
             kept = {tp: self._started.get(tp, OFFSET_INVALID) if at is None else at for tp, at in current.items()}
             positions = {**kept, **positions}
@@ -107,7 +108,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._ask("incremental_assign", positions)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        # What is assigned by hand may be changed bit by bit, whatever the group's protocol.
+        # Manual assignments may be changed incrementally, whatever the group's protocol.
         self._eager = False
         self._ask("assign", positions)
 
@@ -125,7 +126,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._started[partition] = offset
 
     def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Where the client is in each partition; ``None`` before its first message."""
+        """Return the client's position in each partition; ``None`` before its first message."""
         return _known(self._ask("position", _without_offsets(partitions)))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
@@ -138,7 +139,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         return _known(self._ask("committed", _without_offsets(partitions), timeout))
 
     def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """With ``timeout`` 0 from the last fetch, without asking a broker."""
+        """Return the watermarks; with ``timeout`` 0 those of the last fetch, without a request."""
         marks = self._watermarks(partition, timeout)
         if marks is None or marks[1] < 0:
             raise RetriableError(
@@ -146,7 +147,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
             )
         return max(0, marks[0]), marks[1]
 
-    # All partitions in one request: `watermarks` waits for the fetch in flight once a partition.
+    # One request for all partitions: `watermarks` waits for the fetch in flight for each partition.
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_BEGINNING), timeout)
@@ -156,14 +157,14 @@ class LibrdkafkaConsumer(ConsumerTransport):
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         if not times_ms:
-            return {}  # the client would call it an invalid argument
+            return {}  # the client would raise an invalid argument
         deadline = self.clock.monotonic() + timeout
         try:
             answers = _known(self._ask("offsets_for_times", times_ms, timeout))
         except TransportError as error:
             if error.code != KafkaError._UNKNOWN_PARTITION:
                 raise
-            # A group may give out a partition that was just added before this client has heard of it.
+            # A group may assign a partition that was just added before this client knows it.
             raise RetriableError(str(error), code=error.code, name=error.name) from error
         found = {}
         for tp, offset in answers.items():
@@ -173,8 +174,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
         return found
 
     def partition_count(self, topic: str, timeout: float) -> int:
-        # Not by the consumer's own list_topics: called within a rebalance callback, as this is, that leaves
-        # confluent-kafka's client without its state, and the next callback of the same poll aborts the process.
+        # Not by the consumer's list_topics: within a rebalance callback, as here, it leaves confluent-kafka's client
+        # without its state, and the next callback of the same poll aborts the process.
         try:
             return self._ask_admin().partition_count(topic, timeout)
         except ValueError as error:  # for an invalid topic name
@@ -192,7 +193,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
             self._release()
 
     def _finish_rebalances(self) -> None:
-        """One that is under way must not reach into the client's own close: there it may wait for the answer to an
+        """Finish rebalances in progress before the client's close, which may otherwise wait for the answer to an
         (un)assign indefinitely (librdkafka's issue 4884)."""
         if self._leaves:
             self._ask("unsubscribe", {})
@@ -216,7 +217,7 @@ def _without_offsets(partitions: Iterable[TopicPartition]) -> dict[TopicPartitio
 
 
 def _known(answers: Mapping[TopicPartition, PartitionAnswer]) -> dict[TopicPartition, int | None]:
-    """The offsets of an answer; ``None`` for the client's negative ones, which say that there is none."""
+    """Return the offsets of an answer; ``None`` for negative ones, which mean that there is none."""
     offsets: dict[TopicPartition, int | None] = {}
     for tp, answer in answers.items():
         if answer.error is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings as librdkafka's options. Pure functions: what they return is all that a client is configured with."""
+"""Settings as librdkafka's options. Pure functions: their results are the whole configuration of a client."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, 
 _DEFAULT_SESSION_MS = 45_000
 _DEFAULT_HEARTBEAT_MS = 3_000
 _DEFAULT_FETCH_BYTES = 50 * 1024 * 1024
-_SMALLEST_FETCH_BYTES = 1_000_000  # librdkafka wants at least its message.max.bytes
+_SMALLEST_FETCH_BYTES = 1_000_000  # librdkafka requires at least its message.max.bytes
 
-# Above every limit of a topic: the producer compares sizes with the topic's own limit before it hands over.
+# Above every limit of a topic: the producer compares sizes with the topic's limit before it hands messages over.
 _UNLIMITED_MESSAGE_BYTES = 1_000_000_000
 
-# Half of it passes between the connections of a client whose TLS fails, however often that happens: librdkafka's own
-# back-off does not grow then, and from its 100 ms a consumer comes back 20 times a second. A connection that stood
-# for longer than this is opened again at once. With a second, answers that were lost held an API's posts for 8 s
-# instead of 4: half a second costs them nothing.
+# A client whose TLS fails waits half of it between connections, however often that happens, because librdkafka's
+# back-off does not grow then; with its 100 ms a consumer connects 20 times a second. A connection that lasted longer
+# than this is reopened immediately. With a second, lost answers delayed an API's posts for 8 s instead of 4; half a
+# second does not delay them.
 _RECONNECT_MS = 500
 
-# librdkafka's queue limits must not be met before our budget is: they also count what is being reported.
+# librdkafka's queue limits must not be reached before our budget: they also count messages that are being reported.
 _ABOVE_BUDGET = 2
 
 
 def connection_options(connection: ConnectionSettings) -> dict[str, object]:
-    """What every client needs."""
+    """Return the options of every client."""
     return {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id,
@@ -35,12 +35,12 @@ def connection_options(connection: ConnectionSettings) -> dict[str, object]:
 
 
 def admin_options(connection: ConnectionSettings) -> dict[str, object]:
-    """The options of an `Admin` beside a producer or a consumer: it retries as long as they do."""
+    """Return the options of the `Admin` of a producer or a consumer, which retries as long as they do."""
     return {**_reconnect_options({}), **connection_options(connection)}
 
 
 def producer_options(settings: ProducerSettings) -> dict[str, object]:
-    """A producer's options; the transport adds its callbacks and ``batch.size``, which follows the topics' limits."""
+    """Return a producer's options; the transport adds callbacks and ``batch.size``, which depends on topics' limits."""
     options: dict[str, object] = {
         "socket.keepalive.enable": True,
         **_reconnect_options(settings.options),
@@ -56,22 +56,22 @@ def producer_options(settings: ProducerSettings) -> dict[str, object]:
         "queue.buffering.max.kbytes": settings.budget_bytes * _ABOVE_BUDGET // 1024,
     }
     if settings.transactional_id is None:
-        # One message that times out bumps the epoch, and its neighbours are written again.
+        # A message that times out bumps the epoch, and its neighbours are written again.
         options["message.timeout.ms"] = 0
     else:
-        # librdkafka bounds message.timeout.ms itself, by the time after which the transaction is aborted anyway.
+        # librdkafka limits message.timeout.ms itself, to the time after which the transaction is aborted anyway.
         options["transactional.id"] = settings.transactional_id
         options["transaction.timeout.ms"] = _ms(settings.transaction_timeout_seconds)
     return options
 
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
-    """A consumer's options; the transport adds its callbacks."""
+    """Return a consumer's options; the transport adds its callbacks."""
     options: dict[str, object] = {
         "socket.keepalive.enable": True,
         "fetch.queue.backoff.ms": 10,  # the default of 1000 makes a consumer 6 to 60 times slower
         "fetch.max.bytes": max(_SMALLEST_FETCH_BYTES, min(settings.buffer_bytes, _DEFAULT_FETCH_BYTES)),
-        "queued.min.messages": 50_000,  # half the default: 40 MB less over a backlog, and no slower
+        "queued.min.messages": 50_000,  # half the default: 40 MB less during a backlog, and not slower
         **_reconnect_options(settings.options),
         **settings.options,
         **connection_options(settings.connection),
@@ -93,13 +93,13 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
 
 
 def _reconnect_options(options: Mapping[str, str]) -> dict[str, object]:
-    """librdkafka refuses a first back-off above the longest one, which may be an operator's."""
+    """Return the first back-off, which librdkafka refuses if it is above the longest one, perhaps an operator's."""
     longest = options.get("reconnect.backoff.max.ms", "")
     return {"reconnect.backoff.ms": min(_RECONNECT_MS, int(longest)) if longest.isdigit() else _RECONNECT_MS}
 
 
 def _classic_options(settings: ConsumerSettings) -> dict[str, object]:
-    """With KIP-848 these are the brokers' to decide, and the client refuses them."""
+    """Return options that the brokers decide under KIP-848, in which case the client refuses them."""
     if settings.session_timeout_seconds is None:
         session_ms = min(_DEFAULT_SESSION_MS, _ms(settings.max_poll_interval_seconds))
     else:

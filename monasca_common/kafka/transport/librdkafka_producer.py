@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native and the confluent producer share: their topics are asked for through an administrator."""
+"""Producing through librdkafka: the common part of its two clients, requests about topics by an administrator."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from monasca_common.kafka.transport.librdkafka_options import admin_options
 
 
 class LibrdkafkaProducer(ProducerTransport):
-    """The administrator is opened by the first question. A caller that keeps this client in the child of a fork keeps
-    the administrator as well."""
+    """The first request opens the administrator. A caller that keeps this client alive in a forked child also keeps the
+    administrator alive."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""librdkafka's broker within a process, for trying things out where there is no Java.
+"""librdkafka's broker within a process, for experiments without Java.
 
-It keeps nothing, hides no aborted records, removes no duplicates and describes nothing: see the strict expected
-failures of the contract. It makes a topic with four partitions when it is first heard of.
+It stores nothing permanently, does not hide aborted records, does not remove duplicates and describes nothing: see the
+strict expected failures of the contract. It creates a topic with four partitions on its first use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _ANSWER_SECONDS = 10.0
 
 
 class MockBroker:
-    """Listens on the loopback address until this object is gone; other processes may connect."""
+    """Listens on the loopback address while this object exists; other processes may connect."""
 
     def __init__(self) -> None:
         self._host = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})

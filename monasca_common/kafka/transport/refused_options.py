@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What librdkafka says of an option that it does not take, without the option's value."""
+"""Reports an option that librdkafka refuses, without the option's value."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _QUOTED_VALUE = re.compile(r'value (".*"|\S+) (?=for |is )', re.DOTALL)
 
 
 def make_client(option: str, make: Callable[[], T]) -> T:
-    """What ``make`` returns; raises `ConfigurationError` where librdkafka refuses an option.
+    """Return the result of ``make``. Raises `ConfigurationError` if librdkafka refuses an option.
 
-    ``option``: where further options of this client come from, ``producer_options`` or ``consumer_options``.
+    ``option``: the source of further options of this client, ``producer_options`` or ``consumer_options``.
     """
     try:
         return make()
     except KafkaException as error:
         reason = _QUOTED_VALUE.sub("value ", error.args[0].str().strip())
-    # Outside of the handler, so that the client's own text, which may quote a value, is not part of the traceback.
+    # Outside the handler, so that the client's text, which may quote a value, is not in the traceback.
     raise ConfigurationError(
-        f"librdkafka refuses what {option} or the options on TLS and SASL say: {reason}; correct that option"
+        f"librdkafka refuses {option} or the options for TLS and SASL: {reason}; correct that option"
     )

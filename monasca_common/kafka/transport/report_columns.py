@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that take messages and report their outcomes one by one, behind the interface for many."""
+"""Adapts clients that accept messages and report their outcomes one by one to the interface for many."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class ReportColumns:
         self._counts: DeliveryCounts = {}
 
     def report(self, sequence: int, error: Any, message: Any) -> None:
-        """Note the report of a message of confluent-kafka's; ``sequence`` comes first, so that a callback can be bound
-        to it. The offset is ``None`` for a message that the broker had already."""
+        """Note the report of a message of confluent-kafka; ``sequence`` is first, so that a callback can be bound to
+        it. The offset is ``None`` for a message that the broker already had."""
         if error is not None:
             self.give_back(sequence, error, message.value(), message.key())
             return
@@ -48,20 +48,20 @@ class ReportColumns:
             self._count(message.topic(), message.timestamp()[1], len(message), self.bucket_ms)
 
     def deliver(self, sequence: int, message: Message) -> None:
-        """Note that a message was delivered."""
+        """Note a delivered message."""
         size = len(message.value or b"")
         self._delivered.append((sequence, message.partition, message.offset, size + len(message.key or b"")))
         if self.bucket_ms is not None:
             self._count(message.topic, message.timestamp_ms or 0, size, self.bucket_ms)
 
     def give_back(self, sequence: int, error: Any, value: bytes | None, key: bytes | None) -> None:
-        """Note that a message was not delivered."""
+        """Note an undelivered message."""
         self._undelivered.append(UndeliveredMessage(sequence, self._translate(error), value, key))
 
     def send(
         self, client: ProducerTransport, topic: str, value: bytes, key: bytes | None, reservation: Reservation
     ) -> bytes | None:
-        """`ProducerTransport.send` by `produce_record`. What the client refuses is reported as undelivered."""
+        """Implement `ProducerTransport.send` by `produce_record`. Refused messages are reported as undelivered."""
         size = len(value) + len(key or b"") + reservation.overhead
         sequence, given_id = -1, b""
         try:
@@ -82,7 +82,7 @@ class ReportColumns:
                 refusal = error
             if refusal is not None:
                 refused = UndeliveredMessage(sequence, client.fault(refusal), value, key, taken=False)
-                self._undelivered.append(refused)  # built before: `take` may run meanwhile
+                self._undelivered.append(refused)  # created before, because `take` may run concurrently
         except BaseException:
             if sequence >= 0:
                 cause = TransportError("the call that sent it was interrupted")
@@ -91,7 +91,7 @@ class ReportColumns:
         return given_id
 
     def take(self) -> Outcomes:
-        """What was reported since the last call."""
+        """Return the reports since the last call."""
         delivered, self._delivered = self._delivered, []
         undelivered = [self._undelivered.popleft() for _ in range(len(self._undelivered))]  # others may add to it
         counts, self._counts = self._counts, {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a producer reserves for its next plain sends to a topic, so that each of them takes no lock of the producer."""
+"""A reservation for the next plain sends to a topic, so that a send does not take the producer's lock."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from threading import RLock
 
 
 class Reservation:
-    """Sequences and bytes for messages that are nothing but bytes; the native client has one in C.
+    """Sequences and bytes for messages of plain bytes; the native client has an equivalent in C.
 
-    The sequences from ``next`` to ``end`` and ``left`` bytes are not used yet. A message takes the bytes of its value
-    and key and ``overhead`` bytes more, at most ``largest`` in all. Ids begin with ``id_prefix``; ``None``: no ids.
+    The sequences from ``next`` to ``end`` and ``left`` bytes are unused. A message uses the bytes of its value and key
+    and ``overhead`` bytes more, at most ``largest`` in total. Ids begin with ``id_prefix``; ``None``: no ids.
     """
 
     __slots__ = ("end", "id_prefix", "largest", "left", "lock", "next", "overhead")
@@ -27,6 +27,6 @@ class Reservation:
         self.lock = RLock()  # a signal handler may send
 
     def close(self) -> None:
-        """From now on no message takes anything of it."""
+        """End the reservation: no message uses it any more."""
         with self.lock:
             self.end = self.next

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects a topic that was deleted and recreated under a live client, which Kafka itself does not report.
 
-A reader would continue at its old offset and skip records. Messages that a writer has acknowledged may be gone with the
+A reader would continue at its old offset and skip records. Messages that a writer has acknowledged may be lost with the
 old topic.
 """
 
@@ -20,10 +20,10 @@ _ANSWER_SECONDS = 10.0
 
 
 class TopicWatch:
-    """Compares the topics' ids every ``interval`` seconds, on a thread of its own.
+    """Compares the topics' ids every ``interval`` seconds, on a separate thread.
 
-    The first topic that was recreated is in `failure` and ends the watch, unless ``on_recreated`` is given: that
-    is called on the watch's thread for each, and the watch goes on with the new id.
+    The first recreated topic is in `failure` and ends the watch, unless ``on_recreated`` is set: then that is called on
+    the thread for each one, and the watch continues with the new id.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TopicWatch:
         threading.Thread(target=self._run, name="kafka-topic-watch", daemon=True).start()
 
     def add(self, topic: str) -> None:
-        """Watch one more topic, from its id of this moment on. One thread at a time."""
+        """Watch one more topic, from its current id. One thread at a time."""
         if self._interval <= 0 or self._stopped or topic in self._topics:
             return
         self._topics.append(topic)
@@ -64,7 +64,7 @@ class TopicWatch:
         self._wake.set()
 
     def check(self) -> None:
-        """Compare once. A topic that is missing keeps its id, because it may come back as another."""
+        """Compare once. A missing topic keeps its id, because it may be recreated as another."""
         topics = list(self._topics)
         try:
             ids = self._client.topic_ids(topics, _ANSWER_SECONDS)

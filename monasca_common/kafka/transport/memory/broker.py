@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory broker: topics, groups, and what tests do to them.
+"""The memory broker: topics, groups, and the changes that tests make to them.
 
-One lock guards everything. Waits are on ``changed``, until a deadline on the broker's clock.
-There is one broker for each ``bootstrap_servers`` value in a process (`broker_for`).
+One lock protects everything. Waits are on ``changed``, until a deadline on the broker's clock.
+A process has one broker for each value of ``bootstrap_servers`` (`broker_for`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES, P
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A live member of a group and what it owns at the moment."""
+    """A live member of a group and its current partitions."""
 
     member_id: str
     client_id: str
@@ -45,8 +45,8 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a produce request: when the client hears it, the message as it is stored, or as it was sent where
-    the broker did not take it, what the answer says, and whether the connection broke first."""
+    """The answer to a produce request: the time of its arrival, the message as stored, or as sent if the broker did not
+    accept it, the content of the answer, and whether the connection broke first."""
 
     at: float
     message: Message
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Changes(threading.Condition):
-    """Counts what it notifies of, so that a reader who found nothing need not look again before something changes."""
+    """Counts its notifications, so that a reader that found nothing does not fetch again before something changes."""
 
     count = 0
 
@@ -65,7 +65,7 @@ class Changes(threading.Condition):
 
 
 class MemoryBroker:
-    """Topics come into being when they are first produced to or subscribed to, with ``default_partitions``."""
+    """A broker. The first produce or subscription creates a topic, with ``default_partitions``."""
 
     def __init__(self, *, clock: Clock | None = None, default_partitions: int = 1) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -80,7 +80,7 @@ class MemoryBroker:
         if isinstance(self.clock, VirtualClock):
             self.clock.on_advance(self._wake)
 
-    # What tests and fixtures arrange.
+    # For tests and fixtures
 
     def create_topic(
         self,
@@ -89,13 +89,13 @@ class MemoryBroker:
         *,
         max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES,
     ) -> None:
-        """Create a topic. Raises `ConfigurationError` when it exists, and where Kafka would refuse it."""
+        """Create a topic. Raises `ConfigurationError` if it exists, or Kafka would refuse it."""
         with self.changed:
             self._check_new(name)
             if partitions is not None and partitions < 1:
-                raise ConfigurationError(f"topic {name!r} cannot have {partitions} partitions: it has at least one")
+                raise ConfigurationError(f"topic {name!r} cannot have {partitions} partitions: use at least one")
             if max_message_bytes < 0:
-                raise ConfigurationError(f"max_message_bytes of topic {name!r} is {max_message_bytes}: 0 or more")
+                raise ConfigurationError(f"max_message_bytes of topic {name!r} is {max_message_bytes}: use 0 or more")
             logs = [PartitionLog() for _ in range(partitions or self.default_partitions)]
             self._topics[name] = Topic(name, logs, max_message_bytes)
             self._rebalance(name)
@@ -115,18 +115,18 @@ class MemoryBroker:
         """Add ``count`` partitions; the groups that read the topic rebalance."""
         with self.changed:
             if count < 1:
-                raise ConfigurationError(f"add_partitions takes how many to add, 1 or more, not {count}")
+                raise ConfigurationError(f"add_partitions adds 1 or more, not {count}")
             self._existing(name).partitions.extend(PartitionLog() for _ in range(count))
             self._rebalance(name)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Forget the records below an offset, as retention does."""
+        """Delete the records below an offset, as retention does."""
         with self.changed:
             self._existing(topic).partitions[partition].delete_before(before)
             self.changed.notify_all()
 
     def skip_offsets(self, topic: str, partition: int, count: int = 1) -> None:
-        """Use up offsets at the end without a message, as control records, aborted and compacted messages do."""
+        """Use offsets at the end without a message, as control records, aborted and compacted messages do."""
         with self.changed:
             self._existing(topic).partitions[partition].skip(count)
             self.changed.notify_all()
@@ -141,22 +141,22 @@ class MemoryBroker:
         topic: str | None = None,
         partition: int | None = None,
     ) -> None:
-        """Meet the ``nth`` request of a kind from now on, and ``count`` in all (``None``: every one), with a fault.
+        """Apply a fault to the ``nth`` request of a kind from now on, and to ``count`` in total (``None``: every one).
 
-        Each produced record is a request of its own. ``partition``: of a produced record; other kinds have none.
+        Each produced record is a separate request. ``partition``: of a produced record; other kinds have none.
         """
         with self.changed:
             self._faults.add(kind, fault, nth=nth, count=count, topic=topic, partition=partition)
             self.changed.notify_all()
 
     def clear_faults(self) -> None:
-        """Serve everything again. What was answered, or is never going to be, stays so."""
+        """Serve all requests again. Earlier answers, and those that never arrive, remain so."""
         with self.changed:
             self._faults.clear()
             self.changed.notify_all()
 
     def disconnect(self) -> None:
-        """Make the broker unreachable. Nobody loses membership by it: that is `expire_member`."""
+        """Make the broker unreachable. Members remain in their groups until `expire_member`."""
         with self.changed:
             self.reachable = False
             self.changed.notify_all()
@@ -167,34 +167,34 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def expire_member(self, group: str, member_id: str) -> None:
-        """End a member's session: others get its partitions, it learns so at its next poll and may rejoin."""
+        """End a member's session: others get its partitions; its next poll reports it, and it may rejoin."""
         self._remove_member(group, member_id, "UNKNOWN_MEMBER_ID")
 
     def kill_member(self, group: str, member_id: str) -> None:
-        """The member's process is gone: its session has ended, and its consumer never does anything again."""
+        """Simulate the end of the member's process: its session has ended, and its consumer never runs again."""
         self._remove_member(group, member_id, "_DESTROY")
 
-    # What tests look at.
+    # Queries of tests
 
     def topics(self) -> tuple[str, ...]:
         with self.lock:
             return tuple(sorted(self._topics))
 
     def records(self, topic: str, partition: int | None = None) -> list[Message]:
-        """What the log holds, partition by partition, in order of offset."""
+        """Return the messages in the log, partition by partition, in order of offset."""
         with self.lock:
             logs = self._existing(topic).partitions
             chosen = logs if partition is None else [logs[partition]]
             return [record for log in chosen for record in log.read(log.low, len(log))[0]]
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        """The first offset in the log, and the one that is written next."""
+        """Return the first offset in the log, and the next one to be written."""
         with self.lock:
             log = self._existing(partition.topic).partitions[partition.partition]
             return log.low, log.high
 
     def members(self, group: str) -> list[MemberInfo]:
-        """The live members of a group, oldest first."""
+        """Return the live members of a group, oldest first."""
         with self.lock:
             return [
                 MemberInfo(member.member_id, member.client_id, tuple(sorted(member.owned)))
@@ -202,14 +202,14 @@ class MemoryBroker:
             ]
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """What a group has committed: the next offset to read of each partition."""
+        """Return the committed offsets of a group: the next offset to read of each partition."""
         with self.lock:
             return dict(self.group(group).offsets)
 
-    # What the transports ask, holding the lock.
+    # Requests of the transports, with the lock held
 
     def topic(self, name: str) -> Topic:
-        """The topic, made if need be. Raises `TransportError` for a name that Kafka does not take."""
+        """Return the topic; create it if necessary. Raises `TransportError` for a name that Kafka does not accept."""
         if name not in self._topics:
             try:
                 self.create_topic(name)
@@ -242,7 +242,7 @@ class MemoryBroker:
             self.remove(group, member, "_MAX_POLL_EXCEEDED")
 
     def append(self, message: Message) -> Answer:
-        """Serve one produce request whose partition is settled."""
+        """Serve one produce request with a chosen partition."""
         topic = self.topic(message.topic)
         fault = self._meet("produce", topic.name, message.partition)
         now = self.clock.monotonic()
@@ -259,9 +259,9 @@ class MemoryBroker:
 
     @contextmanager
     def serve(self, kind: RequestKind, topic: str | None, timeout: float) -> Iterator[None]:
-        """Carry a request out in the body: before it the way there is waited for, after it the way back.
+        """Execute a request in the body, with delays and faults before and after it.
 
-        Raises `TransportError` when that takes longer than ``timeout``, or when a fault says so.
+        Raises `TransportError` if that takes longer than ``timeout``, or because of a fault.
         """
         deadline = self.clock.monotonic() + timeout
         while not self.reachable:
@@ -284,12 +284,12 @@ class MemoryBroker:
         return bool(self._faults)
 
     def fetch_fault(self, topic: str) -> KafkaError | None:
-        """The error that a poll meets in a topic now, if a `Fail` is planned."""
+        """Return the error of a poll of a topic now, if a `Fail` is planned."""
         fault = self._meet("fetch", topic)
         return raw_error(fault.error, fatal=fault.fatal) if isinstance(fault, Fail) else None
 
     def wait(self, deadline: float) -> bool:
-        """Release the lock until something changes; ``False``, at once, when the deadline has passed."""
+        """Release the lock until something changes; return ``False`` immediately if the deadline has passed."""
         remaining = deadline - self.clock.monotonic()
         if remaining <= 0:
             return False
@@ -300,7 +300,7 @@ class MemoryBroker:
     def _meet(
         self, kind: RequestKind, topic: str | None, partition: int | None = None
     ) -> Fail | Delay | LoseAnswer | None:
-        """The fault of this request; one that hangs has hung when this returns."""
+        """Return the fault of this request; a `Hang` ends before this returns."""
         fault = self._faults.take(kind, topic, partition)
         if not isinstance(fault, Hang):
             return fault
@@ -324,13 +324,13 @@ class MemoryBroker:
 
     def _check_new(self, name: str) -> None:
         if name in self._topics:
-            raise ConfigurationError(f"topic {name!r} exists already: delete_topic() first, or take another name")
+            raise ConfigurationError(f"topic {name!r} exists already: delete_topic() first, or use another name")
         if not is_topic_name(name):
             raise ConfigurationError(f"{name!r} is not the name of a topic: {TOPIC_NAME_RULE}")
         alike = [known for known in self._topics if known.replace(".", "_") == name.replace(".", "_")]
         if alike:
             raise ConfigurationError(
-                f"topic {name!r} collides with {alike[0]!r}: Kafka takes dots and underscores for the same in names"
+                f"topic {name!r} collides with {alike[0]!r}: Kafka does not distinguish dots and underscores in names"
             )
 
     def _existing(self, name: str) -> Topic:
@@ -359,15 +359,15 @@ _brokers: dict[str, MemoryBroker] = {}
 
 
 def broker_for(bootstrap_servers: str) -> MemoryBroker:
-    """The memory broker behind these servers, made when it is first asked for."""
+    """Return the memory broker at these servers; the first call creates it."""
     return _brokers.setdefault(bootstrap_servers, MemoryBroker())
 
 
 def install_broker(bootstrap_servers: str, broker: MemoryBroker) -> None:
-    """Put ``broker`` (one with a virtual clock, say) behind these servers."""
+    """Use ``broker`` at these servers, for example one with a virtual clock."""
     _brokers[bootstrap_servers] = broker
 
 
 def reset_brokers() -> None:
-    """Forget every memory broker; clients that are still open keep theirs."""
+    """Forget every memory broker; open clients keep theirs."""
     _brokers.clear()

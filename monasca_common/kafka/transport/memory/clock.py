@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock that a test moves by hand."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SLICE_SECONDS = 0.002
 
 
 class VirtualClock:
-    """A `Clock` that stands still until `advance`; ``start_ms`` is the wall clock's first reading."""
+    """A `Clock` whose time changes only by `advance`; ``start_ms`` is the first wall-clock time."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._start_ms = start_ms
@@ -40,7 +40,7 @@ class VirtualClock:
     def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
         """Acquire ``lock`` within ``timeout`` virtual seconds, however long that really takes."""
         deadline = None if timeout is None else self._now + timeout
-        # Nothing can interrupt an acquire, so virtual time is looked at between short real ones.
+        # An acquire cannot be interrupted, so virtual time is checked between short real waits.
         while not lock.acquire(timeout=_SLICE_SECONDS):
             if deadline is not None and self._now >= deadline:
                 return lock.acquire(blocking=False)

@@ -36,18 +36,18 @@ _FIELDS: Mapping[str, Callable[[Message], Any]] = {
     "headers": attrgetter("headers"),
 }
 
-# As long as a real coordinator has been seen to hold a commit before the client gives up.
+# A real coordinator has been seen to hold a commit for this long before the client gives up.
 _COMMIT_SECONDS = 45.0
 _OUT_OF_RANGE = "fetch failed due to requested offset not available on the broker: Broker: Offset out of range"
 
 
 @dataclass(slots=True)
 class _ReadPosition:
-    """Where the reading of one assigned partition is."""
+    """The position in one assigned partition."""
 
     next_offset: int
-    topic_id: str | None  # of the topic as it was when the reading began
-    end_told: int | None = None  # the end of the log that was reported last
+    topic_id: str | None  # of the topic when it was assigned
+    end_told: int | None = None  # the last reported end of the log
     dead: bool = False
 
 
@@ -62,7 +62,7 @@ class MemoryConsumer(ConsumerTransport):
         self._group_id = settings.group_id
         self._membership = Membership(self._broker, settings)
         self._cursors: dict[TopicPartition, _ReadPosition] = {}
-        self._paused: set[TopicPartition] = set()  # outlives assignments, as librdkafka's does
+        self._paused: set[TopicPartition] = set()  # kept after assignments, as in librdkafka
         self._turn = 0
         self._nothing_at: int | None = None  # the broker's count of changes when there was nothing to fetch
         self._knows_outage = False
@@ -131,7 +131,7 @@ class MemoryConsumer(ConsumerTransport):
             group.offsets.update({tp: offset for tp, offset in offsets.items() if tp not in unknown})
         refusal = translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
         if unknown and len(unknown) == len(offsets):
-            raise refusal  # as confluent-kafka does when nothing succeeded
+            raise refusal  # as confluent-kafka does if nothing succeeded
         return {tp: refusal if tp in unknown else None for tp in offsets}
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
@@ -176,7 +176,7 @@ class MemoryConsumer(ConsumerTransport):
 
     @contextmanager
     def _use(self) -> Iterator[None]:
-        """Hold the broker's lock, for a consumer that still lives."""
+        """Hold the broker's lock, for a consumer that still exists."""
         with self._broker.changed:
             self._require_life()
             yield
@@ -185,10 +185,10 @@ class MemoryConsumer(ConsumerTransport):
         if self._closed:
             raise ClosedError("the consumer is closed: open another")
         if self._membership.killed:
-            raise TransportError("this consumer was killed by MemoryBroker.kill_member: its process is gone")
+            raise TransportError("this consumer was killed by MemoryBroker.kill_member: its process has ended")
 
     def _await_work(self, max_messages: int, deadline: float) -> tuple[Step | None, Fetched]:
-        """A step of a rebalance, which goes before any message, or messages, or nothing until the deadline."""
+        """Return a step of a rebalance, which comes before any message, or messages, or nothing at the deadline."""
         while True:
             self._require_life()
             step = self._membership.next_step()
@@ -209,7 +209,7 @@ class MemoryConsumer(ConsumerTransport):
                         self._cursors.pop(partition, None)
 
     def _start(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets on, or from the ends that `BEGINNING` and `END` stand for."""
+        """Read these partitions from these offsets, or from the log's ends for `BEGINNING` and `END`."""
         for partition, offset in positions.items():
             log, topic = self._broker.find_log(partition), self._broker.find_topic(partition.topic)
             if offset in (BEGINNING, END):
@@ -219,7 +219,7 @@ class MemoryConsumer(ConsumerTransport):
         self._broker.changed.notify_all()
 
     def _collect(self, max_messages: int) -> Fetched:
-        """Up to so many records and errors; each partition comes first in its turn."""
+        """Return up to this number of records and errors, with a different partition first each time."""
         changes = self._broker.changed.count
         if not self._broker.reachable or (changes == self._nothing_at and not self._broker.planned):
             return Fetched()
@@ -253,8 +253,8 @@ class MemoryConsumer(ConsumerTransport):
         if log is None:
             cursor.dead = True
             return PartitionEvent(translate(raw_error("_UNKNOWN_PARTITION")), *partition, None)
-        # A reader of a topic that was deleted and recreated waits for its offset to come round, silently:
-        # that is what a real client does, and what comparing topic ids is for.
+        # A reader of a topic that was deleted and recreated waits silently until the new log reaches its offset, as a
+        # real client does; topic ids are compared for this reason.
         beyond = cursor.next_offset > log.high and cursor.topic_id == topic.topic_id
         if cursor.next_offset < log.low or beyond:
             cursor.dead = True
@@ -276,7 +276,7 @@ class MemoryConsumer(ConsumerTransport):
         return log
 
     def _tell_outage(self) -> bool:
-        """Report every outage to `on_error` once; whether there was one to report."""
+        """Report every outage to `on_error` once; return whether there was one to report."""
         news = not self._broker.reachable and not self._knows_outage
         self._knows_outage = not self._broker.reachable
         if news and self.on_error is not None:
@@ -289,5 +289,5 @@ def _columns(messages: Sequence[Message]) -> Columns:
 
 
 def _wrong_state(partition: TopicPartition, why: str) -> TransportError:
-    text = f"{partition.topic}/{partition.partition} cannot be given a position: {why}"
+    text = f"the position of {partition.topic}/{partition.partition} cannot be set: {why}"
     return translate(raw_error("_STATE", text))

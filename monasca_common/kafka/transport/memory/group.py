@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer group: who is in it, who owns what, and what it committed. Pure state; the broker's lock guards it.
+"""A consumer group: its members, their partitions, and its commits. Pure state; the broker's lock protects it.
 
-A rebalance is a new *target*. Each member moves towards it by the steps that `Group.next_step` gives it:
-first it lets go of what it should not have, then, as soon as nobody else holds them, it takes its own.
-An eager member lets go of everything first; that is all the difference between the two protocols.
+A rebalance sets a new *target*. Each member moves towards it by the steps of `Group.next_step`: first it releases
+partitions that are not in its share, then it gets those of its share that no other member holds.
+An eager member releases all partitions first; that is the only difference between the two protocols.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from monasca_common.kafka.message import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class MemoryMember:
-    """One consumer's membership; a consumer that lost it joins again with another object."""
+    """The membership of one consumer; a consumer that lost it joins again with another object."""
 
     member_id: str
     client_id: str
@@ -32,16 +32,16 @@ class MemoryMember:
     ended: str | None = None  # the name of the error that ended the membership
 
     def touch(self, now: float) -> None:
-        """The consumer came back from a poll: the time until the next one runs."""
+        """Note that a poll ended: the time until the next one starts."""
         self.expires_at = now + self.max_poll_seconds
 
     def hold(self) -> None:
-        """The consumer is inside a poll: it cannot exceed anything."""
+        """Note that the consumer is in a poll, and cannot exceed a time limit."""
         self.expires_at = math.inf
 
 
 class Step(NamedTuple):
-    """The next thing for a member to do: ``kind`` is "revoke" or "assign"."""
+    """The next step of a member: ``kind`` is "revoke" or "assign"."""
 
     kind: str
     partitions: tuple[TopicPartition, ...]
@@ -55,7 +55,7 @@ class Group:
         self._targets: dict[str, set[TopicPartition]] = {}
 
     def join(self, member: MemoryMember, partition_counts: Mapping[str, int]) -> None:
-        """Let a member in. A static member's successor takes its share over, and fences it."""
+        """Add a member. The successor of a static member takes over its share, and fences it."""
         known = self.members.get(member.member_id)
         self.members[member.member_id] = member
         if known is None:
@@ -65,7 +65,7 @@ class Group:
             member.generation = self.generation
 
     def remove(self, member: MemoryMember, reason: str, partition_counts: Mapping[str, int]) -> None:
-        """Take a member out: ``reason`` is the Kafka error it meets when it comes back."""
+        """Remove a member: ``reason`` is the Kafka error that its next request gets."""
         if self.is_live(member):
             del self.members[member.member_id]
             member.ended = reason
@@ -85,7 +85,7 @@ class Group:
         self._targets = balance(self.members.values(), partition_counts)
 
     def next_step(self, member: MemoryMember) -> Step | None:
-        """What ``member`` has to do now; ``None``: nothing, or wait for others to let go."""
+        """Return the next step of ``member``; ``None``: there is none, or others must release partitions first."""
         target = self._targets.get(member.member_id, set())
         starts_over = member.eager and member.generation != self.generation
         surplus = member.owned if starts_over else member.owned - target
@@ -95,18 +95,18 @@ class Group:
         taken = set().union(*(other.owned for other in self.members.values() if other is not member))
         wanted = target - member.owned
         ready = wanted - taken
-        # An eager assignment comes whole: it waits until everything in it is free.
+        # An eager assignment is complete: it waits until all its partitions are free.
         if not ready or (member.eager and ready != wanted):
             return None
         return Step("assign", tuple(sorted(ready)))
 
     def may_commit(self, member: MemoryMember | None) -> bool:
-        """Any live member may commit any partition; strangers only while there is no member at all."""
+        """Return whether it may commit: any live member, for any partition; others only if the group has no member."""
         return self.is_live(member) if member is not None else not self.members
 
 
 def balance(members: Iterable[MemoryMember], partition_counts: Mapping[str, int]) -> dict[str, set[TopicPartition]]:
-    """Share partitions out evenly, changing the owner of as few as possible."""
+    """Distribute partitions evenly, with as few changes of owners as possible."""
     team = list(members)
     shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in team}
     for topic, count in sorted(partition_counts.items()):
@@ -126,7 +126,7 @@ def _keep(
 
 
 def _hand_out(partitions: Iterable[TopicPartition], readers: list[str], shares: dict[str, set[TopicPartition]]) -> None:
-    """Give what nobody has to the poorest, and let the rich give to the poor until they differ by one at most."""
+    """Assign partitions without an owner to the smallest shares, and move others until shares differ by at most one."""
     for partition in partitions:
         owner = next((reader for reader in readers if partition in shares[reader]), None)
         poorest = min(readers, key=lambda reader: len(shares[reader]))

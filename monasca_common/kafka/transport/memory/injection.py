@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults on demand: what the memory broker does to the n-th request of a kind instead of just serving it."""
+"""Fault injection: what the memory broker does with the n-th request of a kind instead of serving it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RequestKind = Literal["produce", "fetch", "commit", "committed", "metadata"]
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The broker does nothing and answers with this error (Kafka's name for it), ``seconds`` late.
+    """The broker does not execute the request and answers with this error (Kafka's name for it), ``seconds`` late.
 
-    ``fatal``: the client is finished by it, as an idempotent producer without permission is.
+    ``fatal``: the client cannot continue, like an idempotent producer without permission.
     """
 
     error: str
@@ -28,17 +28,17 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The broker does as it is asked and answers ``seconds`` late."""
+    """The broker executes the request and answers ``seconds`` late."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """The broker does as it is asked, the connection breaks, and the client hears only ``seconds`` later.
+    """The broker executes the request, the connection breaks, and the client gets an answer ``seconds`` later.
 
-    What it hears then is the answer to its retry: the success of the first attempt, for an idempotent
-    producer is recognised, or ``error``. ``math.inf``: it never hears.
+    That is the answer to its retry: the success of the first attempt, because the broker recognizes an idempotent
+    producer, or ``error``. ``math.inf``: it never gets an answer.
     """
 
     seconds: float = 0.1
@@ -47,8 +47,8 @@ class LoseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The call does not come back, whatever its time-out, until `MemoryBroker.clear_faults`; then the broker does as
-    it was asked. The broker serves everything else meanwhile."""
+    """The call does not return, whatever its time-out, until `MemoryBroker.clear_faults`; then the broker executes the
+    request. In the meantime the broker serves other requests."""
 
 
 Fault = Fail | Delay | LoseAnswer | Hang
@@ -72,11 +72,11 @@ class _Rule:
 
 
 class FaultPlan:
-    """The faults that are still to come, each counting the requests that it matches from when it was added."""
+    """The faults to come, each of which counts the matching requests since it was added."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
-        self.cleared = 0  # times
+        self.cleared = 0  # number of times
 
     def add(
         self,
@@ -94,7 +94,7 @@ class FaultPlan:
         self._rules.append(_Rule(kind, topic, partition, fault, nth, last))
 
     def take(self, kind: RequestKind, topic: str | None = None, partition: int | None = None) -> Fault | None:
-        """The fault of this request, if it has one. Every rule counts the request."""
+        """Return the fault of this request, if any. Every rule counts the request."""
         hits = [rule.fault for rule in self._rules if rule.applies(kind, topic, partition)]
         return hits[0] if hits else None
 
@@ -107,7 +107,7 @@ class FaultPlan:
 
 
 def raw_error(name: str, text: str | None = None, *, fatal: bool = False) -> KafkaError:
-    """The client library's error object for one of Kafka's error names."""
+    """Return the client library's error object for the name of a Kafka error."""
     code = getattr(KafkaError, name, None)
     if not isinstance(code, int):
         raise ConfigurationError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and their logs: append, read, look up by time, forget by retention. Nothing here locks."""
+"""Topics and their logs: append, read, search by time, delete by retention. Without locks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from monasca_common.kafka.message import Message
 
 KAFKA_MAX_MESSAGE_BYTES = 1_048_588  # the broker's default
 
-_BATCH_BYTES = 61  # the header of the batch that a record makes by itself
-_RECORD_BYTES = 3  # its attributes, and what it differs by from the batch's time and offset, which is nothing
+_BATCH_BYTES = 61  # the header of a batch with one record
+_RECORD_BYTES = 3  # its attributes, and the differences to the batch's time and offset, which are 0
 
 
 class PartitionLog:
-    """The records of one partition; ``low`` is the first offset it has, ``high`` the next it will write.
+    """The records of one partition; ``low`` is its first offset, ``high`` the next one to be written.
 
-    ``None`` stands for an offset that no reader gets: of a control record, or of what compaction took.
+    ``None`` is an offset that no reader gets: of a control record, or of a compacted one.
     """
 
     def __init__(self) -> None:
@@ -32,17 +32,17 @@ class PartitionLog:
         return len(self._records)
 
     def append(self, message: Message) -> Message:
-        """Return the message as it is stored, with its offset."""
+        """Store the message; return it with its offset."""
         stored = replace(message, offset=self.high)
         self._records.append(stored)
         return stored
 
     def skip(self, count: int) -> None:
-        """Use up so many offsets without a record."""
+        """Use this number of offsets without a record."""
         self._records += [None] * count
 
     def read(self, offset: int, limit: int) -> tuple[list[Message], int]:
-        """Up to ``limit`` records from an offset on, and the offset where reading goes on."""
+        """Return up to ``limit`` records from an offset, and the offset to resume from."""
         position = offset - self.low
         found: list[Message] = []
         while position < len(self._records) and len(found) < limit:
@@ -53,7 +53,7 @@ class PartitionLog:
         return found, self.low + position
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first offset whose record is not older than ``timestamp_ms``; the end when there is none."""
+        """Return the first offset whose record is not older than ``timestamp_ms``; the end if there is none."""
         for index, record in enumerate(self._records):
             if record is not None and (record.timestamp_ms or 0) >= timestamp_ms:
                 return self.low + index
@@ -67,7 +67,7 @@ class PartitionLog:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic of the memory broker, whose records stay until `MemoryBroker.delete_records`."""
+    """A topic of the memory broker, whose records remain until `MemoryBroker.delete_records`."""
 
     name: str
     partitions: list[PartitionLog]
@@ -79,17 +79,17 @@ class Topic:
 
 
 def batch_bytes(message: Message) -> int:
-    """Bytes that the message takes in a batch of its own, uncompressed: what Kafka compares with a topic's limit."""
+    """Return the size of the message in a separate batch, uncompressed: Kafka compares it with a topic's limit."""
     size = _RECORD_BYTES + _field_bytes(message.key) + _field_bytes(message.value) + _varint_bytes(len(message.headers))
     size += sum([_field_bytes(name.encode()) + _field_bytes(value) for name, value in message.headers])
     return _BATCH_BYTES + _varint_bytes(size) + size
 
 
 def _field_bytes(value: bytes | None) -> int:
-    """A field and its length, which is -1 for none."""
+    """Return the size of a field and its length, which is -1 for none."""
     return 1 if value is None else _varint_bytes(len(value)) + len(value)
 
 
 def _varint_bytes(number: int) -> int:
-    """The size of a number of 0 or more: seven bits per byte, one bit of which is the sign."""
+    """Return the size of a number of 0 or more: seven bits per byte, one bit of which is the sign."""
     return max(1, (number.bit_length() + 7) // 7)

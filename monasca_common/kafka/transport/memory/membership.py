@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory consumer's side of its group: joining, the steps of a rebalance, and how a membership ends."""
+"""The membership of a memory consumer in its group: joining, the steps of a rebalance, and the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 class Membership:
-    """Everything but `take` and `leave` is called with the broker's lock held."""
+    """All methods except `take` and `leave` are called with the broker's lock held."""
 
     def __init__(self, broker: MemoryBroker, settings: ConsumerSettings) -> None:
         self.member: MemoryMember | None = None
@@ -42,7 +42,7 @@ class Membership:
         self._callbacks = callbacks
 
     def come_back(self) -> KafkaError | None:
-        """Begin a poll: what the client has to report first about a membership that has ended."""
+        """Begin a poll. Return the error to report first, if a membership has ended."""
         self._broker.expire_overdue(self._settings.group_id)
         member = self.member
         if member is None or self._fenced:
@@ -53,13 +53,13 @@ class Membership:
             self._fenced = True
             return raw_error("FENCED_INSTANCE_ID", fatal=True)
         elif member.ended == "_MAX_POLL_EXCEEDED":
-            # Told once, by this poll; the next one brings `on_lost`.
+            # Reported once, by this poll; the next one calls `on_lost`.
             member.ended = "UNKNOWN_MEMBER_ID"
             return raw_error("_MAX_POLL_EXCEEDED")
         return None
 
     def go_away(self) -> None:
-        """A poll ends, or a callback begins: from now on time counts."""
+        """End a poll, or begin a callback: from now on time counts."""
         if self.member is not None:
             self.member.touch(self._broker.clock.monotonic())
 
@@ -75,15 +75,15 @@ class Membership:
         return self._broker.group(self._settings.group_id).next_step(self.member)
 
     def wait(self, deadline: float) -> None:
-        """Wait for a change, but no longer than until some member is overdue."""
+        """Wait for a change, at most until some member is overdue."""
         group = self._broker.group(self._settings.group_id)
         self._broker.wait(min(deadline, group.next_expiry()))
         self._broker.expire_overdue(self._settings.group_id)
 
     def take(self, step: Step) -> None:
-        """Run the callback of a step, without the lock.
+        """Call the callback of a step, without the lock.
 
-        What is taken counts as owned before its callback, what is given up until after its own.
+        Assigned partitions are owned before the callback, revoked ones until after it.
         """
         member, callbacks = self.member, self._callbacks
         if member is None or callbacks is None:
@@ -104,7 +104,7 @@ class Membership:
                 self._broker.changed.notify_all()
 
     def leave(self) -> None:
-        """Give everything up and leave the group."""
+        """Release all partitions and leave the group."""
         member = self.member
         if member is None or self.killed:
             return

@@ -28,7 +28,7 @@ OnError = Callable[[TransportError], None]
 
 
 class _Flight(NamedTuple):
-    """A message that the broker has; ordered by when its answer arrives."""
+    """A message that the broker has, ordered by the arrival of its answer."""
 
     at: float
     number: int
@@ -38,15 +38,16 @@ class _Flight(NamedTuple):
 
 
 class _NotTaken(KafkaException):
-    """The client did not take a message. Nobody else raises it: what a signal handler raises is no refusal."""
+    """The client did not accept a message. Only this module raises it, so an error of a signal handler is no
+    refusal."""
 
 
 class MemoryProducer(ProducerTransport):
     """A producer of the broker behind ``settings.connection.bootstrap_servers``.
 
-    What it sends it sends at once, within `produce`, each record alone (so that ``batch_bytes`` bounds nothing
-    here); while the broker is unreachable it queues. Keyless records go to the partitions in turn, where
-    librdkafka draws lots: tests like it repeatable.
+    It sends immediately, within `produce`, one record per request (so that ``batch_bytes`` has no effect); while the
+    broker is unreachable, it queues. Records without a key go to the partitions in turn, not at random as in
+    librdkafka, so that tests are repeatable.
     """
 
     driver = "memory"
@@ -104,7 +105,7 @@ class MemoryProducer(ProducerTransport):
                 self._broker.wait(min(deadline, self._next_landing()))
                 self._send()
                 self._land()
-        while self._ready:  # without the lock; one that raises leaves the others for the next poll
+        while self._ready:  # without the lock; if one raises, the others remain for the next poll
             self._ready.popleft()()
         return self._reports.take()
 
@@ -139,7 +140,7 @@ class MemoryProducer(ProducerTransport):
             return error
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """It meets no planned fault: nobody can know when a producer asks, and so which request that would be."""
+        """Return topic ids, without planned faults, because tests cannot predict the requests of a producer."""
         with self._broker.lock:
             found = [self._broker.find_topic(name) for name in topics]
             return {topic.name: topic.topic_id for topic in found if topic is not None}
@@ -150,7 +151,7 @@ class MemoryProducer(ProducerTransport):
             self._broker.changed.notify_all()
 
     def _send(self) -> None:
-        """Send what is queued, in order, while the broker can be reached."""
+        """Send queued messages in order while the broker is reachable."""
         if self._queue and not self._broker.reachable and not self._knows_outage:
             self._knows_outage = True
             self._tell(raw_error("_ALL_BROKERS_DOWN"))
@@ -174,7 +175,7 @@ class MemoryProducer(ProducerTransport):
             self._tell(raw_error("_TRANSPORT"))
         at = answer.at
         if answer.error is not None and answer.error.fatal():
-            # librdkafka calls the error callback, and reports nothing about its messages.
+            # librdkafka calls the error callback, and does not report its messages.
             self._fatal = translate(answer.error)
             self._tell(answer.error)
             at = math.inf
@@ -186,7 +187,7 @@ class MemoryProducer(ProducerTransport):
         return next(self._turns) % count if message.key is None else partition_for(message.key, count)
 
     def _land(self) -> None:
-        """Make reports of the answers that have arrived by now."""
+        """Create reports of the answers that have arrived by now."""
         now = self.clock.monotonic()
         while self._flights and self._flights[0].at <= now:
             flight = heapq.heappop(self._flights)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producing client in C: faster, for the same librdkafka. It needs a C compiler when the package is installed."""
+"""The clients in C: faster, for the same librdkafka. The installation of the package needs a C compiler for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monasca_common.kafka.settings import ProducerSettings
 
 @functools.cache
 def reason() -> str | None:
-    """Why this installation cannot use the native client; ``None``: it can."""
+    """Return why this installation cannot use the native client; ``None``: it can."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "it is not built for free-threaded Python"
     try:
@@ -25,7 +25,7 @@ def reason() -> str | None:
 
 
 def native_can(settings: ProducerSettings) -> str | None:
-    """Why the native client cannot serve these settings; ``None``: it can."""
+    """Return why the native client cannot serve these settings; ``None``: it can."""
     unavailable = reason()
     if unavailable is not None:
         return unavailable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native producer and consumer have in common."""
+"""The common part of the native producer and consumer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST_WAIT_SECONDS = 1_000_000.0
 
 
 def open_client(option: str, options: Mapping[str, object], open_with: Callable[[dict[str, str]], T]) -> T:
-    """A client with these options. Raises `ConfigurationError`, as `make_client`."""
+    """Open a client with these options. Raises `ConfigurationError`, as `make_client`."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
     def opened() -> T:
@@ -40,12 +40,12 @@ def open_client(option: str, options: Mapping[str, object], open_with: Callable[
 
 
 def milliseconds(seconds: float) -> int:
-    """At least one for any wait, so that a caller who waits again does not spin."""
+    """Return at least one for any wait, so that a caller that waits again does not spin."""
     return math.ceil(min(seconds, _LONGEST_WAIT_SECONDS) * 1000)
 
 
 class ClientEvents:
-    """Passes on what a client reports: lines of its log, and errors of the client as a whole."""
+    """Passes on reports of a client: lines of its log, and client-wide errors."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, client_id: str) -> None:
         self._log = ClientLog(logger, clock)
@@ -61,5 +61,5 @@ class ClientEvents:
             try:
                 if on_error is not None:
                     on_error(fault)
-            except Exception as error:  # what else the call brought must reach the caller
+            except Exception as error:  # other results of the call must reach the caller
                 self._log.log(logging.ERROR, "an error of the Kafka client could not be handled: %r", error)

@@ -31,7 +31,7 @@ class NativeConsumer(LibrdkafkaConsumer):
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings)
         self._notices = ClientEvents(LOG, self.clock, self._client_id)
-        itself = weakref.ref(self)  # the client must not keep this object alive, which owns it
+        itself = weakref.ref(self)  # the client must not keep this object, its owner, alive
 
         def on_rebalance(kind: str, partitions: list[_librdkafka.Partition]) -> None:
             consumer = itself()
@@ -100,7 +100,7 @@ class NativeConsumer(LibrdkafkaConsumer):
         try:
             with self._calling():
                 self._client.poll(FINISH_MESSAGES, milliseconds(timeout))
-        except RuntimeError:  # a signal handler closes during a poll, which cannot go on before that
+        except RuntimeError:  # a signal handler closes during a poll, which must end first
             time.sleep(timeout)
 
     def _release(self) -> None:
@@ -110,7 +110,7 @@ class NativeConsumer(LibrdkafkaConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """Around every call of the client: its errors become ours."""
+        """Translate the errors of a call of the client."""
         try:
             yield
         except _librdkafka.Error as error:

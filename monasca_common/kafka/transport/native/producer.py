@@ -47,7 +47,7 @@ class NativeProducer(LibrdkafkaProducer):
         self._notices = ClientEvents(LOG, self.clock, settings.connection.client_id)
         options = {**producer_options(settings), "batch.size": batch_bytes}
         self._client = open_client("producer_options", options, _librdkafka.Producer)
-        # No Python frame between a producer and C.
+        # No Python frame between a producer and C
         self.send = self._client.send  # type: ignore[assignment, method-assign]
         self.produce = self._client.produce  # type: ignore[assignment, method-assign]
 
@@ -107,7 +107,7 @@ class NativeProducer(LibrdkafkaProducer):
         return outcomes
 
     def close(self, timeout: float) -> None:
-        """Destroying a client joins its threads, which nothing bounds."""
+        """Destroy the client, which waits for its threads without a limit."""
         self._close_admin()
         self._client.close()
 

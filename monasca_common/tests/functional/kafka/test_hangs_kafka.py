@@ -115,7 +115,7 @@ class TestTransactionsThatHang(HangCase):
     # Rule 20
     def test_a_processor_ends_and_its_successor_has_everything_once(self):
         error, producer, consumer = self.hang_in_the_offsets()
-        self.assertIn("send_offsets_to_transaction has not come back", str(error))
+        self.assertIn("send_offsets_to_transaction has not returned", str(error))
         self.close(producer, consumer)
         self.fixture.proxy.clear()
         self.run_until_done(time.monotonic() + 2 * SECONDS)
@@ -125,7 +125,7 @@ class TestTransactionsThatHang(HangCase):
     def test_a_call_that_comes_back_late_changes_nothing_and_its_client_is_destroyed(self):
         _, producer, _ = self.hang_in_the_offsets()
         self.fixture.proxy.clear()
-        self.wait_until(lambda: "send_offsets_to_transaction has come back" in self.said.output)
+        self.wait_until(lambda: "send_offsets_to_transaction has returned" in self.said.output)
         self.assertRaises(FatalError, producer.transaction().__enter__)
         (bounded,) = producer._limits.transports()
         self.wait_until(lambda: bounded.thread._thread not in threading.enumerate())

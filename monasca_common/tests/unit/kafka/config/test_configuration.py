@@ -186,7 +186,7 @@ class OptionNamesTest(ConfigurationTestCase):
         conf = self.with_kafka(kafka_metrics="batch_sise = 3")
 
         self.assertIn(
-            "[kafka_metrics] has an option 'batch_sise'", self.refused(consumer_settings, conf, "kafka_metrics")
+            "[kafka_metrics] has an unknown option 'batch_sise'", self.refused(consumer_settings, conf, "kafka_metrics")
         )
 
     def test_a_misspelt_variable_of_the_environment_is_an_error(self):

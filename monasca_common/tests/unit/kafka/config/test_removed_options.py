@@ -54,7 +54,7 @@ class RemovedOptionsTest(ConfigurationTestCase):
     def test_a_name_that_kafka_must_not_have_is_refused_in_the_group_of_a_consumer_too(self):
         line = "isolation_level = read_uncommitted\n"
         for conf in (self.with_kafka(line), self.with_kafka(kafka_metrics=line)):
-            self.assertIn("consumers read what is committed", self.refused(consumer_settings, conf, "kafka_metrics"))
+            self.assertIn("consumers read committed messages", self.refused(consumer_settings, conf, "kafka_metrics"))
 
     def test_a_group_with_options_of_a_consumer_says_what_decides_too(self):
         conf = self.with_kafka(pipeline_archive="compact_to_mb = 64\n")

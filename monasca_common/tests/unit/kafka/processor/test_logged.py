@@ -68,7 +68,7 @@ class LoggedTest(ProcessorCase):
         self.broker.inject("fetch", Fail("LEADER_NOT_AVAILABLE"), count=None)
         running = self.start(lambda part: None)
         self.until(lambda: running.processor.ignored_errors["RetriableError"] > 5)
-        self.assertEqual(1, len(self.lines("a passing error while reading")))
+        self.assertEqual(1, len(self.lines("temporary error while reading")))
         self.pass_time(REPEAT_SECONDS + 1)
         self.until(lambda: len(self.lines("times since this was logged last")) == 1)
 
@@ -76,4 +76,4 @@ class LoggedTest(ProcessorCase):
         self.broker.inject("fetch", Fail("LEADER_NOT_AVAILABLE"), count=3)
         self.broker.inject("fetch", Fail("NOT_LEADER_FOR_PARTITION"), nth=4, count=3)
         self.start(lambda part: None)
-        self.until(lambda: len(self.lines("a passing error while reading")) == 2)
+        self.until(lambda: len(self.lines("temporary error while reading")) == 2)

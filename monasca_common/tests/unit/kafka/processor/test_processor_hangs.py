@@ -32,7 +32,7 @@ class ConsumerHangsTest(ProcessorCase):
         self.until(lambda: running.processor.ignored_errors["CommitUnknown"])
         self.until(lambda: running.ended, step=2.0)
         self.assertIsInstance(running.error, FatalError)
-        self.assertIn("commit has not come back", str(running.error))
+        self.assertIn("commit has not returned", str(running.error))
 
     def test_a_stop_keeps_its_time_while_a_call_waits_for_the_brokers(self):
         self.broker.inject("committed", Hang())

@@ -118,7 +118,7 @@ class TransactionTest(base.BaseTestCase):
     def test_a_commit_that_is_never_answered_is_unknown_and_neither_aborted_nor_read_again(self):
         self.client.commits = [LATE] * 1000
         error = self.assertRaises(FatalError, self.transact)
-        self.assertIn("whether it happened is unknown", str(error))
+        self.assertIn("it is unknown whether it happened", str(error))
         self.assertEqual({"commit"}, set(self.client.asked[3:]))
         self.assertTrue(SECONDS <= self.client.clock.monotonic() < 2 * SECONDS)
 
@@ -128,7 +128,7 @@ class TransactionTest(base.BaseTestCase):
             self.client.asked.clear()
             self.client.commits = [LATE, end]
             error = self.assertRaises(FatalError, self.transact)
-            self.assertIn("whether it happened is unknown", str(error))
+            self.assertIn("it is unknown whether it happened", str(error))
             self.assertEqual(["commit", "commit"], self.client.asked[-2:])
             self.client.abort_is_due = False
 

@@ -344,7 +344,7 @@ class OffsetsTest(base.BaseTestCase):
 
     def test_a_missing_offset_of_a_leader_is_retriable_and_another_client_learns_the_next_leader(self):
         error = self.assertRaises(RetriableError, self.ends, 7, OFFSET_INVALID)
-        self.assertIn("t/1: its leader has not told its offset", str(error))
+        self.assertIn("t/1: its leader did not report its offset", str(error))
         self.ends(7, 0)
         self.assertEqual(2, self.opened.call_count)
 

@@ -65,8 +65,8 @@ class ProducerTest(BoundedCase):
     def test_a_commit_that_hangs_ends_at_its_deadline_and_its_outcome_is_unknown(self):
         self.hang("commit")
         error = self.assertRaises(FatalError, self.transact)
-        self.assertIn("commit_transaction has not come back", str(error))
-        self.assertIn("What became of its transaction is unknown", str(error))
+        self.assertIn("commit_transaction has not returned", str(error))
+        self.assertIn("The outcome of its transaction is unknown", str(error))
         self.assertTrue(TIMEOUT <= self.clock.monotonic() <= TIMEOUT + 2 * GRACE_SECONDS)
         self.assertTrue(self.producer.health().poisoned)
 
@@ -99,7 +99,7 @@ class ProducerTest(BoundedCase):
         self.notice()
         report = self.producer.flush(1)
         self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
-        self.assertIn("begin_transaction has not come back", str(report.unknown[0].error))
+        self.assertIn("begin_transaction has not returned", str(report.unknown[0].error))
         self.assertIn("the client kept its bytes", str(report.unknown[0].error))
         published = self.producer.retry(published, timeout=1)
         self.assertIsInstance((published.unknown + published.failed)[0].error.cause, FatalError)
@@ -163,8 +163,8 @@ class ConsumerTest(BoundedCase):
                 self.poll()
 
         error = self.assertRaises(FatalError, polls)
-        self.assertIn("committed has not come back 5 s after its time-out of 5.0 s", str(error))
-        self.assertIn("reads on from what is committed", str(error))
+        self.assertIn("committed has not returned 5 s after its time-out of 5.0 s", str(error))
+        self.assertIn("resumes from the committed offsets", str(error))
         self.assertTrue(self.consumer.health().poisoned)
 
     def test_a_commit_that_hangs_is_unknown_at_once_and_ends_the_consumer_later(self):
@@ -200,7 +200,7 @@ class ConsumerTest(BoundedCase):
         begun = self.clock.monotonic()
         self.consumer.close(3.0)
         self.assertTrue(self.clock.monotonic() - begun <= 4.0)
-        self.assertIn("did not leave it in time", self.log.output)
+        self.assertIn("did not leave group test-group in time", self.log.output)
 
     def test_another_reads_on_from_what_is_committed(self):
         self.own()
@@ -315,12 +315,12 @@ class ThreadsTest(BoundedCase):
             thread = opened[0].thread
             self.clock.advance(40.0)
             thread.inspect()
-            self.assertIn(f"{name} has not come back for 40 s", self.log.output)
+            self.assertIn(f"{name} has not returned for 40 s", self.log.output)
             self.assertEqual(40.0, thread.oldest_seconds())
 
         opened.append(bounded(self.client(kind, **{name: hangs})))
         calls[name](opened[0])
-        self.assertIn(f"{name} has come back after 40 s", self.log.output)
+        self.assertIn(f"{name} has returned after 40 s", self.log.output)
 
     def test_a_poll_of_a_producer_that_hangs_is_reported(self):
         self.assert_is_reported(

@@ -62,7 +62,7 @@ class ClientThreadTest(base.BaseTestCase):
     def test_a_call_that_hangs_is_left_at_its_deadline_and_poisons_the_client(self):
         error = self.assertRaises(FatalError, self.thread.call, "commit_transaction", self.hang, 60.0)
         self.assertEqual(60.0 + GRACE_SECONDS, self.clock.monotonic())
-        self.assertIn("commit_transaction has not come back 5 s after its time-out of 60.0 s", str(error))
+        self.assertIn("commit_transaction has not returned 5 s after its time-out of 60.0 s", str(error))
         self.assertIn("open another", str(error))
         self.assertIn(str(error), self.log.output)
 
@@ -73,7 +73,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertFalse(self.thread.finish(lambda: asked.append("close"), 1.0))
         self.assertFalse(self.thread.settle(1.0))
         self.returned.set()
-        self.until(lambda: "has come back" in self.log.output)
+        self.until(lambda: "has returned" in self.log.output)
         self.assertEqual([], asked)
 
     def test_a_call_behind_one_that_hangs_is_not_sent_and_may_be_tried_again(self):
@@ -120,7 +120,7 @@ class ClientThreadTest(base.BaseTestCase):
         with self.thread.watch("poll", 1.0):
             self.assertRaises(FatalError, self.thread.call, "commit", self.hang, 1.0)
             self.returned.set()
-            self.until(lambda: "has come back" in self.log.output)
+            self.until(lambda: "has returned" in self.log.output)
             self.assertEqual([], destroyed)
         self.until(lambda: destroyed)
 
@@ -133,7 +133,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertIsInstance(self.thread.failure, FatalError)
         failure = self.thread.failure
         self.returned.set()
-        self.until(lambda: "has come back" in self.log.output)
+        self.until(lambda: "has returned" in self.log.output)
         self.assertIsNone(call.result())
         self.assertIs(failure, self.thread.failure)
 
@@ -146,7 +146,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertIsNone(self.thread.failure)
         self.clock.advance(GRACE_SECONDS + 1)
         self.until(lambda: self.thread.inspect() or self.thread.failure)
-        self.assertIn("commit has not come back", str(self.thread.failure))
+        self.assertIn("commit has not returned", str(self.thread.failure))
 
     def test_a_poll_that_hangs_is_reported_with_its_age_once_and_when_it_comes_back(self):
         with self.thread.watch("poll", 1.0):
@@ -157,8 +157,8 @@ class ClientThreadTest(base.BaseTestCase):
             self.assertEqual(40.0, self.thread.oldest_seconds())
             for _ in range(3):
                 self.thread.inspect()
-            self.assertEqual(1, self.log.output.count("test-calls: poll has not come back for 40 s"))
-        self.assertIn("poll has come back after 40 s", self.log.output)
+            self.assertEqual(1, self.log.output.count("test-calls: poll has not returned for 40 s"))
+        self.assertIn("poll has returned after 40 s", self.log.output)
         self.assertEqual(0.0, self.thread.oldest_seconds())
 
     def test_the_age_of_a_call_is_told_while_it_is_waited_for(self):
