@@ -144,7 +144,7 @@ class TestChartsInBrowser(Reads, SqliteTestCase):
             self.store(*history, kind=Kind.ALARM_HISTORY)
 
     @periodic("the browser; test_a_metric_is_chosen is the smoke test")
-    def test_an_api_that_does_not_answer_is_told_and_the_panels_go_on(self):
+    def test_an_unavailable_api_is_reported_and_the_panels_work(self):
         settings = DashboardSettings(login="none", api_url="http://127.0.0.1:1")
         url = self.useFixture(ServedApp(make_app(settings, MadeUpFigures().panels(), None))).url
         page = self.browser.page()

@@ -188,7 +188,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         _, headers, _ = self.log_in("ada", PASSWORD)
         self.assertEqual(200, self.page_of(headers)[0], log.read_text())
 
-    def test_keystone_says_who_somebody_is_and_the_rules_whether_that_may_look(self):
+    def test_keystone_authenticates_users_and_the_rules_decide_on_access(self):
         keystone = self.useFixture(KeystoneWithUsers())
         self.start(login="keystone", keystone_url=keystone.url)
         self.assertEqual(401, self.log_in("ada", "wrong", project="p1")[0])
@@ -200,7 +200,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         self.assertNotIn("token-of-ada", text)
 
     @periodic("it starts a server for each setting")
-    def test_what_is_not_safe_does_not_start(self):
+    def test_an_unsafe_configuration_does_not_start(self):
         for options, named in (
             ({"login": "none", "host": "0.0.0.0"}, "login"),
             ({"login": "keystone"}, "keystone_url"),

@@ -45,7 +45,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         out.seek(0)
         return status, {(row["topic"], row["rule"]) for row in json.loads(out.read())}
 
-    def test_what_would_lose_acknowledged_messages_is_named_before_it_does(self):
+    def test_risks_for_acknowledged_messages_are_found_before_a_loss(self):
         safe = self.fixture.topic(replication_factor=3)
         unsafe = self.fixture.topic(replication_factor=2, config=_UNSAFE)
         self.wait_for(0, set(), safe, "__transaction_state")

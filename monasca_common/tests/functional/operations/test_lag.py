@@ -99,7 +99,7 @@ class TestLagSurvey(LagCase):
         self.wait_until(lambda: self.admin.end_offsets([self.partition])[self.partition] == 4)
         self.assertEqual(0, self.lags("transactional")["transactional"].messages)
 
-    def test_what_was_deleted_unread_and_what_will_be_is_told(self):
+    def test_past_and_imminent_deletions_of_unread_messages_are_shown(self):
         self.put(10)
         self.commit("late", 2)
         self.admin.delete_records({self.partition: 5})
@@ -108,7 +108,7 @@ class TestLagSurvey(LagCase):
         self.assertEqual((3, 5), (lag.deleted, lag.messages))
         self.assertTrue(3500 < lag.headroom_seconds <= 3600)
 
-    def test_a_topic_that_is_gone_is_left_out_of_its_group(self):
+    def test_a_deleted_topic_is_left_out_of_its_group(self):
         self.put(1)
         self.commit("orphan", 0)
         self.admin.delete_topic(self.topic)
@@ -117,7 +117,7 @@ class TestLagSurvey(LagCase):
         group = self.group("orphan")
         self.assertEqual({group: {}}, survey.scan([group], round(time.time() * 1000)))
 
-    def test_a_look_leaves_no_group_behind(self):
+    def test_a_scan_creates_no_group(self):
         self.put(2)
         self.commit("seen", 1)
         before = self.admin.groups()
@@ -162,7 +162,7 @@ class TestLagCommands(LagCase):
             self.assertEqual(1, status)
             self.assertIn("STOP", text)
 
-    def test_where_the_database_has_other_offsets_it_is_said_which_count(self):
+    def test_differing_offsets_in_the_database_are_reported(self):
         url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/monasca.sqlite"
         database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
         database.prepare()
@@ -188,7 +188,7 @@ class TestLagCommands(LagCase):
         (row,) = json.loads(text)
         self.assertEqual((0, self.topic, 0, 6), (status, row["topic"], row["partition"], row["unread"]))
 
-    def test_a_group_that_nobody_knows_is_an_error_that_names_the_command_which_lists_them(self):
+    def test_an_unknown_group_is_an_error_with_the_command_that_lists_groups(self):
         status, _ = self.run_command("show", "--group", "nobody")
         self.errors.seek(0)
         self.assertEqual(2, status)

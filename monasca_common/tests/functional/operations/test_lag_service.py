@@ -167,7 +167,7 @@ class TestExpiry(LagServiceCase):
         self.wait_until(has_lost, lambda: f"messages that are deleted unread: {[lag for *_, lag in looks[-5:]]}")
         return looks
 
-    def test_headroom_by_time_falls_as_time_passes_and_what_is_lost_is_told_until_the_group_has_passed_it(self):
+    def test_headroom_falls_with_time_and_losses_are_reported_until_the_group_has_passed_them(self):
         self.topic(**{"retention.ms": str(round(_RETENTION_SECONDS * 1000)), "segment.ms": "1000"})
         self.commit(0)
         service = self.service()

@@ -59,7 +59,7 @@ class TestCopies(MirrorCase):
         self.assertEqual(years_ms, self.target.admin.topic_configs([self.topic])[self.topic]["retention.ms"])
 
     # Rule 63
-    def test_it_goes_on_where_it_stopped_and_counts_what_it_copied(self):
+    def test_it_resumes_where_it_stopped_and_counts_copied_messages(self):
         """Unless its topic was deleted in the target: then it begins anew."""
         self.put(10)
         with self.mirror():
@@ -76,7 +76,7 @@ class TestCopies(MirrorCase):
         self.assert_the_same()
 
     # Rule 62
-    def test_it_waits_for_the_transactions_of_others_behind_which_its_position_may_be(self):
+    def test_it_waits_for_open_transactions_before_it_reads_its_position(self):
         self.put(4)
         with self.mirror():
             self.wait_until_copied(4)
@@ -186,7 +186,7 @@ class TestCrashes(MirrorCase):
         return sum(at.next_offset for (name, _), at in positions.items() if name == self.name) == _COUNT
 
     @periodic("waits for two processes; test_killed_before_or_after_a_commit is in the gate")
-    def test_of_two_with_one_name_the_later_goes_on_and_the_earlier_ends_with_the_reason(self):
+    def test_a_second_mirror_of_the_same_name_stops_the_first(self):
         self.put(_COUNT)
         status, errors = self.run_two("freezes_in_its_transaction")
         self.assertEqual(1, status, errors)
@@ -195,7 +195,7 @@ class TestCrashes(MirrorCase):
 
     # Rule 61
     @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
-    def test_two_that_fence_nobody_are_caught(self):
+    def test_the_mutant_without_fencing_is_caught(self):
         self.put(_COUNT)
         self.run_two("fences_nobody")
         self.assertGreater(len(self.values()), _COUNT)
@@ -279,7 +279,7 @@ class TestVerify(VerifyCase):
             self.wait_until_copied(count)
 
     @periodic("the unit tests cover the comparison")
-    def test_copies_are_the_same_and_what_is_not_copied_yet_is_no_difference(self):
+    def test_copies_are_the_same_and_messages_not_copied_yet_are_not_differences(self):
         """Nor is what one cluster has deleted since; what is older than asked for is left out on both sides."""
         self.assertEqual(2, self.verify()[0])  # nothing was copied yet
         self.put(20)
@@ -363,7 +363,7 @@ class TestAudit(VerifyCase):
         with AuditReporter(self.audit, sent, MIRRORED, self.name) as reporter, self.mirror(audit=reporter, **options):
             yield
 
-    def test_what_is_missing_or_doubled_is_counted_in_its_span_and_what_was_passed_over_by_the_mirror(self):
+    def test_losses_duplicates_and_skipped_messages_are_in_the_audit(self):
         self.put(50)
         self.put(52, first=60_000)
         lost, doubled = ([b"%d" % number for number in numbers] for numbers in (range(7, 11), range(60_001, 60_004)))

@@ -67,7 +67,7 @@ class TestRetentionFindings(base.BaseTestCase):
     def test_messages_that_were_removed_unread_are_an_error(self):
         self.assertEqual(["deleted_unread"], self.rules(deleted=3, headroom_seconds=0.0, expires_soon=True))
 
-    def test_what_expires_soon_at_the_speed_of_its_reader_is_an_error(self):
+    def test_messages_that_expire_soon_at_the_speed_of_their_reader_are_an_error(self):
         self.assertEqual([], self.rules(headroom_seconds=1.0))
         (finding,) = self.found(headroom_seconds=1000.0, expires_soon=True)
         self.assertEqual(("retention_near", Severity.ERROR), (finding.rule, finding.severity))
@@ -80,7 +80,7 @@ class TestRetentionFindings(base.BaseTestCase):
     def test_offsets_that_the_log_no_longer_has_are_an_error(self):
         self.assertEqual(["truncated"], self.rules(truncated=4))
 
-    def test_what_is_a_finding_is_an_error_of_lag_and_the_other_way_round(self):
+    def test_a_retention_finding_means_a_lag_error_and_vice_versa(self):
         for facts in ({}, {"headroom_seconds": 1.0}, {"deleted": 1}, {"truncated": 1}, {"expires_soon": True}):
             lag = LagVerdict(
                 LagStatus.OK, 5, 10.0, **{"deleted": 0, "headroom_seconds": None, "completeness": 1.0, **facts}

@@ -19,7 +19,7 @@ def _stored(offset, partition=_TP):
 
 
 class TestWhichCounts(base.BaseTestCase):
-    def test_it_is_said_where_the_verdict_is_bad_or_the_copy_is_ahead(self):
+    def test_differences_are_reported_for_a_bad_verdict_or_a_copy_that_is_ahead(self):
         """Kafka's copy is at 10."""
         cases = {
             "well, and the database is a little further": (_judged(10), _stored(12), False),
@@ -40,7 +40,7 @@ class TestWhichCounts(base.BaseTestCase):
             with self.subTest(name):
                 self.assertEqual(expected, bool(which_counts({"g": judged}, stored)))
 
-    def test_both_positions_and_the_reason_are_said(self):
+    def test_a_remark_has_both_positions_and_the_reason(self):
         why, where = which_counts({"g": _judged(10, status=LagStatus.STOP)}, _stored(12))
         self.assertIn("the verdict on g uses its copy in Kafka. The database counts, because", why)
         self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
@@ -63,13 +63,13 @@ class TestWhichCounts(base.BaseTestCase):
         self.assertTrue(_stored(3).differ("g", nothing_copied, _TP))
         self.assertFalse(_stored(3, _OTHER).differ("g", _judged(10), _TP))
 
-    def test_what_is_said_to_differ_differs(self):
+    def test_a_reported_difference_is_one(self):
         for judged in (_judged(10, status=LagStatus.STOP), _judged(None, status=LagStatus.STOP)):
             for stored in (no_database(), _stored(10), _stored(12), _stored(12, _OTHER)):
                 said = which_counts({"g": judged}, stored)
                 self.assertEqual(stored.differ("g", judged), bool(said), said)
 
-    def test_that_it_is_not_known_is_said_once_for_all_groups(self):
+    def test_an_unknown_database_is_reported_once_for_all_groups(self):
         groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
         (line,) = which_counts(groups, DatabasePositions(trouble="no answer"))
         self.assertEqual(

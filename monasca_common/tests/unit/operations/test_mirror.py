@@ -51,7 +51,7 @@ class SettingsTest(base.BaseTestCase):
         conf(["--config-file", self.create_tempfiles([("mirror", text)], ".conf")[0]])
         return mirror_settings(conf)
 
-    def test_what_is_unset_of_a_connection_is_that_of_kafka(self):
+    def test_unset_options_of_a_connection_default_to_kafka(self):
         read = self.read(
             "[kafka]\nbootstrap_servers = a:1\nclient_id = me\n"
             "[mirror_target]\nbootstrap_servers = b:1\n[mirror]\ntopics = metrics, logs-*\n"
@@ -59,7 +59,7 @@ class SettingsTest(base.BaseTestCase):
         self.assertEqual(("a:1", "b:1", "me"), (*(c.bootstrap_servers for c in (read.source, read.target)), "me"))
         self.assertEqual(("metrics", "logs-*"), read.topics)
 
-    def test_what_cannot_work_is_refused_with_the_option_and_the_remedy(self):
+    def test_invalid_options_are_refused_with_the_option_and_the_remedy(self):
         servers = "[kafka]\nbootstrap_servers = a:1\n"
         target = "[mirror_target]\nbootstrap_servers = b:1\n"
         for text, part in (
@@ -190,7 +190,7 @@ class CopyTest(base.BaseTestCase):
 
 
 class SkipTest(base.BaseTestCase):
-    def test_what_comes_with_the_news_of_a_gap_is_copied_as_well(self):
+    def test_messages_returned_with_an_error_are_copied(self):
         other = mock.Mock(topic_partition=TopicPartition("metrics", 1))
         polled = Batch((other,), (OffsetOutOfRange(TP, 2),))
         consumer = mock.Mock(poll=lambda *_: polled)
@@ -204,7 +204,7 @@ class SkipTest(base.BaseTestCase):
 
 
 class PaceTest(base.BaseTestCase):
-    def test_bytes_take_as_long_as_the_rate_says_and_the_loop_turns_meanwhile(self):
+    def test_the_rate_bounds_bytes_per_second_while_the_loop_is_live(self):
         clock = VirtualClock()
         status = mock.Mock()
         with mock.patch.object(mirror, "open_admin"):
@@ -273,11 +273,11 @@ class ComparisonTest(base.BaseTestCase):
             self.assertEqual({kind: {b"id %d" % n for n in numbers} for kind, numbers in wanted}, ids)
             self.assertEqual(12, len(found.differences))
 
-    def test_what_is_not_copied_yet_is_behind_and_may_be_there_already(self):
+    def test_messages_not_copied_yet_are_behind_and_may_exist_in_the_target(self):
         found = self.compare(map(message, range(10)), map(message, range(7)), copied=5)
         self.assertEqual((7, 3, []), (found.equal, found.behind, found.differences))
 
-    def test_what_a_cluster_deleted_is_expired_and_what_is_lost_behind_it_is_not(self):
+    def test_deleted_messages_are_expired_and_later_losses_are_not(self):
         left = [message(n) for n in range(4, 10)]
         found = self.compare(left, map(message, range(10)), source_lost_its_beginning=True)
         self.assertEqual((4, []), (found.expired, found.differences))
@@ -310,7 +310,7 @@ class LatestTest(base.BaseTestCase):
         return [_with(each, "offset", 10 * each.offset) for each in messages]
 
     # Rule 66
-    def test_whatever_either_cluster_has_compacted_logs_with_the_same_last_messages_are_the_same(self):
+    def test_compacted_logs_with_the_same_last_messages_are_the_same(self):
         log = [keyed(n, b"%d" % (n % 7), None if n % 5 == 3 else b"%d" % n) for n in range(40)]
         lasts = {each.key: each for each in log}
         for seed in range(20):
@@ -343,7 +343,7 @@ class LatestTest(base.BaseTestCase):
         found = self.compare(source, target, copied=4, rewritten=[b"d"])
         self.assertEqual((0, 4, []), self.facts(found))
 
-    def test_older_keys_are_left_out_and_what_retention_took_is_expired(self):
+    def test_older_keys_are_left_out_and_deleted_ones_are_expired(self):
         old, new = keyed(0, b"a", b"1", timestamp_ms=5), keyed(1, b"b", b"1", timestamp_ms=9)
         self.assertEqual((1, 0, []), self.facts(self.compare([old, new], self.copied(new), since_ms=9)))
         found = self.compare([new], self.copied(old, new), source_lost_its_beginning=True)
@@ -368,7 +368,7 @@ class VerificationTest(base.BaseTestCase):
         log = self.logs[connection.bootstrap_servers]
         return mock.Mock(messages=lambda starts, ends: (each for each in log if starts[TP] <= each.offset < ends[TP]))
 
-    def test_what_retention_deletes_before_a_partition_is_compared_is_no_difference(self):
+    def test_messages_deleted_before_the_comparison_are_not_differences(self):
         source = [message(n) for n in range(1_000)]
         target = [_with(each, "offset", 2 * n) for n, each in enumerate(source)]
         compared = ComparedRange(TP, 0, 1_000, 0, 2_000, 1_000)
@@ -384,7 +384,7 @@ class VerificationTest(base.BaseTestCase):
 
 
 class StatusTest(base.BaseTestCase):
-    def test_what_was_copied_what_is_left_and_what_hinders_it(self):
+    def test_status_has_copied_messages_lag_and_refused_topics(self):
         status = MirrorStatus(SystemClock())
         self.assertEqual((False, "not started yet"), (status.probes.health()[0], status.loop.trouble))
         status.loop.trouble, status.lag = "", lambda: {"metrics": 5}

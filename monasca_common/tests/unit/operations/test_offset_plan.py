@@ -45,7 +45,7 @@ class TestWhatAResetMeans(base.BaseTestCase):
 
 
 class TestStanding(base.BaseTestCase):
-    def test_what_stops_a_reader_is_named(self):
+    def test_problems_of_a_position_are_named(self):
         for each, problem in (
             (standing(150), ""),
             (standing(100), ""),
@@ -61,13 +61,13 @@ class TestStanding(base.BaseTestCase):
     def test_kafka_keeps_no_topic_id_so_none_is_compared(self):
         self.assertEqual("", standing(150, stored_id=None, topic_id="b").problem)
 
-    def test_what_is_left_is_counted_from_where_reading_goes_on(self):
+    def test_messages_left_are_counted_from_the_position(self):
         left = [each.left for each in (standing(150), standing(60), standing(None), standing(900))]
         self.assertEqual([50, 100, 100, 0], left)
 
 
 class TestSummary(base.BaseTestCase):
-    def test_it_says_how_many_are_skipped_and_how_many_come_again(self):
+    def test_the_summary_counts_skipped_and_repeated_messages(self):
         text = " ".join(offset_plan.summary([Move(standing(1150, 1000, 9000), 2150)], rows=True))
         self.assertIn("up to 1,000 messages", text)
         self.assertNotIn("again", text)

@@ -75,7 +75,7 @@ class PagesTest(AppCase):
         text = self.client(lag=lag_of(1000)).simulate_get("/lag?find=group-0").text
         self.assertIn('href="/lag?find=group-0&amp;page=2"', text)
 
-    def test_the_pages_of_a_group_stay_with_it_whatever_its_name(self):
+    def test_links_between_pages_of_a_group_keep_its_name(self):
         verdict = LagVerdict(LagStatus.OK, 0, 0.0, 0, None, 1.0)
         partitions = {TopicPartition("metrics", number): verdict for number in range(70)}
         client = self.client(lag=(GroupFigures("a&b #1", verdict, partitions),))
@@ -91,7 +91,7 @@ class PagesTest(AppCase):
         self.assertIn("Consumer group group-0001", client.simulate_get("/lag?group=group-0001").text)
         self.assertEqual(404, client.simulate_get("/lag?group=nobody").status_code)
 
-    def test_what_is_not_there_is_a_page_that_leads_back(self):
+    def test_an_unknown_page_is_404_with_a_link_to_the_overview(self):
         answer = self.client().simulate_get("/nowhere")
         self.assertEqual((404, True), (answer.status_code, 'href="/"' in answer.text))
 
@@ -106,7 +106,7 @@ class PagesTest(AppCase):
 
 
 class ViewsTest(base.BaseTestCase):
-    def test_a_view_is_made_once_for_a_look(self):
+    def test_a_view_is_built_once_per_check(self):
         figures = [lag_of(3), lag_of(2)]
         lag = PanelSource("lag", lambda _: figures.pop(), interval_seconds=1, timeout_seconds=1, now_ms=lambda: 0)
         panels = Panels({"lag": lag}, lambda: 0)
@@ -133,7 +133,7 @@ class HeadersTest(AppCase):
             self.assertNotIn("unsafe", headers["content-security-policy"])
             self.assertEqual(("nosniff", "DENY"), (headers["x-content-type-options"], headers["x-frame-options"]))
 
-    def test_a_name_that_somebody_pointed_at_this_machine_is_refused(self):
+    def test_a_foreign_host_name_is_refused(self):
         client = self.client()
         self.assertEqual(400, client.simulate_get("/", headers={"Host": "evil.example.org"}).status_code)
         for host in ("localhost:http", "[::1]:x", "[::1", "a:b:c", ""):
@@ -149,7 +149,7 @@ class HeadersTest(AppCase):
             self.assertIn("Secure", cookie)
             self.assertIn("max-age", answer.headers["strict-transport-security"])
 
-    def test_behind_a_proxy_it_answers_to_the_name_that_browsers_ask_for(self):
+    def test_with_a_proxy_any_host_name_is_accepted(self):
         client = self.client(Users(), DashboardSettings(login="file", tls_at_proxy=True))
         headers = {"Host": "monasca.example.org"}
         self.assertEqual(200, client.simulate_get("/login", headers=headers).status_code)
@@ -176,7 +176,7 @@ class LoginTest(AppCase):
     def session(self):
         return {"monasca-session": self.submit().cookies["monasca-session"].value}
 
-    def test_nobody_sees_a_page_without_a_login(self):
+    def test_pages_require_a_login(self):
         for path in ("/", "/lag", "/charts", "/nowhere"):
             answer = self.browser.simulate_get(path)
             self.assertEqual(303, answer.status_code)
@@ -193,7 +193,7 @@ class LoginTest(AppCase):
         self.assertIn("HttpOnly", cookie)
         self.assertIn("SameSite=Strict", cookie)
 
-    def test_a_wrong_password_is_401_and_says_nothing_more(self):
+    def test_a_wrong_password_is_401_without_details(self):
         for answer in (self.submit("wrong"), self.submit(user="nobody")):
             self.assertEqual(401, answer.status_code)
             self.assertNotIn("monasca-session", answer.cookies)
@@ -212,11 +212,11 @@ class LoginTest(AppCase):
         self.assertEqual(403, self.submit(headers={"Sec-Fetch-Site": "cross-site"}).status_code)
         self.assertEqual(403, self.post("/login", {"user": "ada", "form_token": ""}).status_code)
 
-    def test_nobody_is_sent_to_another_site(self):
+    def test_a_login_does_not_redirect_to_another_site(self):
         for then in ("%2F%2Fevil.example.org", "https%3A%2F%2Fevil.example.org", "%2F%5Cevil.example.org", "%2Flogout"):
             self.assertEqual("/", self.submit(then=then).headers["location"])
 
-    def test_a_page_that_cannot_be_is_no_fault_of_the_login(self):
+    def test_an_invalid_request_is_400_also_with_a_login(self):
         for then in ("//[", "http://[x", "/\N{EURO SIGN}", "/a\nb"):
             quoted = urllib.parse.quote(then, safe="")
             self.assertEqual(200, self.browser.simulate_get("/login", query_string=f"then={quoted}").status_code, then)
@@ -251,7 +251,7 @@ class LoginTest(AppCase):
         self.assertEqual(413, self.post("/login", {"user": "x" * 9000}).status_code)
         self.assertEqual(415, self.browser.simulate_post("/login", body="{}").status_code)
 
-    def test_a_form_whose_client_falls_silent_is_408(self):
+    def test_a_form_that_is_not_received_in_time_is_408(self):
         class Silent(io.BytesIO):
             def read(self, size=-1):
                 raise BlockingIOError

@@ -63,7 +63,7 @@ class GathererTest(base.BaseTestCase):
     def reasons(self):
         return {reason.origin_topic: reason.letters for reason in self.figures().reasons}
 
-    def test_letters_that_were_sent_back_behind_one_that_waits_are_not_counted(self):
+    def test_replayed_dead_letters_after_a_waiting_one_are_not_counted(self):
         self.bury(1, origin="gone")
         self.bury(5)
         self.assertEqual((6, {"gone": 1, "metrics": 5}), (self.figures().waiting, self.reasons()))
@@ -72,7 +72,7 @@ class GathererTest(base.BaseTestCase):
         self.bury(2)
         self.assertEqual((3, {"gone": 1, "metrics": 2}), (self.figures().waiting, self.reasons()))
 
-    def test_reasons_are_those_of_all_letters_that_wait(self):
+    def test_reasons_count_all_waiting_dead_letters(self):
         self.bury(501)
         self.bury(1, origin="gone")
         self.assertEqual({"gone": 1, "metrics": 501}, self.reasons())
@@ -82,24 +82,24 @@ class GathererTest(base.BaseTestCase):
         self.bury(5)
         self.assertEqual((5, {"metrics": 3}), (self.figures().waiting, self.reasons()))
 
-    def test_what_a_letter_says_of_its_origin_is_cut(self):
+    def test_a_long_origin_is_truncated(self):
         self.bury(1, origin="t" * 100_000)
         self.assertEqual({"t" * 300: 1}, self.reasons())
 
-    def test_who_looks_first_after_the_replay_counts_the_same(self):
+    def test_a_first_check_after_a_replay_has_the_same_counts(self):
         self.bury(1, origin="gone")
         self.bury(5)
         self.replay()
         self.assertEqual((1, {"gone": 1}), (self.figures().waiting, self.reasons()))
 
-    def test_offsets_without_a_message_are_no_letters(self):
+    def test_offsets_without_a_message_are_not_dead_letters(self):
         self.bury(2)
         self.kafka.broker.skip_offsets(*LETTERS, 1)
         self.replay()
         self.kafka.broker.skip_offsets(*LETTERS, 1)
         self.assertEqual((0, 0, ()), (self.figures().waiting, self.figures().unread, self.figures().reasons))
 
-    def test_letters_of_a_limited_replay_are_not_counted_whatever_lies_behind_them(self):
+    def test_dead_letters_of_a_limited_replay_are_not_counted(self):
         self.bury(1)
         self.bury(4, origin="log")
         self.kafka.broker.create_topic("log", 1)
@@ -108,7 +108,7 @@ class GathererTest(base.BaseTestCase):
         self.assertEqual(1, self.kafka.broker.committed(DLQ_GROUP)[LETTERS])  # notes and what they name lie behind it
         self.assertEqual(0, self.figures().waiting)
 
-    def test_a_large_topic_is_read_bit_by_bit_and_what_is_left_may_wait(self):
+    def test_a_large_topic_is_read_in_portions(self):
         self.patch(dead_letter_panel, "_READ_AT_ONCE", 4)
         self.bury(1, origin="gone")
         self.bury(6)
@@ -116,13 +116,13 @@ class GathererTest(base.BaseTestCase):
         looks = [self.figures() for _ in range(3)]
         self.assertEqual([(4, 4), (1, 0), (1, 0)], [(each.waiting, each.unread) for each in looks])
 
-    def test_what_nobody_has_changed_is_not_read_again(self):
+    def test_an_unchanged_topic_is_not_read_again(self):
         self.bury(3)
         self.figures()
         with mock.patch.object(LogReader, "messages", side_effect=RetriableError("read again")):
             self.assertEqual(3, self.figures().waiting)
 
-    def test_a_look_that_failed_is_made_good_by_the_next_one(self):
+    def test_a_check_after_a_failed_one_is_complete(self):
         self.bury(3)
         self.figures()
         self.bury(2)
@@ -130,7 +130,7 @@ class GathererTest(base.BaseTestCase):
             self.assertRaises(RetriableError, self.gather, 0)
         self.assertEqual(5, self.figures().waiting)
 
-    def test_a_look_that_runs_out_of_time_is_gone_on_with_where_it_was(self):
+    def test_a_check_after_a_time_out_continues_where_it_ended(self):
         self.bury(6)
         messages, starts = LogReader.messages, []
 
@@ -148,7 +148,7 @@ class GathererTest(base.BaseTestCase):
             self.assertEqual(6, self.figures().waiting)
         self.assertEqual([0, 2, 4], starts[:3])
 
-    def test_letters_that_are_deleted_or_offered_again_are_counted_so(self):
+    def test_deletions_and_offset_resets_change_the_counts(self):
         self.bury(4)
         self.replay(limit=3)
         self.assertEqual(1, self.figures().waiting)

@@ -29,7 +29,7 @@ class PolicyFileTest(base.BaseTestCase):
         with mock.patch.object(v3.Password, "get_access", return_value=access):
             return login.log_in("ada", "correct horse battery", "p1") is not None
 
-    def test_a_policy_file_says_whose_role_may_look(self):
+    def test_a_policy_file_decides_which_roles_have_access(self):
         login = self.login('"monasca_dashboard:look": "role:operator"\n')
         self.assertEqual((True, False), (self.may_look(login, "operator"), self.may_look(login, "admin")))
 
@@ -56,7 +56,7 @@ class KeystoneLoginTest(base.BaseTestCase):
         with mock.patch.object(v3.Password, "get_access", side_effect=error):
             return login.log_in("ada", "correct horse battery", "p1")
 
-    def test_what_is_no_keystone_is_no_wrong_password(self):
+    def test_a_server_other_than_keystone_is_not_a_wrong_password(self):
         self.assertIsNone(self.log_in(exceptions.Unauthorized()))
         for error in (exceptions.NotFound(), exceptions.ConnectFailure()):
             self.assertRaises(RetriableError, self.log_in, error)

@@ -52,7 +52,7 @@ class LagGathererTest(base.BaseTestCase):
 
         return LagGatherer(self.survey, LagWindow(), read, read_positions)
 
-    def test_the_history_in_the_topic_is_read_once_and_then_each_look_knows_those_before(self):
+    def test_the_history_in_the_topic_is_read_once_and_continued_by_each_check(self):
         kept = LagHistory(NOW - 9000)
         gather = self.gatherer(kept)
         for number in range(3):
@@ -61,14 +61,14 @@ class LagGathererTest(base.BaseTestCase):
         self.assertIs(kept, self.survey.histories[0])
         self.assertEqual([NOW, NOW + 10_000], [each.surveyed_ms for each in self.survey.histories[1:]])
 
-    def test_without_a_topic_it_begins_with_what_it_sees(self):
+    def test_without_a_history_topic_the_first_check_starts_the_history(self):
         gather = self.gatherer()
         first = {group.name: group for group in gather(NOW)}
         self.assertEqual({"g", "new"}, set(first))
         self.assertEqual((LagStatus.OK, 4), (first["g"].lag.status, first["g"].lag.messages))
         self.assertEqual((LagStatus.OK, 0), (first["new"].lag.status, first["new"].lag.messages))
 
-    def test_which_position_counts_is_asked_and_told_while_a_group_is_not_well(self):
+    def test_positions_are_read_and_shown_only_for_a_group_with_a_problem(self):
         self.stored = DatabasePositions({"g": {TP: 7}})
         gather = self.gatherer()
         (group, _) = gather(NOW)
@@ -81,7 +81,7 @@ class LagGathererTest(base.BaseTestCase):
         view = lag_panel(Snapshot((group,), NOW, ""), NOW)
         self.assertIn("The database counts, because", view.concerns[0].text)
 
-    def test_a_database_that_does_not_answer_is_told(self):
+    def test_an_unavailable_database_is_reported(self):
         self.stored = DatabasePositions(trouble="no answer")
         self.survey.silent_ms = 120_000
         (group, _) = self.gatherer()(NOW)
@@ -89,7 +89,7 @@ class LagGathererTest(base.BaseTestCase):
             "it is unknown whether a database has others, which would count: no answer", group.which_counts[0]
         )
 
-    def test_what_a_group_reads_in_a_second_is_known_after_two_looks(self):
+    def test_the_read_rate_of_a_group_is_known_after_two_checks(self):
         gather = self.gatherer()
         self.assertEqual(None, next(iter(gather(NOW))).per_second)
         self.survey.offset = 8

@@ -60,7 +60,7 @@ class ReadChartTest(base.BaseTestCase):
     def read(self, question, api, deadline=float("inf")):
         return read_chart(ApiReader(api, "http://api", "token", deadline), question, (), NOW_MS)
 
-    def test_what_was_measured_is_read_with_the_token_of_whoever_looks(self):
+    def test_measurements_are_read_with_the_token_of_the_user(self):
         api = AnsweringApi(
             metrics=[{"dimensions": {"hostname": "web"}}, {"dimensions": {"hostname": "db", "disk": "sda"}}],
             measurements=[series("1", (NOW_MS - 60_000, 1.5), (NOW_MS, 2))],
@@ -86,7 +86,7 @@ class ReadChartTest(base.BaseTestCase):
         self.assertIn("/v2.0/alarms/a2/state-history", asked)
         self.assertNotIn("/v2.0/alarms/a1/state-history", asked)
 
-    def test_averages_are_the_apis_and_aggregates_stand_beside(self):
+    def test_averages_come_from_the_api_and_aggregates_are_the_second_metric(self):
         api = AnsweringApi(
             statistics=[series("1", (NOW_MS, 3), field="statistics")], measurements=[series("2", (NOW_MS, 4))]
         )
@@ -95,18 +95,18 @@ class ReadChartTest(base.BaseTestCase):
         query = next(query for path, query, *_ in api.asked if path.endswith("statistics"))
         self.assertEqual(("avg", "900"), (query["statistics"], query["period"]))
 
-    def test_aggregates_with_other_dimensions_stand_beside_too(self):
+    def test_aggregates_with_other_dimensions_are_shown_too(self):
         api = AnsweringApi()
         self.read(ChartQuestion("cpu", {"hostname": "web"}, beside="cpu_agg"), api)
         asked = [query for path, query, *_ in api.asked if query.get("name") == "cpu_agg"]
         self.assertEqual(["hostname:web", None], [query.get("dimensions") for query in asked])
 
-    def test_a_series_that_goes_on_on_the_next_page_is_one(self):
+    def test_a_series_on_two_pages_is_one_series(self):
         api = AnsweringApi(measurements=[[series("1", (NOW_MS - 2000, 1))], [series("1", (NOW_MS - 1000, 2))]])
         (one,) = self.read(ChartQuestion("cpu"), api).series
         self.assertEqual([1, 2], [value for _, value in one.points])
 
-    def test_what_is_not_shown_is_told(self):
+    def test_series_that_are_not_shown_are_noted(self):
         many = [series(str(number), (NOW_MS, number), host=f"h{number}") for number in range(20)]
         chart = self.read(ChartQuestion("cpu"), AnsweringApi(measurements=many))
         self.assertEqual(8, len(chart.series))
@@ -115,7 +115,7 @@ class ReadChartTest(base.BaseTestCase):
     def alarms(self, *states):
         return [{**ALARM, "id": f"a{number}", "state": state} for number, state in enumerate(states)]
 
-    def test_alarms_that_are_not_shown_are_told(self):
+    def test_alarms_that_are_not_shown_are_noted(self):
         for states, note in (
             (("ALARM", "OK", "OK"), ()),
             (("ALARM", "OK", "OK", "OK"), ("3 of 4 alarms on cpu are shown: choose dimensions.",)),
@@ -135,7 +135,7 @@ class ReadChartTest(base.BaseTestCase):
         api = AnsweringApi(metrics=answer)
         return str(self.assertRaises(ApiUnavailable, self.read, ChartQuestion("cpu"), api, **options))
 
-    def test_an_api_that_does_not_answer_refuses_or_is_another_is_told_in_words(self):
+    def test_errors_of_the_api_are_shown_in_words(self):
         self.assertIn("does not answer: refused", self.refusal(urllib.error.URLError("refused")))
         body = io.BytesIO(b'{"error": {"message": "name is too long"}}')
         self.assertIn("name is too long", self.refusal(urllib.error.HTTPError("u", 422, "", {}, body)))
@@ -159,7 +159,7 @@ class BandsTest(base.BaseTestCase):
     def test_without_a_change_it_has_the_state_that_it_has(self):
         self.assertEqual([("OK", 60, 0)], self.bands())
 
-    def test_alarms_of_one_definition_are_told_apart_by_what_their_metrics_have_in_common(self):
+    def test_alarms_of_one_definition_are_labeled_by_the_common_dimensions_of_their_metrics(self):
         disks = [{"name": "cpu", "dimensions": {"hostname": "web", "disk": disk}} for disk in ("a", "b")]
         for metrics, label in (
             (disks, "cpu high (hostname web)"),
@@ -169,7 +169,7 @@ class BandsTest(base.BaseTestCase):
             (band,) = state_bands({**ALARM, "metrics": metrics}, [], NOW_MS - HOUR_MS, NOW_MS)
             self.assertEqual(label, band.alarm)
 
-    def test_before_it_was_made_it_had_none(self):
+    def test_an_alarm_has_no_state_before_its_creation(self):
         self.assertEqual([("OK", 20, 0)], self.bands(created_timestamp=iso(NOW_MS - 20 * 60_000)))
 
 
@@ -177,7 +177,7 @@ class DrawingTest(base.BaseTestCase):
     def chart(self, *found, bands=()):
         return MetricChart(ChartQuestion("cpu"), NOW_MS - HOUR_MS, NOW_MS, series=found, bands=bands)
 
-    def test_time_goes_to_the_right_and_values_upwards(self):
+    def test_time_increases_to_the_right_and_values_upwards(self):
         points = ((NOW_MS - HOUR_MS, 0.0), (NOW_MS, 10.0))
         chart = drawn(self.chart(ChartSeries("cpu", {"hostname": "web"}, points)))
         (line,) = chart.lines
@@ -186,7 +186,7 @@ class DrawingTest(base.BaseTestCase):
         self.assertEqual("One series with 2 points, from 0 to 10.", chart.summary)
         self.assertEqual(["10", "0"], [row.value for row in chart.listed])
 
-    def test_nothing_measured_is_no_error(self):
+    def test_a_chart_without_measurements_is_not_an_error(self):
         self.assertEqual("No measurements in this time.", drawn(self.chart()).summary)
         self.assertEqual("none", drawn(self.chart(ChartSeries("cpu", {}, ()))).lines[0].last)
 
@@ -196,7 +196,7 @@ class DrawingTest(base.BaseTestCase):
         self.assertEqual((530, 460, "ALARM"), (shown.x, shown.width, shown.state))
         self.assertIn("cpu high: ALARM from", shown.label)
 
-    def test_ticks_are_round_and_around_what_was_measured(self):
+    def test_ticks_are_round_numbers_around_the_measurements(self):
         self.assertEqual([0, 2, 4, 6, 8, 10], nice_ticks(0.3, 9.7))
         self.assertEqual([-1, 0, 1], [nice_ticks(-1, 1)[0], 0, nice_ticks(-1, 1)[-1]])
         for low, high in ((5, 5), (0, 0), (-3, -3), (1e-9, 2e-9), (0, 1e12)):

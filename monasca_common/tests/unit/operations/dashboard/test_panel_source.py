@@ -25,7 +25,7 @@ class PanelSourceTest(base.BaseTestCase):
 
         self.answers.append(fail)
 
-    def test_a_look_is_kept_with_its_time(self):
+    def test_figures_are_kept_with_their_time(self):
         self.answers.append(lambda: "figures")
         source = self.source()
         source.refresh()
@@ -43,7 +43,7 @@ class PanelSourceTest(base.BaseTestCase):
         self.assertEqual(("figures", 1000), (snapshot.figures, snapshot.gathered_ms))
         self.assertEqual(("still none", 2000), (snapshot.error, snapshot.failing_since_ms))
 
-    def test_a_source_is_overdue_by_what_its_look_takes_and_by_what_it_rests_too_long(self):
+    def test_a_source_is_overdue_during_a_call_and_after_a_missed_one(self):
         def slow(_now):
             self.now_ms += 7000
             overdue.append(source.seconds_overdue)
@@ -66,7 +66,7 @@ class PanelSourceTest(base.BaseTestCase):
         source.refresh()
         self.assertEqual(("", None), (source.snapshot().error, source.snapshot().failing_since_ms))
 
-    def test_a_look_that_does_not_end_stops_only_its_own_panel(self):
+    def test_a_hanging_source_affects_only_its_panel(self):
         began, release = threading.Event(), threading.Event()
         self.addCleanup(release.set)
 

@@ -40,7 +40,7 @@ def texts(view):
 
 
 class HealthTest(base.BaseTestCase):
-    def test_it_is_ready_once_each_source_was_looked_at_also_if_that_failed(self):
+    def test_it_is_ready_once_each_source_has_figures_or_an_error(self):
         def fail(_now):
             raise RetriableError("no broker answers")
 
@@ -93,7 +93,7 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual([("", "none"), ("100", "full"), ("100", "full"), ("", "none")], self.cells(view))
         self.assertEqual("00:03", view.columns[7])
 
-    def test_what_is_lost_stands_out_where_it_was_lost_and_is_told_in_words(self):
+    def test_losses_are_highlighted_and_are_a_concern(self):
         view = self.panel(self.balance(1), self.balance(2, lost=3, late=4, verdict=AuditVerdict.INCOMPLETE))
         self.assertEqual(
             [(Tone.ERROR, "metrics at database: 3 lost and 4 not arrived of 1,000 messages from 00:02 UTC")],
@@ -125,7 +125,7 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual("1 topic is counted; 0 messages missing.", view.summary)
         self.assertEqual(("?", "open"), self.cells(view)[2])
 
-    def test_the_more_is_missing_the_more_it_stands_out(self):
+    def test_larger_losses_are_highlighted_more(self):
         view = self.panel(
             *(
                 self.balance(minute, lost=lost, verdict=AuditVerdict.INCOMPLETE)
@@ -139,7 +139,7 @@ class AuditPanelTest(base.BaseTestCase):
         view = self.panel(self.balance(2, expected=1_000_000, lost=1, verdict=AuditVerdict.INCOMPLETE))
         self.assertEqual("\N{MULTIPLICATION X} 99.9", self.cells(view)[2][0])
 
-    def test_what_may_be_on_its_way_is_no_concern(self):
+    def test_messages_within_the_grace_period_are_not_a_concern(self):
         view = self.panel(self.balance(3, late=10, verdict=AuditVerdict.OPEN))
         self.assertEqual((), view.concerns)
         self.assertEqual(("\N{HORIZONTAL ELLIPSIS} 99.0", "open"), self.cells(view)[3])
@@ -154,7 +154,7 @@ class AuditPanelTest(base.BaseTestCase):
         names = [row.cells[2].text for row in page_of(rows, 1, "", 10).rows]
         self.assertEqual(["c", "b", "a"], names)
 
-    def test_what_was_lost_before_the_shown_buckets_is_told_too(self):
+    def test_losses_before_the_shown_buckets_are_a_concern(self):
         early = self.balance(-100, lost=3, verdict=AuditVerdict.INCOMPLETE)
         view = self.panel(early, self.balance(2))
         self.assertEqual(1, len(view.concerns))
@@ -164,7 +164,7 @@ class AuditPanelTest(base.BaseTestCase):
         view = audit_panel(Snapshot(audit_figures([self.balance(2)], self.NOW_MS, 10), 0), self.NOW_MS)
         self.assertEqual(("00:03:20", "00:03:10"), view.columns[7:9])
 
-    def test_without_an_audit_it_says_so(self):
+    def test_without_audit_reports_there_is_a_remark(self):
         view = self.panel()
         self.assertIn("messages are not counted", view.summary)
         self.assertEqual(Tone.UNKNOWN, view.tone)
@@ -189,7 +189,7 @@ class LagPanelTest(base.BaseTestCase):
         self.assertEqual(Tone.ERROR, concern.tone)
         self.assertEqual("persister stopped: 12,400 unread, oldest 12 min 5 s", concern.text)
 
-    def test_what_retention_deletes_is_told_before_and_after(self):
+    def test_deletions_by_retention_are_concerns_before_and_after(self):
         near = self.panel(group("late", lag(messages=7, seconds=60, headroom=600, expires_soon=True)))
         self.assertEqual(Tone.ERROR, near.tone)
         self.assertIn("at its speed, retention deletes unread messages in 10 min", near.concerns[0].text)
@@ -224,7 +224,7 @@ class LoadPanelTest(base.BaseTestCase):
             texts(view),
         )
 
-    def test_a_rate_is_what_came_between_two_looks(self):
+    def test_a_rate_counts_messages_between_two_checks(self):
         admin = Ends({METRICS: 100, TopicPartition("__consumer_offsets", 0): 5})
         gather = LoadGatherer(admin)
         self.assertEqual((TopicLoad("metrics", 100),), gather(1000))
@@ -265,7 +265,7 @@ class DurabilityPanelTest(base.BaseTestCase):
 
 
 class DeadLetterPanelTest(base.BaseTestCase):
-    def test_letters_have_their_origin_and_their_reason(self):
+    def test_dead_letters_have_their_origin_and_reason(self):
         few = LetterReason("metrics", "persister", "Poison: too long", 1, 0)
         many = LetterReason("metrics", "persister", "Poison: not JSON", 9, 60_000)
         figures = (DeadLetterFigures("metrics.dlq", 10, (few, many)), DeadLetterFigures("log.dlq", 0, ()))
@@ -279,7 +279,7 @@ class DeadLetterPanelTest(base.BaseTestCase):
             ["9", "metrics.dlq", "metrics", "persister", "Poison: not JSON", "1970-01-01 00:01:00 UTC"], texts(view)[1]
         )
 
-    def test_what_was_not_read_yet_may_be_letters(self):
+    def test_unread_offsets_count_as_possible_dead_letters(self):
         figures = (DeadLetterFigures("metrics.dlq", 1, (), unread=9), DeadLetterFigures("log.dlq", 2, ()))
         view = dead_letter_panel(Snapshot(figures, 0), 0)
         self.assertEqual("up to 12 dead letters wait in 2 dead-letter topics.", view.summary)
@@ -288,5 +288,5 @@ class DeadLetterPanelTest(base.BaseTestCase):
             [each.text for each in view.concerns],
         )
 
-    def test_no_letters_are_fine(self):
+    def test_a_topic_without_dead_letters_is_fine(self):
         self.assertEqual(Tone.GOOD, dead_letter_panel(Snapshot((DeadLetterFigures("log.dlq", 0, ()),), 0), 0).tone)

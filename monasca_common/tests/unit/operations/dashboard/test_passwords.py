@@ -24,7 +24,7 @@ class PasswordFileTest(base.BaseTestCase):
         self.path.write_text("\n".join(lines) + "\n")
         return PasswordFile(self.path)
 
-    def test_a_user_has_the_password_that_the_line_was_made_of(self):
+    def test_a_user_logs_in_with_the_password_of_the_line(self):
         file = self.file("# operators", "", password_line("ada", PASSWORD))
         self.assertTrue(file.log_in("ada", PASSWORD))
         self.assertFalse(file.log_in("ada", PASSWORD + "x"))
@@ -35,13 +35,13 @@ class PasswordFileTest(base.BaseTestCase):
         self.assertEqual(2, len(lines))
         self.assertFalse([line for line in lines if "horse" in line])
 
-    def test_a_change_of_the_file_counts_at_once(self):
+    def test_a_change_of_the_file_takes_effect_immediately(self):
         file = self.file(password_line("ada", PASSWORD))
         self.file(password_line("bob", PASSWORD))
         self.assertFalse(file.log_in("ada", PASSWORD))
         self.assertTrue(file.log_in("bob", PASSWORD))
 
-    def test_a_line_that_is_no_users_is_refused_without_being_quoted(self):
+    def test_an_invalid_line_is_refused_without_quoting_it(self):
         good = password_line("ada", PASSWORD)
         for wrong in ("ada:secret", good.replace("scrypt", "md5"), good.replace(":16:", ":17:"), good[:-8]):
             error = self.assertRaises(ConfigurationError, self.file, good, wrong)
@@ -65,7 +65,7 @@ class CostTest(base.BaseTestCase):
 
 
 class PasswordCommandTest(base.BaseTestCase):
-    def test_the_end_of_a_line_is_no_part_of_the_password_on_any_system(self):
+    def test_line_ends_are_not_part_of_the_password(self):
         out = io.StringIO()
         with mock.patch("sys.stdin", io.StringIO(f"{PASSWORD}\r\n")), mock.patch("sys.stdout", out):
             self.assertEqual(0, main(["dashboard", "password", "--user", "ada"]))

@@ -59,7 +59,7 @@ class LoginAttemptsTest(base.BaseTestCase):
         self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
         self.assertEqual(0, self.attempts.reserve("grace", "10.6.6.6"))
 
-    def test_an_address_is_counted_whatever_user_it_names(self):
+    def test_an_address_is_limited_over_all_users(self):
         for number in range(30):
             self.attempts.reserve(f"user {number}", "10.0.0.1")
         self.assertEqual(300, self.attempts.reserve("d", "10.0.0.1"))
@@ -71,7 +71,7 @@ class LoginAttemptsTest(base.BaseTestCase):
         self.attempts.succeeded("ada", "10.0.0.1")
         self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
 
-    def test_a_success_is_no_failure_of_the_address_and_forgets_none(self):
+    def test_a_success_does_not_change_the_failures_of_the_address(self):
         for number in range(29):
             self.attempts.reserve(f"user {number}", "10.0.0.1")
         self.attempts.reserve("ada", "10.0.0.1")

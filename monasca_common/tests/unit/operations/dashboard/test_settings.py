@@ -21,7 +21,7 @@ class DashboardSettingsTest(base.BaseTestCase):
     def refusal(self, **options):
         return str(self.assertRaises(ConfigurationError, self.read, **options))
 
-    def test_it_listens_on_this_machine_alone_unless_told_otherwise(self):
+    def test_it_listens_on_a_loopback_address_by_default(self):
         settings = self.read(login="none")
         self.assertEqual(("127.0.0.1", True, False), (settings.host, settings.is_local, settings.has_tls))
 
@@ -29,7 +29,7 @@ class DashboardSettingsTest(base.BaseTestCase):
         self.assertIn("keystone_url", self.refusal())
         self.assertIn("password_file", self.refusal(login="file"))
 
-    def test_other_machines_never_look_without_a_login(self):
+    def test_an_address_for_other_machines_needs_a_login(self):
         for host in ("0.0.0.0", "::", "192.0.2.7", "monasca.example.org"):
             self.assertIn("login in group [dashboard] is none", self.refusal(login="none", host=host))
 
@@ -39,7 +39,7 @@ class DashboardSettingsTest(base.BaseTestCase):
         self.assertFalse(self.read(**options, tls_at_proxy="true").is_local)
         self.assertTrue(self.read(**options, tls_certificate=self.file, tls_key=self.file).has_tls)
 
-    def test_behind_a_proxy_on_this_machine_nobody_looks_without_a_login(self):
+    def test_a_proxy_needs_a_login(self):
         self.assertIn("the proxy", self.refusal(login="none", tls_at_proxy="true"))
 
     def test_half_of_tls_is_refused(self):

@@ -37,7 +37,7 @@ class ClockTest(base.BaseTestCase):
 
 
 class VerdictTest(base.BaseTestCase):
-    def test_what_is_lost_comes_first_then_what_will_be_lost_then_what_is_late(self):
+    def test_losses_come_first_then_imminent_losses_then_delays(self):
         late = [Concern(Tone.ERROR, f"late {number}", Harm.LATE, number) for number in range(78)]
         lost = [Concern(Tone.WARNING, "few lost", Harm.LOST, 2), Concern(Tone.ERROR, "lost", Harm.LOST, 108)]
         soon = [Concern(Tone.ERROR, "lost soon", Harm.LOST_SOON, 5)]
@@ -45,7 +45,7 @@ class VerdictTest(base.BaseTestCase):
         shown = [concern.text for concern, _ in line.concerns]
         self.assertEqual(["lost", "few lost", "lost soon", "late 77"], shown[:4])
 
-    def test_that_nothing_is_wrong_is_said(self):
+    def test_a_healthy_cluster_has_the_headline_nothing_is_wrong(self):
         line = verdict([replace(EMPTY, summary="4 groups keep up")])
         self.assertEqual((Tone.GOOD, "Nothing is wrong.", ()), (line.tone, line.headline, line.concerns))
 
@@ -58,7 +58,7 @@ class VerdictTest(base.BaseTestCase):
             [("it stopped", "/lag"), ("3 wait", "/dead-letters")], [(each.text, href) for each, href in line.concerns]
         )
 
-    def test_what_is_not_known_is_not_called_fine(self):
+    def test_a_panel_without_current_data_is_not_called_fine(self):
         line = verdict([EMPTY, replace(EMPTY, stale="not reachable since 12:00")])
         self.assertEqual((Tone.UNKNOWN, "1 panel without current data."), (line.tone, line.headline))
         self.assertIn("not reachable since 12:00", line.concerns[0][0].text)
@@ -69,7 +69,7 @@ class PageTest(base.BaseTestCase):
         rows = [row("a"), row("b", weight=5), row("c", Tone.WARNING), row("d", Tone.ERROR)]
         self.assertEqual(["d", "c", "b", "a"], names(page_of(rows, 1, "", 10)))
 
-    def test_a_page_is_a_part_of_what_the_filter_left(self):
+    def test_a_page_is_a_part_of_the_rows_that_match_the_filter(self):
         rows = [row(f"topic-{number:04}") for number in range(1000)]
         page = page_of(rows, 3, "TOPIC-00", 40)
         self.assertEqual((3, 3, 100), (page.number, page.count, page.found))
@@ -88,7 +88,7 @@ class PanelTest(base.BaseTestCase):
     def test_figures_are_shown(self):
         self.assertEqual(("shown", "", Tone.GOOD), self.facts(Snapshot(1, 5)))
 
-    def test_before_the_first_look_it_says_so(self):
+    def test_before_the_first_check_there_is_a_remark(self):
         summary, stale, tone = self.facts(Snapshot())
         self.assertEqual(("No data yet.", Tone.UNKNOWN), (summary, tone))
         self.assertIn("first check", stale)
@@ -104,6 +104,6 @@ class PanelTest(base.BaseTestCase):
 
 
 class SpanTest(base.BaseTestCase):
-    def test_a_length_of_time_is_told_in_its_two_largest_units(self):
+    def test_a_duration_has_its_two_largest_units(self):
         told = [span(each) for each in (0.25, 42, 60, 61, 3600, 7260, 90_000, 10 * 86_400)]
         self.assertEqual(["0.2 s", "42 s", "1 min", "1 min 1 s", "1 h", "2 h 1 min", "1 d 1 h", "10 d"], told)

@@ -67,7 +67,7 @@ class ReplayCase(base.BaseTestCase):
 
 
 class BoundTest(ReplayCase):
-    def test_letters_that_come_back_at_once_are_left_to_the_next_run(self):
+    def test_new_dead_letters_are_left_to_the_next_run(self):
         def refuse(message):
             raise Poison("still broken")
 
@@ -101,13 +101,13 @@ class BoundTest(ReplayCase):
         self.assertEqual((1, 0), self.replay(limit=2))
         self.assertEqual([b"one", b"two", b"three"] * 2, self.values(TOPIC))
 
-    def test_offsets_that_are_no_message_do_not_keep_it_waiting(self):
+    def test_offsets_without_a_message_do_not_delay_the_end(self):
         self.die(b"one")
         self.kafka.broker.skip_offsets(LETTERS, 0, 3)
         self.assertEqual((1, 0), self.replay())
         self.assertEqual((0, 0), self.replay())
 
-    def test_letters_that_retention_has_deleted_do_not_hold_up_the_others(self):
+    def test_deleted_dead_letters_do_not_block_others(self):
         self.die(b"one")
         self.assertEqual((1, 0), self.replay())
         self.die(b"two", b"three")
@@ -115,10 +115,10 @@ class BoundTest(ReplayCase):
         self.assertEqual((1, 0), self.replay())
         self.assertEqual((b"three", 3), (self.values(TOPIC)[-1], self.committed()))
 
-    def test_nothing_to_send_back_is_the_end(self):
+    def test_a_run_without_dead_letters_ends(self):
         self.assertEqual((0, 0), self.replay())
 
-    def test_looking_sends_and_commits_nothing(self):
+    def test_a_dry_run_sends_and_commits_nothing(self):
         self.die(b"one", b"two")
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
             (letter,) = DeadLetterReplay(consumer, limit=1).letters()
@@ -150,7 +150,7 @@ class ChoiceTest(ReplayCase):
         super().setUp()
         self.die(b"one", b"two", b"three", b"four")
 
-    def test_those_chosen_go_back_and_the_others_wait(self):
+    def test_chosen_dead_letters_are_sent_back_and_others_wait(self):
         self.assertEqual((2, 0), self.replay_of(b"one", b"three"))
         self.assertEqual(1, self.committed())
         self.assertEqual([b"two", b"four"], self.waiting())
@@ -160,7 +160,7 @@ class ChoiceTest(ReplayCase):
         self.assertEqual([b"one", b"three", b"four", b"two"], self.values(TOPIC)[4:])
         self.assertEqual(len(self.kafka.broker.records(LETTERS)), self.committed())
 
-    def test_those_that_went_back_are_not_counted_and_neither_are_notes_nor_offsets_without_a_message(self):
+    def test_only_waiting_dead_letters_are_counted(self):
         self.replay_of(b"two", b"four")
         self.kafka.broker.skip_offsets(LETTERS, 0, 3)
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
@@ -171,24 +171,24 @@ class ChoiceTest(ReplayCase):
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
             self.assertEqual(0, DeadLetterReplay(consumer).waiting())
 
-    def test_a_choice_that_was_made_before_is_not_made_again(self):
+    def test_a_repeated_choice_sends_nothing_twice(self):
         self.assertEqual([(1, 0), (0, 0)], [self.replay_of(b"three") for _ in "ab"])
 
-    def test_the_limit_counts_those_chosen(self):
+    def test_the_limit_counts_chosen_dead_letters(self):
         self.assertEqual((1, 0), self.replay_of(b"two", b"four", limit=1))
         self.assertEqual([b"one", b"three", b"four"], self.waiting())
 
-    def test_each_group_has_notes_of_its_own(self):
+    def test_each_group_has_its_own_notes(self):
         self.replay_of(b"two")
         with self.kafka.consumer(LETTERS, "another", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
             self.assertEqual(4, len(list(DeadLetterReplay(consumer).letters())))
 
-    def test_what_somebody_else_wrote_under_the_key_of_a_note_is_ignored(self):
+    def test_foreign_records_with_the_key_of_a_note_are_ignored(self):
         for value in (b"x", b"7", b"[[1]]", b"[[0, 1e999]]", b"[" * 100_000, None):
             self.write(LETTERS, Record(value, key=b"dead-letter-note/replay/0/0"))
         self.assertEqual((4, 0), self.replay())
 
-    def test_a_letter_whose_message_has_the_key_of_a_note_is_a_letter_and_hides_none(self):
+    def test_a_dead_letter_with_the_key_of_a_note_is_a_dead_letter(self):
         self.write(OTHER, Record(b"[[0, 400]]", key=b"dead-letter-note/replay/0/0"))
         with self.kafka.consumer(OTHER, "dies") as consumer:
             self.write(
@@ -197,12 +197,12 @@ class ChoiceTest(ReplayCase):
         self.assertEqual((5, 0), self.replay())
         self.assertEqual((8, 2), (len(self.values(TOPIC)), len(self.values(OTHER))))
 
-    def test_a_letter_that_was_not_delivered_is_in_no_note(self):
+    def test_an_undelivered_message_is_not_in_a_note(self):
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=2)
         self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
         self.assertEqual([b"one", b"three", b"four"], self.waiting())
 
-    def test_what_was_delivered_behind_one_that_was_not_is_in_a_note(self):
+    def test_a_message_delivered_after_an_undelivered_one_is_in_a_note(self):
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=1)
         self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
         self.assertEqual([b"one", b"two", b"three"], self.waiting())
@@ -215,7 +215,7 @@ class RefusalTest(ReplayCase):
         self.die(b"two", topic=OTHER)
         self.die(b"three")
 
-    def test_a_letter_that_its_topic_refuses_waits_and_those_behind_it_go(self):
+    def test_a_refused_dead_letter_waits_and_later_ones_are_sent_back(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
         self.assertEqual((2, 0), self.replay())
         self.assertEqual(([b"two"], 1), (self.refused, self.committed()))
@@ -225,7 +225,7 @@ class RefusalTest(ReplayCase):
         self.assertEqual((1, 0), self.replay())
         self.assertEqual(([b"one", b"three"] * 2, [b"two"] * 2), (self.values(TOPIC), self.values(OTHER)))
 
-    def test_where_there_is_no_such_topic_any_more_nothing_is_sent_and_the_others_go(self):
+    def test_dead_letters_of_a_deleted_topic_wait_and_others_are_sent_back(self):
         self.kafka.broker.delete_topic(OTHER)
         with self.kafka.consumer(LETTERS, "replay") as consumer:
             reasons = [letter.refusal for letter in DeadLetterReplay(consumer).letters()]
@@ -236,12 +236,12 @@ class RefusalTest(ReplayCase):
         self.assertEqual((1, 0), self.replay())
         self.assertEqual([b"two"], self.values(OTHER))
 
-    def test_what_names_no_topic_waits_too(self):
+    def test_a_dead_letter_with_an_invalid_topic_waits(self):
         self.write(LETTERS, Record(b"x", headers=((headers_of.ORIGIN_TOPIC, b"a b"),)))
         self.assertEqual((3, 0), self.replay())
         self.assertEqual([b"x"], self.refused)
 
-    def test_one_that_is_refused_in_a_transaction_waits_however_late_listeners_are_called(self):
+    def test_a_refusal_within_a_transaction_is_known_before_listeners_are_called(self):
         self.useFixture(fixtures.MonkeyPatch(f"{serving.__name__}.Serving._call_listeners", lambda _: None))
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
         settings = self.kafka.producer_settings(transactional_id="one")
@@ -259,14 +259,14 @@ class RefusalTest(ReplayCase):
         self.assertEqual([True, False, True], [letter.goes for letter in letters])
         self.assertIn("refused by its topic", letters[1].refusal)
 
-    def test_the_limit_counts_none_of_them(self):
+    def test_the_limit_does_not_count_refused_dead_letters(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=1)
         self.assertEqual((1, 0), self.replay(limit=1))
         self.assertEqual(([b"one"], [b"two"] * 2), (self.refused, self.values(OTHER)))
 
 
 class RepeatTest(ReplayCase):
-    def test_a_message_of_several_letters_goes_back_once(self):
+    def test_a_message_in_several_dead_letters_is_sent_back_once(self):
         self.die(b"one")
         (letter,) = self.kafka.broker.records(LETTERS)
         again = tuple((name, value) for name, value in letter.headers if name != "message-id")
@@ -277,7 +277,7 @@ class RepeatTest(ReplayCase):
 
 
 class RateTest(ReplayCase):
-    def test_so_many_a_second_and_no_more(self):
+    def test_the_rate_bounds_dead_letters_per_second(self):
         waits = []
 
         class NoWait:
@@ -297,7 +297,7 @@ class PatienceTest(ReplayCase):
         self.clock = VirtualClock()
         super().setUp()
 
-    def test_a_broker_that_hands_out_nothing_ends_it_with_what_is_missing(self):
+    def test_a_silent_broker_ends_the_run_with_the_missing_partition(self):
         self.die(b"one")
         consumer = self.kafka.consumer(LETTERS, "replay")
         original = consumer.poll
@@ -315,7 +315,7 @@ class PatienceTest(ReplayCase):
 
 
 class LetterTest(ReplayCase):
-    def test_a_message_sent_back_is_as_it_was_under_its_id_and_counts_how_often(self):
+    def test_a_replayed_message_is_unchanged_except_for_its_replay_headers(self):
         self.die(b"one", headers=(("room", b"hall"),))
 
         self.assertEqual((1, 0), self.replay())
@@ -326,7 +326,7 @@ class LetterTest(ReplayCase):
         own = {"dead-letter-replays": b"1", "dead-letter-first-origin": b"readings/0/0"}
         self.assertEqual(dict(first.headers) | own, headers)
 
-    def test_one_that_dies_again_keeps_where_it_was_first_and_when_it_failed_first(self):
+    def test_a_message_that_fails_again_keeps_its_first_origin_and_failure_time(self):
         self.write(TOPIC, Record(b"one"))
         with self.kafka.consumer(TOPIC, "readers") as consumer:
             for failed_ms, offset in ((1000, 0), (2000, 1), (3000, 2)):
@@ -341,13 +341,13 @@ class LetterTest(ReplayCase):
         self.assertEqual([0, 1, 2], [each.replays for each in letters])
         self.assertEqual(b"3", dict(self.kafka.broker.records(TOPIC)[-1].headers)["dead-letter-replays"])
 
-    def test_a_letter_that_names_no_id_of_its_message_keeps_its_own(self):
+    def test_a_dead_letter_without_the_original_id_keeps_its_own(self):
         rejected = Record(b"one", headers=((headers_of.ORIGIN_TOPIC, TOPIC.encode()),), message_id=b"own")
         self.write(LETTERS, rejected)
         self.assertEqual((1, 0), self.replay())
         self.assertEqual([b"own"], [record.message_id for record in self.kafka.broker.records(TOPIC)])
 
-    def test_what_is_no_letter_or_was_cut_stays_and_those_behind_it_are_sent_back(self):
+    def test_foreign_and_truncated_records_stay_and_later_ones_are_sent_back(self):
         self.write(LETTERS, Record(b"somebody's"))
         cut = ((headers_of.ORIGIN_TOPIC, TOPIC.encode()), (headers_of.VALUE_CUT_FROM, b"9"))
         self.write(LETTERS, Record(b"cut", headers=cut))
@@ -357,7 +357,7 @@ class LetterTest(ReplayCase):
 
 
 class ProgressTest(ReplayCase):
-    def test_what_was_sent_back_is_committed_and_not_sent_again(self):
+    def test_replayed_messages_are_committed_and_not_sent_again(self):
         self.die(b"one", b"two")
 
         self.assertEqual((2, 0), self.replay())
@@ -377,7 +377,7 @@ class ProgressTest(ReplayCase):
         self.assertEqual((2, 0), self.replay())
         self.assertEqual([b"one", b"two"] * 3, self.values(TOPIC))
 
-    def test_letters_go_back_to_several_topics_in_the_order_they_have(self):
+    def test_dead_letters_of_several_topics_keep_their_order(self):
         self.die(b"one")
         self.die(b"two", topic=OTHER)
         self.die(b"three")
@@ -385,7 +385,7 @@ class ProgressTest(ReplayCase):
         self.assertEqual([b"one", b"three"], self.values(TOPIC)[-2:])
         self.assertEqual([b"two", b"two"], self.values(OTHER))
 
-    def test_what_brokers_do_not_take_now_is_not_committed_and_what_was_before_it_is(self):
+    def test_undelivered_messages_are_not_committed_and_earlier_ones_are(self):
         self.die(b"one")
         self.die(b"two", topic=OTHER)
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=OTHER, count=None)
@@ -397,7 +397,7 @@ class ProgressTest(ReplayCase):
         self.assertEqual((1, 0), self.replay())
         self.assertEqual(2, self.committed())
 
-    def test_who_stops_listening_leaves_the_rest(self):
+    def test_a_closed_iterator_leaves_the_rest(self):
         self.die(b"one")
         self.die(b"two", topic=OTHER)
         with self.kafka.consumer(LETTERS, "replay") as consumer:

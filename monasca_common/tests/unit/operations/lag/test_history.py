@@ -31,7 +31,7 @@ def pairs(made):
 
 
 class TestTopic(base.BaseTestCase):
-    def test_what_is_written_is_read_back(self):
+    def test_a_written_history_is_read_back(self):
         after = following({"g": {TP: UNREAD, OTHER: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
         self.assertEqual(after, history_of(pairs(records(LagHistory(), after))))
 
@@ -73,41 +73,41 @@ class TestTopic(base.BaseTestCase):
         read = history_of([*pairs(records(LagHistory(), first)), *pairs(records(first, second))])
         self.assertEqual([NOW, NOW + 1000], [scan.time_ms for scan in read.scans("g", TP)])
 
-    def test_a_group_that_is_gone_leaves_the_topic(self):
+    def test_a_deleted_group_is_removed_from_the_topic(self):
         before = following({"g": {TP: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
         after = following({"h": {TP: IDLE}}, NOW, WINDOW)
         made = pairs(records(before, after))
         self.assertIn((b'{"group":"g","topic":"metrics","partition":0}', None), made)
         self.assertEqual(after, history_of([*pairs(records(LagHistory(), before)), *made]))
 
-    def test_what_another_version_has_written_is_left_out(self):
+    def test_records_of_other_versions_are_ignored(self):
         strange = [(None, b"x"), (b"x", b"{}"), (b'{"group":"g","topic":"t","partition":0}', b'{"version":2}')]
         status = b'{"version":1,"time_ms":1,"lag":{"status":"NEW","messages":0,"seconds":0,"deleted":0,'
         status += b'"headroom_seconds":null,"completeness":1}}'
         self.assertEqual(LagHistory(), history_of([*strange, (strange[2][0], status)]))
 
-    def test_who_was_never_seen_has_no_looks(self):
+    def test_an_unknown_group_has_no_scans(self):
         self.assertEqual((), LagHistory(NOW).scans("g", TP))
 
 
-class TestLooks(base.BaseTestCase):
+class TestScans(base.BaseTestCase):
     def scans(self, *changes):
         """One a second; each change is (first, end, position, is_unread)."""
         return tuple(LogScan(NOW + 1000 * number, *change, read_to=0) for number, change in enumerate(changes))
 
-    def test_looks_of_a_window_are_kept_and_no_more(self):
+    def test_only_the_scans_of_a_window_are_kept(self):
         scans = tuple(LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0) for number in range(600))
         kept = kept_scans(scans, WINDOW)
         self.assertEqual([510, 540, 570, 599], [scan.end for scan in kept])
 
-    def test_looks_that_come_fast_are_kept_as_those_that_come_slowly(self):
+    def test_frequent_scans_are_thinned_out(self):
         kept = ()
         for number in range(600):
             kept = kept_scans((*kept, LogScan(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0)), WINDOW)
 
         self.assertEqual([510, 540, 570, 599], [scan.end for scan in kept])
 
-    def test_the_last_look_with_nothing_unread_stays_however_old_it_is(self):
+    def test_the_last_scan_without_unread_messages_stays(self):
         scans = self.scans((0, 5, 5, False), *[(0, 9, 5, True)] * 600)
         self.assertEqual(scans[0], kept_scans(scans, WINDOW)[0])
 
@@ -116,18 +116,18 @@ class TestLooks(base.BaseTestCase):
         self.assertEqual([0, 20], sorted({scan.first for scan in kept_scans(scans, WINDOW)}))
         self.assertEqual([scans[49], scans[50]], list(kept_scans(scans, WINDOW)[:2]))
 
-    def test_the_first_look_stays_until_the_group_commits(self):
+    def test_the_first_scan_stays_until_the_group_commits(self):
         never = self.scans(*[(0, 10, None, True)] * 600)
         self.assertEqual(never[0], kept_scans(never, WINDOW)[0])
         committed = (*never, LogScan(NOW + 600_000, 0, 10, 10, is_unread=True, read_to=0))
         self.assertNotEqual(never[0], kept_scans(committed, WINDOW)[0])
 
-    def test_an_end_between_two_looks_lies_between_theirs(self):
+    def test_an_end_between_two_scans_is_interpolated(self):
         scans = self.scans((0, 100, 0, True), (0, 200, 0, True))
         self.assertEqual([100, 150, 200], [end_at(scans, NOW + ms, WINDOW) for ms in (0, 500, 1000)])
         self.assertEqual([None, None], [end_at(scans, NOW + ms, WINDOW) for ms in (-1, 1001)])
 
-    def test_an_end_between_looks_that_are_far_apart_is_known_where_the_log_did_not_grow(self):
+    def test_an_end_between_distant_scans_is_known_only_without_growth(self):
         for end, expected in ((200, None), (100, 100)):
             scans = (
                 LogScan(NOW, 0, 100, 0, is_unread=True, read_to=0),
@@ -137,12 +137,12 @@ class TestLooks(base.BaseTestCase):
 
 
 class TestVerdict(base.BaseTestCase):
-    def test_it_is_that_of_the_last_look(self):
+    def test_it_is_that_of_the_last_scan(self):
         state = replace(UNREAD, unread_since_ms=NOW - 90_000, commits=(Commit(NOW - 90_000, 20, 30),))
         known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
         self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))
 
-    def test_what_expired_unread_is_told_until_the_group_has_passed_it(self):
+    def test_messages_that_expired_unread_are_reported_until_the_group_has_passed_them(self):
         """All that was unread is deleted, and then messages come again."""
         known = following({"g": {TP: replace(UNREAD, first=0, end=50)}}, NOW, WINDOW).of("g", TP)
         found = []
@@ -155,7 +155,7 @@ class TestVerdict(base.BaseTestCase):
             found.append(known.lag.deleted)
         self.assertEqual([30, 30, 30, 40, 0], found)
 
-    def test_an_idle_log_that_ends_with_a_marker_and_expired_before_the_first_look_lost_nothing(self):
+    def test_an_idle_log_that_expired_before_the_first_scan_lost_nothing(self):
         scans, found = (), []
         for number in range(4):
             state = PartitionState(101, 101, (Commit(NOW - 9000, 100, 101),), None, 3_600_000, scans=scans)
@@ -164,7 +164,7 @@ class TestVerdict(base.BaseTestCase):
             found.append(known.lag.deleted)
         self.assertEqual([0, 0, 0], found[1:])
 
-    def test_markers_stay_read_when_the_look_that_found_them_is_not_kept(self):
+    def test_control_records_stay_read_when_their_scan_is_not_kept(self):
         known = following({"g": {TP: replace(IDLE, commits=(Commit(NOW - 9000, 48, 48),))}}, NOW, WINDOW).of("g", TP)
         for number in range(1, 40):
             state = PartitionState(0, 60, (Commit(NOW - 9000, 48, 48),), NOW, scans=known.scans)
@@ -172,7 +172,7 @@ class TestVerdict(base.BaseTestCase):
         expired = PartitionState(50, 60, state.commits, NOW, scans=known.scans[-1:])
         self.assertEqual(0, following({"g": {TP: expired}}, NOW + 900_000, WINDOW).of("g", TP).lag.deleted)
 
-    def test_a_partition_that_is_added_is_judged_by_what_comes_after_it_was_first_seen(self):
+    def test_an_added_partition_is_judged_by_messages_after_its_first_scan(self):
         """The group has commits of the other partition, and nobody reads the new one."""
         added, scans = PartitionState(0, 5, (), NOW - 1000), ()
         found = []
@@ -183,7 +183,7 @@ class TestVerdict(base.BaseTestCase):
             found.append((known.lag.status, known.lag.messages))
         self.assertEqual([(LagStatus.OK, 0), (LagStatus.OK, 4), (LagStatus.STOP, 7)], found)
 
-    def test_a_group_that_never_committed_is_judged_by_what_comes_after_it_was_first_seen(self):
+    def test_a_group_without_commits_is_judged_by_messages_after_its_first_scan(self):
         new = replace(UNREAD, commits=(), unread_since_ms=NOW - 90_000)
         first = following({"g": {TP: new}}, NOW, WINDOW)
         known = first.of("g", TP)

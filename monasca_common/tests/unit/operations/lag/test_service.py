@@ -66,7 +66,7 @@ class LagServiceTest(base.BaseTestCase):
         now_ms = self.clock.time_ms()
         return {TP: PartitionState(0, 9, (Commit(now_ms - 120_000, 5, 9),), now_ms - 120_000)}
 
-    def test_what_is_found_is_in_the_metrics_and_in_the_topic(self):
+    def test_results_are_in_the_metrics_and_in_the_topic(self):
         self.surveyed.states = {"g": self.stopped()}
         service = self.service()
         service.survey(self.producer)
@@ -75,7 +75,7 @@ class LagServiceTest(base.BaseTestCase):
         self.assertIn('monasca_lag_group_status{group="g",status="STOP"} 1.0', text)
         self.assertEqual(LagStatus.STOP, self.kept().of("g", TP).lag.status)
 
-    def test_the_log_says_which_position_counts_where_a_group_is_not_well(self):
+    def test_the_log_has_the_positions_that_count_for_a_group_with_a_problem(self):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
         self.surveyed.states = {"g": self.stopped(), "h": self.stopped()}
         service = self.service(read_positions=lambda: DatabasePositions({"g": {TP: 8}}))
@@ -85,7 +85,7 @@ class LagServiceTest(base.BaseTestCase):
         self.assertIn("the verdict on g uses its copy in Kafka", log.output)
         self.assertIn("metrics/0: 8 in the database, 5 in Kafka", log.output)
 
-    def test_the_log_says_that_it_is_not_known_which_position_counts(self):
+    def test_the_log_has_an_unknown_database_position(self):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
         self.surveyed.states = {"g": self.stopped()}
         self.service(read_positions=lambda: DatabasePositions(trouble="no database answers")).survey(self.producer)
@@ -99,7 +99,7 @@ class LagServiceTest(base.BaseTestCase):
             service.survey(self.producer)
         self.assertEqual(1, read.call_count)
 
-    def test_the_log_says_that_a_group_which_is_well_begins_to_lose_messages(self):
+    def test_the_log_has_a_group_that_keeps_up_but_loses_messages(self):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
         now_ms = self.clock.time_ms()
         well = PartitionState(0, 9, (Commit(now_ms - 1000, 5, 9),), now_ms - 1000)
@@ -110,18 +110,18 @@ class LagServiceTest(base.BaseTestCase):
         self.assertEqual(1, log.output.count("group g is OK"))
         self.assertIn("2 unread, 2 deleted unread", log.output)
 
-    def test_a_restart_begins_with_what_the_topic_has(self):
+    def test_a_restart_continues_from_the_topic(self):
         self.surveyed.states = {"g": self.stopped()}
         found = self.service().survey(self.producer)
         self.service().survey(self.producer)
         self.assertEqual([LagHistory(), found], self.surveyed.histories)
 
-    def test_only_groups_that_a_pattern_names_are_looked_at(self):
+    def test_only_groups_that_match_a_pattern_are_surveyed(self):
         self.surveyed.states = {"spark-a": {}, "spark-b": {}, "other": {}}
         found = self.service(groups=("spark-*",)).survey(self.producer)
         self.assertEqual({"spark-a", "spark-b"}, set(found.groups))
 
-    def test_a_survey_that_fails_is_told_and_the_next_one_makes_it_good(self):
+    def test_a_failed_survey_is_reported_until_the_next_one_succeeds(self):
         service = self.service()
         self.surveyed.failure = RetriableError("no answer")
         self.run_once(service)
@@ -151,7 +151,7 @@ class LagServiceTest(base.BaseTestCase):
         self.clock.advance(2)
         self.assertFalse(service.health.live()[0])
 
-    def test_without_its_topic_it_says_how_that_is_made(self):
+    def test_without_its_topic_the_error_names_the_command_that_creates_it(self):
         self.useFixture(fixtures.MonkeyPatch(f"{lag_service.__name__}.read_history", lambda *_, **__: None))
         error = self.assertRaises(ConfigurationError, self.service().survey, self.producer)
         self.assertIn("monasca-common init", str(error))
@@ -168,7 +168,7 @@ class LagServiceTest(base.BaseTestCase):
 
 
 class OptionsTest(ConfigurationTestCase):
-    def test_the_line_at_the_start_says_what_is_watched_where_and_no_secret(self):
+    def test_the_start_line_has_groups_and_brokers_but_no_secret(self):
         conf = self.with_kafka(lag="groups = a*,b\nstatus_port = 8075\ninterval_seconds = 5")
         settings = lag_settings(conf)
         line = start_line(settings)

@@ -207,7 +207,7 @@ class TestFutureTimestamp(base.BaseTestCase):
 
 
 class TestFrequentSurveys(base.BaseTestCase):
-    def test_a_stall_is_found_however_often_one_looks(self):
+    def test_a_stall_is_found_at_any_survey_interval(self):
         window = LagWindow()
         for interval in (1, 2, 5, 6, 10, 30):
             known: list[CommitRecord] = []
@@ -240,7 +240,7 @@ class TestHiddenCommits(base.BaseTestCase):
         self.log = FakeLog([NOW - 600_000 + 1000 * n for n in range(600)])
         self.commits = [(NOW - 600_000 + 1000 * n, n) for n in range(400)]
 
-    def test_a_group_whose_later_commits_are_hidden_is_no_stop(self):
+    def test_a_group_whose_later_commits_are_hidden_has_not_stopped(self):
         state, lag = survey(SurveyedAdmin(self.log, {TP: 590}, self.commits))[TP]
         self.assertEqual((590, NOW), (state.commits[-1].offset, state.commits[-1].time_ms))
         self.assertEqual((LagStatus.OK, 10), (lag.status, lag.messages))
@@ -253,7 +253,7 @@ class TestHiddenCommits(base.BaseTestCase):
         self.assertEqual(LagStatus.STOP, partition_lag(state, NOW + 60_000, LagWindow()).status)
         self.assertEqual(10, lag.messages)
 
-    def test_what_was_committed_while_nobody_looked_was_not_committed_now(self):
+    def test_a_commit_during_a_gap_of_surveys_does_not_count_as_new(self):
         """The last scan is further back than commits are read, and there are none since."""
         commits = tuple(Commit(NOW - 7_200_000 + 10_000 * n, 398 + n, 400) for n in range(3))
         for offset in (420, 380):
@@ -263,7 +263,7 @@ class TestHiddenCommits(base.BaseTestCase):
             self.assertEqual((offset, NOW - 600_000), (state.commits[-1].offset, state.commits[-1].time_ms))
             self.assertEqual(LagStatus.STOP, lag.status)
 
-    def test_an_offset_that_is_behind_the_last_record_was_asked_for_before_it(self):
+    def test_an_offset_older_than_the_last_commit_record_is_ignored(self):
         state, _ = survey(SurveyedAdmin(self.log, {TP: 390}, self.commits))[TP]
         self.assertEqual(399, state.commits[-1].offset)
 
@@ -342,7 +342,7 @@ class TestThreshold(base.BaseTestCase):
         self.errors = errors.getvalue()
         return status, json.loads(out.getvalue()) if shape else [json.loads(out.getvalue())]
 
-    def test_one_option_says_what_expires_soon(self):
+    def test_one_option_decides_what_expires_soon(self):
         for least_headroom, expected in ((0.28, False), (0.29, True)):
             for command in (("list",), ("show", "--group", "g")):
                 status, (row,) = self.run_command("lag", *command, least_headroom=least_headroom)
@@ -352,7 +352,7 @@ class TestThreshold(base.BaseTestCase):
             near = [row["topic"] for row in found if row["rule"] == "retention_near"]
             self.assertEqual((int(expected), ["metrics"] if expected else []), (status, near))
 
-    def test_which_position_counts_is_a_fact_of_each_row_and_is_said_on_standard_error(self):
+    def test_the_position_that_counts_is_a_column_and_a_remark(self):
         def stored(*groups, usable=True, capabilities=frozenset(Capability)):
             offsets = tuple(StoredOffset(group, "metrics", 0, None, 7) for group in groups)
             status = StorageStatus("1", "2", offsets=offsets, usable=usable)
@@ -395,7 +395,7 @@ class TestThreshold(base.BaseTestCase):
     def told_of(self, *texts):
         return {text for text in texts if text in self.errors}
 
-    def test_the_dashboard_goes_by_the_same_options(self):
+    def test_the_dashboard_uses_the_same_options(self):
         text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\nwindow_seconds = 7\ntopic = kept\n"
         text += "[dashboard]\nlogin = none\n[monitoring]\ndurability_check = off\n"
         (config,) = self.create_tempfiles([("dashboard", text)], ".conf")
@@ -422,7 +422,7 @@ class TestDeadLetterGroup(base.BaseTestCase):
         self.assertEqual(["g"], made.groups())
         self.assertEqual(LagStatus.STOP, survey(self.admin)[TP][1].status)
 
-    def test_who_asks_for_it_is_told_what_shows_dead_letters(self):
+    def test_the_replay_group_is_refused_with_the_command_for_dead_letters(self):
         cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (self.admin, None))
         errors = io.StringIO()
         with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", errors):
@@ -469,7 +469,7 @@ class TestOutage(base.BaseTestCase):
 
 
 class TestOffsetsTopicHidden(base.BaseTestCase):
-    def test_who_may_not_see_the_topic_of_commits_is_told_and_gets_no_verdict(self):
+    def test_without_access_to_the_topic_of_commits_there_is_an_error_and_no_verdict(self):
         """Metadata leave out topics that the user may not describe. The group keeps 90 s behind; it never stopped."""
         log = FakeLog([NOW - 600_000 + 1000 * n for n in range(600)])
         admin = SurveyedAdmin(log, {TP: 509}, [(NOW - 600_000 + 1000 * n, max(0, n - 90)) for n in range(600)])
@@ -478,13 +478,13 @@ class TestOffsetsTopicHidden(base.BaseTestCase):
 
 
 class TestGroupsOfAnyClient(base.BaseTestCase):
-    def test_a_group_whose_members_read_and_never_commit_has_its_partitions_judged(self):
+    def test_partitions_of_members_that_never_commit_have_verdicts(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
         admin.assigned = [TP]
         state, lag = survey(admin)[TP]
         self.assertEqual(((), LagStatus.STOP, 10), (state.commits, lag.status, lag.messages))
 
-    def test_what_was_there_before_such_a_group_was_first_seen_may_be_none_of_its_business(self):
+    def test_messages_before_the_first_scan_of_such_a_group_do_not_count(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
         admin.assigned = [TP]
         scan = LogScan(NOW - 600_000, 0, 10, None, is_unread=False, read_to=10)
@@ -512,7 +512,7 @@ class TestUnassignedPartitions(base.BaseTestCase):
         known = self.history.of("g", self.other)
         return None if known is None else known.lag
 
-    def test_a_partition_that_no_member_reads_is_a_stop_also_at_the_second_look(self):
+    def test_a_partition_that_no_member_reads_is_a_stop_also_at_the_second_scan(self):
         self.admin.subscribes = True
         lag = self.lag()
         self.assertEqual((LagStatus.STOP, 10), (lag.status, lag.messages))
@@ -523,7 +523,7 @@ class TestUnassignedPartitions(base.BaseTestCase):
         self.admin.subscribes, self.admin.assigned = True, (TP, self.other)
         self.assertEqual((LagStatus.OK, 0), (self.lag().status, self.lag().messages))
 
-    def test_a_first_look_during_a_rebalance_is_no_stop_then_or_later(self):
+    def test_a_first_scan_during_a_rebalance_is_not_a_stop(self):
         self.admin.subscribes, self.admin.is_settled = True, False
         self.assertEqual((LagStatus.OK, 0), (self.lag().status, self.lag().messages))
         self.admin.assigned, self.admin.is_settled = (TP, self.other), True
@@ -556,7 +556,7 @@ class TestOfflinePartitions(base.BaseTestCase):
         self.assertEqual(LagStatus.STOP, found[TP][1].status)
         self.assertEqual(LagStatus.OFFLINE, found[self.offline][1].status)
 
-    def test_what_was_known_is_kept_until_the_partition_has_a_leader(self):
+    def test_the_history_of_an_offline_partition_is_kept(self):
         commits = (Commit(NOW - 300_000, 3, 9),)
         scans = (LogScan(NOW - 300_000, 0, 9, 3, is_unread=True, read_to=3),)
         history = LagHistory(NOW - 10_000, {"g": {self.offline: PartitionHistory(NOW - 10_000, WELL, commits, scans)}})
@@ -601,7 +601,7 @@ class TestOpenTransactions(base.BaseTestCase):
         self.assertEqual((LagStatus.OK, 0), self.lag((60_000, 10, True), (10_000, 10, True)))
         self.assertEqual((LagStatus.WARNING, 5), self.lag((60_001, 10, True), (10_000, 10, True)))
 
-    def test_without_an_earlier_look_none_is_judged(self):
+    def test_without_an_earlier_scan_no_transaction_is_reported(self):
         self.assertEqual((LagStatus.OK, 0), self.lag())
 
     def test_one_that_begins_in_a_log_that_was_idle_is_not_judged_by_the_idle_time(self):
@@ -610,18 +610,18 @@ class TestOpenTransactions(base.BaseTestCase):
     def test_transactions_that_follow_each_other_are_not_one(self):
         self.assertEqual((LagStatus.OK, 0), self.lag((600_000, 8, True), (10_000, 10, True)))
 
-    def test_a_look_keeps_whether_one_is_open(self):
+    def test_a_scan_stores_whether_a_transaction_is_open(self):
         after = following(self.states(), NOW, LagWindow())
         self.assertEqual([True], [scan.is_open for scan in after.of("g", TP).scans])
 
 
 class TestTruncation(base.BaseTestCase):
-    def test_a_log_that_ends_before_the_committed_offset_is_told(self):
+    def test_a_log_that_ends_before_the_committed_offset_is_reported(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 14}, [(NOW - 900_000, 14)])
         _, lag = survey(admin)[TP]
         self.assertEqual((LagStatus.WARNING, 4, 0), (lag.status, lag.truncated, lag.messages))
 
-    def test_what_an_unfinished_transaction_has_written_is_there_for_those_who_read_it(self):
+    def test_an_offset_within_an_open_transaction_is_not_truncated(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 14}, [(NOW - 900_000, 14)])
         admin.written = 15
         _, lag = survey(admin)[TP]
@@ -629,7 +629,7 @@ class TestTruncation(base.BaseTestCase):
 
 
 class TestWithHistory(base.BaseTestCase):
-    def test_old_timestamps_do_not_move_the_ends_that_looks_have_found(self):
+    def test_old_timestamps_do_not_change_ends_of_scans(self):
         """A stalled group, behind a log whose messages are dated a year ago: by their times, it was never late."""
         year_ms = 365 * 86_400_000
         log = FakeLog([NOW - year_ms] * 500)
@@ -695,7 +695,7 @@ class TestReading(base.BaseTestCase):
 
 
 class TestRetention(base.BaseTestCase):
-    def test_what_is_deleted_before_it_is_read_leaves_the_first_message_behind_it(self):
+    def test_after_a_deletion_the_next_message_is_read(self):
         kafka = self.useFixture(MemoryKafka())
         kafka.broker.create_topic("metrics", 1)
         kafka.producer().publish("metrics", [b"%d" % number for number in range(10)]).raise_for_undelivered()

@@ -91,11 +91,11 @@ class TestStatus(base.BaseTestCase):
         state = _state(commits, unread_since_ms=_NOW - 9 * _MINUTE)
         self.assertEqual(LagStatus.OK, partition_lag(state, _NOW, LagWindow(seconds=60.0)).status)
 
-    def test_only_what_follows_a_long_pause_makes_the_window_complete(self):
+    def test_only_commits_after_a_long_pause_fill_the_window(self):
         commits = tuple(Commit(_NOW - minutes * _MINUTE, 5, 9) for minutes in (3600, 3599, 3598, 2))
         self.assertEqual(0.25, _judged(_state(commits)).completeness)
 
-    def test_nothing_unread_is_well_whatever_came_before(self):
+    def test_a_group_without_unread_messages_is_ok(self):
         for name, (moves, _) in _CASES.items():
             with self.subTest(name):
                 lag = _judged(_state(_commits(*moves, until_ms=_NOW - 50 * _MINUTE), unread_since_ms=None))
@@ -128,7 +128,7 @@ class TestStatus(base.BaseTestCase):
         commits = _commits((10, 500), (10, 500), (10, 500), (10, 500), every_ms=1000)
         self.assertEqual(LagStatus.OK, _judged(_state(commits)).status)
 
-    def test_a_partition_that_was_added_is_a_stop_when_nobody_reads_it(self):
+    def test_an_added_partition_without_a_reader_is_a_stop(self):
         self.assertEqual(LagStatus.OK, _judged(_state((), unread_since_ms=_NOW - 59_000)).status)
         self.assertEqual(LagStatus.STOP, _judged(_state((), unread_since_ms=_NOW - 61_000)).status)
 
@@ -141,7 +141,7 @@ class TestStatus(base.BaseTestCase):
         self.assertEqual((LagStatus.WARNING, 0, 100), (lag.status, lag.messages, lag.truncated))
 
 
-def _look(minutes_ago, end, position, *, first=0, is_unread=True, read_to=None):
+def _scan(minutes_ago, end, position, *, first=0, is_unread=True, read_to=None):
     known = (position if is_unread else end) if read_to is None else read_to
     return LogScan(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread, known or 0)
 
@@ -171,17 +171,17 @@ class TestPace(base.BaseTestCase):
 class TestHistory(base.BaseTestCase):
     """What a single scan cannot know, and earlier ones do."""
 
-    def test_messages_with_old_timestamps_are_unread_since_the_last_look_that_found_none(self):
+    def test_messages_with_old_timestamps_are_unread_since_the_last_scan_without_any(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
         cases = {
             "no history, so the timestamp counts": ((), LagStatus.STOP),
-            "they came after the last scan": ((_look(0.2, 500, 500, is_unread=False),), LagStatus.OK),
+            "they came after the last scan": ((_scan(0.2, 500, 500, is_unread=False),), LagStatus.OK),
             "they came a minute ago": (
-                (_look(1.0, 500, 500, is_unread=False), _look(0.5, 600, 500)),
+                (_scan(1.0, 500, 500, is_unread=False), _scan(0.5, 600, 500)),
                 LagStatus.OK,
             ),
             "nobody has read them for two minutes": (
-                (_look(2.1, 500, 500, is_unread=False), _look(1.0, 600, 500)),
+                (_scan(2.1, 500, 500, is_unread=False), _scan(1.0, 600, 500)),
                 LagStatus.STOP,
             ),
         }
@@ -192,13 +192,13 @@ class TestHistory(base.BaseTestCase):
 
     def test_a_group_that_never_committed_is_judged_from_when_it_was_first_seen(self):
         cases = {
-            "seen now for the first time": ((_look(0.1, 100, None, is_unread=False),), LagStatus.OK, 20),
+            "seen now for the first time": ((_scan(0.1, 100, None, is_unread=False),), LagStatus.OK, 20),
             "silent for a minute and more": (
-                (_look(1.1, 100, None, is_unread=False), _look(0.5, 110, None)),
+                (_scan(1.1, 100, None, is_unread=False), _scan(0.5, 110, None)),
                 LagStatus.STOP,
                 20,
             ),
-            "the first message came just now": ((_look(9, 120, None, is_unread=False),), LagStatus.OK, 0),
+            "the first message came just now": ((_scan(9, 120, None, is_unread=False),), LagStatus.OK, 0),
         }
         for name, (scans, expected, unread) in cases.items():
             with self.subTest(name):
@@ -208,18 +208,18 @@ class TestHistory(base.BaseTestCase):
 
     def test_a_group_that_died_is_a_stop_as_soon_as_something_comes_and_not_before(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
-        scans = (_look(3, 500, 500, is_unread=False),)
+        scans = (_scan(3, 500, 500, is_unread=False),)
         self.assertEqual(LagStatus.OK, _judged(PartitionState(0, 500, commits, None, None, scans=scans)).status)
         unread = PartitionState(0, 501, commits, _NOW - 2 * _MINUTE, None, scans=scans)
         self.assertEqual(LagStatus.STOP, _judged(unread).status)
 
     def test_markers_of_transactions_that_retention_removes_are_not_deleted_messages(self):
-        read, unread = _look(5, 500, 498, is_unread=False), _look(1, 600, 498, read_to=500)
+        read, unread = _scan(5, 500, 498, is_unread=False), _scan(1, 600, 498, read_to=500)
         cases = {
             "a marker was all that was left": (498, 500, (read,), 0),
             "and messages after it": (498, 520, (unread,), 20),
             "nobody knows": (498, 500, (), 2),
-            "messages were left": (498, 500, (_look(5, 500, 498),), 2),
+            "messages were left": (498, 500, (_scan(5, 500, 498),), 2),
             "the group has gone back since": (400, 500, (read,), 100),
         }
         for name, (position, first, scans, expected) in cases.items():
@@ -227,29 +227,29 @@ class TestHistory(base.BaseTestCase):
                 state = PartitionState(first, 600, _commits((position, 600)), _NOW - 1000, None, scans=scans)
                 self.assertEqual(expected, _judged(state).deleted)
 
-    def test_looks_make_the_window_of_a_group_that_seldom_commits_complete(self):
-        scans = tuple(_look(4 - number, 500, 500, is_unread=False) for number in range(4))
+    def test_scans_fill_the_window_of_a_group_that_rarely_commits(self):
+        scans = tuple(_scan(4 - number, 500, 500, is_unread=False) for number in range(4))
         state = PartitionState(0, 500, _commits((500, 500)), None, None)
         self.assertEqual(0.25, _judged(state).completeness)
         self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, scans=scans)).completeness)
 
     def test_headroom_by_size_is_how_long_the_start_of_the_log_takes_to_the_position(self):
         # The start moves by 150 each three minutes, at last two minutes ago.
-        steady = (_look(9, 900, 500), _look(8, 910, 500, first=50), _look(5, 920, 500, first=200))
-        steady += (_look(2, 950, 500, first=350),)
-        burst = (*steady[:2], _look(3, 920, 500, first=200), steady[3])
+        steady = (_scan(9, 900, 500), _scan(8, 910, 500, first=50), _scan(5, 920, 500, first=200))
+        steady += (_scan(2, 950, 500, first=350),)
+        burst = (*steady[:2], _scan(3, 920, 500, first=200), steady[3])
         idle = tuple(structs.replace(each, time_ms=each.time_ms - 50 * _MINUTE) for each in steady)
-        one = (_look(10, 700, 500), _look(2, 900, 500, first=150))
+        one = (_scan(10, 700, 500), _scan(2, 900, 500, first=150))
         cases = {
             "300 in two moves, 50 a minute": (steady, 800, 350, (450 / 50 - 2) * 60),
             "the last move came sooner, and the next is due": (burst, 800, 350, (450 / 75 - 2) * 60),
-            "it stood for days before it moved": ((_look(4000, 900, 500), *steady), 800, 350, (450 / 50 - 2) * 60),
+            "it stood for days before it moved": ((_scan(4000, 900, 500), *steady), 800, 350, (450 / 50 - 2) * 60),
             "it has stood since, as less comes": (idle, 800, 350, (450 - 150) / (300 / 55) * 60),
             "one move: it loses what it gains": (one, 500, 150, (350 / 30 - 2) * 60),
-            "one move, and nothing comes": ((_look(10, 1000, 500), _look(2, 1000, 500, first=150)), 500, 150, None),
+            "one move, and nothing comes": ((_scan(10, 1000, 500), _scan(2, 1000, 500, first=150)), 500, 150, None),
             "it is due already": (steady, 360, 350, 0.0),
             "retention has overtaken the group": (steady, 200, 350, 0.0),
-            "the start did not move": ((_look(10, 900, 500),), 500, 0, None),
+            "the start did not move": ((_scan(10, 900, 500),), 500, 0, None),
             "no history": ((), 500, 300, None),
         }
         for name, (scans, position, first, expected) in cases.items():
@@ -275,15 +275,15 @@ class TestHistory(base.BaseTestCase):
             scans = kept_scans((*scans, scan), _WINDOW)
 
     def test_the_nearer_of_time_and_size_is_the_headroom(self):
-        scans = (_look(10, 700, 500), _look(2, 950, 500, first=150))
+        scans = (_scan(10, 700, 500), _scan(2, 950, 500, first=150))
         for retention_ms, expected in ((2 * _MINUTE, 60.0), (90 * _MINUTE, 580.0)):
             state = PartitionState(
                 150, 1000, _commits((500, 1000)), _NOW - _MINUTE, retention_ms, is_size_limited=True, scans=scans
             )
             self.assertEqual(expected, round(_judged(state).headroom_seconds, 6))
 
-    def test_a_start_that_moves_without_a_limit_of_size_says_nothing(self):
-        scans = (_look(10, 900, 500), _look(2, 950, 500, first=300))
+    def test_a_moving_start_without_a_size_limit_is_ignored(self):
+        scans = (_scan(10, 900, 500), _scan(2, 950, 500, first=300))
         state = PartitionState(300, 1000, _commits((500, 1000)), _NOW - _MINUTE, None, scans=scans)
         self.assertIsNone(_judged(state).headroom_seconds)
 
@@ -293,7 +293,7 @@ class TestFigures(base.BaseTestCase):
         lag = _judged(_state(_commits((10, 500), (400, 900)), end=1000, unread_since_ms=_NOW - 2500))
         self.assertEqual((600, 2.5), (lag.messages, lag.seconds))
 
-    def test_what_retention_removed_unread_is_told_and_not_counted_as_unread(self):
+    def test_messages_deleted_unread_are_reported_but_not_counted_as_unread(self):
         lag = _judged(_state(_commits((400, 900)), first=450, end=1000))
         self.assertEqual((50, 550), (lag.deleted, lag.messages))
 
@@ -303,7 +303,7 @@ class TestFigures(base.BaseTestCase):
             state = _state(_commits((1, 2)), unread_since_ms=_NOW - age_ms, retention_ms=10 * _MINUTE)
             self.assertEqual(expected, _judged(state).headroom_seconds)
 
-    def test_without_retention_or_without_unread_messages_there_is_no_headroom_to_tell(self):
+    def test_without_retention_or_unread_messages_there_is_no_headroom(self):
         self.assertIsNone(_judged(_state(_commits((1, 2)))).headroom_seconds)
         self.assertIsNone(_judged(_state(_commits((1, 2)), unread_since_ms=None, retention_ms=1)).headroom_seconds)
 
@@ -338,14 +338,14 @@ class TestLoss(base.BaseTestCase):
                 lag = self.lag(offsets)
                 self.assertEqual((1200.0, expected), (lag.headroom_seconds, lag.lost_in_seconds))
 
-    def test_a_group_that_has_stopped_reads_nothing_whatever_it_read_before(self):
+    def test_a_stopped_group_has_no_speed(self):
         commits = _commits((0, 900), (300, 900), until_ms=_NOW - 2 * _MINUTE)
         lag = _judged(PartitionState(0, 2700, commits, _NOW - 40 * _MINUTE, 60 * _MINUTE))
         self.assertEqual((LagStatus.STOP, 1200.0), (lag.status, lag.lost_in_seconds))
 
     def test_retention_by_size_overtakes_as_well(self):
         def at(first, offsets):
-            scans = (_look(5, 0, 0), _look(4, 0, 0, first=first - 60), _look(3, 0, 0, first=first))
+            scans = (_scan(5, 0, 0), _scan(4, 0, 0, first=first - 60), _scan(3, 0, 0, first=first))
             state = PartitionState(
                 first,
                 9000,
@@ -378,7 +378,7 @@ class TestLoss(base.BaseTestCase):
         self.assertFalse(_judged(state).expires_soon)
         self.assertTrue(_judged(replace(state, unread_since_ms=_NOW - 11 * _MINUTE)).expires_soon)
 
-    def test_what_is_lost_or_will_be_is_an_error_beside_a_good_status(self):
+    def test_losses_are_errors_even_with_a_good_status(self):
         well = LagVerdict(LagStatus.OK, 5, 1.0, 0, 100.0, 1.0)
         self.assertFalse(well.is_error)
         self.assertTrue(replace(well, deleted=1).is_error)
