@@ -216,7 +216,7 @@ class LoginTest(AppCase):
         for then in ("%2F%2Fevil.example.org", "https%3A%2F%2Fevil.example.org", "%2F%5Cevil.example.org", "%2Flogout"):
             self.assertEqual("/", self.submit(then=then).headers["location"])
 
-    def test_an_invalid_request_is_400_also_with_a_login(self):
+    def test_an_invalid_target_page_becomes_the_overview(self):
         for then in ("//[", "http://[x", "/\N{EURO SIGN}", "/a\nb"):
             quoted = urllib.parse.quote(then, safe="")
             self.assertEqual(200, self.browser.simulate_get("/login", query_string=f"then={quoted}").status_code, then)
