@@ -19,14 +19,14 @@ _LOCK_EVERY_SECONDS = 0.1
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The folder that ``MONASCA_COMMON_JARS`` names, else ``monasca-common`` in the user's cache."""
+    """Return the folder that ``MONASCA_COMMON_JARS`` names, or ``monasca-common`` in the user's cache."""
     if given := environ.get(CACHE_VARIABLE):
         return Path(given)
     return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache"), "monasca-common")
 
 
 def fetched(jar_list: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """The folder with exactly the jars of this list, which has the list's name; fetched if it does not exist.
+    """Return the folder with exactly the jars of this list, named like the list; fetch it if it does not exist.
 
     The digests are compared each time, which takes 0.1 s for 44 MB. Raises `JarError`.
     """
@@ -83,7 +83,7 @@ def _is_whole(file: Path, jar: Jar) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Admit one process at a time. The lock of a process that ends is free."""
+    """Admit one process at a time. A process that ends releases the lock."""
     deadline = time.monotonic() + _LOCK_SECONDS
     with path.open("w") as lock:
         waits = False

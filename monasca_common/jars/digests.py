@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pinned jars and their SHA-256 digests: a repository may deliver something else.
+"""The pinned jars and their SHA-256 digests, because a repository may deliver other files.
 
 Each file ``<list>.txt`` in this folder has one line for each jar: its digest and its Maven coordinates.
 ``tools/jar_digests.py`` writes these files.
@@ -34,22 +34,22 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """The path below the address of a Maven repository."""
+        """Return the path below the address of a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
 
 
 def pinned_lists() -> list[str]:
-    """The names of the lists, such as ``kafka-4.3.0``."""
+    """Return the names of the lists, such as ``kafka-4.3.0``."""
     return sorted(file.stem for file in _HERE.glob("*.txt"))
 
 
 def list_file(name: str) -> Path:
-    """The file of the list of this name; it may not exist."""
+    """Return the file of the list with this name; it may not exist."""
     return _HERE / f"{name}.txt"
 
 
 def read_list(file: Path) -> tuple[Jar, ...]:
-    """The jars of a list. Raises `OSError`; `ValueError` for a line without a digest and coordinates."""
+    """Return the jars of a list. Raises `OSError`; `ValueError` for a line without a digest and coordinates."""
     return tuple(Jar(*_coordinates(file, text), digest) for text, digest in read_digests(file).items())
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Downloads jars from the configured Maven repository over HTTP.
 
-The repository is the URL in ``MONASCA_COMMON_MAVEN_REPOSITORY``, else the mirror of Maven Central in Maven's
-``settings.xml`` with the login of its server, else Maven Central. Proxies come from the environment (``https_proxy``).
+The repository is the URL in ``MONASCA_COMMON_MAVEN_REPOSITORY``, or the mirror of Maven Central in Maven's
+``settings.xml`` with the login of its server, or Maven Central. Proxies come from the environment (``https_proxy``).
 """
 
 import base64
@@ -45,7 +45,7 @@ class Repository:
 
 
 def configured_repository(environ: Mapping[str, str]) -> Repository:
-    """The repository that this machine is configured for. Raises `JarError` if the configuration is wrong."""
+    """Return the repository that this machine is configured for. Raises `JarError` if the configuration is wrong."""
     if given := environ.get(REPOSITORY_VARIABLE):
         return _of_url(given, REPOSITORY_VARIABLE)
     for file in (Path(environ.get("HOME") or Path.home(), ".m2", "settings.xml"), _GLOBAL_SETTINGS):
@@ -55,7 +55,8 @@ def configured_repository(environ: Mapping[str, str]) -> Repository:
 
 
 def _of_url(given: str, source: str, login: str | None = None) -> Repository:
-    """Without a ``login``, that of the URL. Raises `JarError`, which does not quote the URL: it may have a password."""
+    """Return a repository; without ``login``, use that of the URL. Raises `JarError` without the URL, which may have a
+    password."""
     try:
         parts = urllib.parse.urlsplit(given)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -72,7 +73,7 @@ def _of_url(given: str, source: str, login: str | None = None) -> Repository:
 
 
 def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
-    """The mirror of Maven Central in a ``settings.xml``."""
+    """Return the mirror of Maven Central in a ``settings.xml``."""
 
     def text(element: ElementTree.Element, name: str) -> str:
         found = (element.findtext(f"{{*}}{name}") or "").strip()
@@ -98,9 +99,9 @@ def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
 
 
 def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Write the jar to ``folder`` after a comparison with its digest, in four attempts at most.
+    """Write the jar to ``folder`` after a comparison with its digest, in up to four attempts.
 
-    Raises `JarError`; `OSError` if the folder does not take it.
+    Raises `JarError`; `OSError` if it cannot be written to the folder.
     """
     waits = iter(_WAITS_SECONDS)
     while True:
@@ -117,7 +118,7 @@ def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[fl
 
 
 class _Unusable(Exception):
-    """The repository delivered something else than the jar."""
+    """The repository did not deliver the jar."""
 
 
 def _is_temporary(error: Exception) -> bool:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What services written for monasca-common 3 ask a cluster: its topics, and offsets of groups. No protocol client."""
+"""Requests to a cluster for services written for monasca-common 3: topics and offsets. Without a protocol client."""

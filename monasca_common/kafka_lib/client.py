@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KafkaClient`: which topics there are and where they end, for monasca-api's health check and monasca-agent's check of
-consumers. New code uses `monasca_common.kafka.load_admin`, which takes credentials too."""
+"""`KafkaClient`: the topics of a cluster and their end offsets, for monasca-api's health check and monasca-agent's
+check of consumers. New code uses `monasca_common.kafka.load_admin`, which also accepts credentials."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _OLDEST = -2
 
 
 class KafkaClient:
-    """The topics of a cluster as they were when it was opened, and offsets as they are when asked. Topic names are
-    bytes."""
+    """The topics of a cluster at the time when it was opened, and current offsets. Topic names are bytes."""
 
     def __init__(
         self, hosts: str | Sequence[str], client_id: str | bytes = "monasca-common", timeout: float = 10.0
     ) -> None:
-        """``hosts``: ``host:port`` entries, as a list or separated by commas. Asks the cluster at once, as its callers
-        rely on: raises `KafkaUnavailableError` without an answer within ``timeout`` seconds."""
+        """``hosts``: ``host:port`` entries, as a list or separated by commas. Requests the topics immediately, because
+        its callers rely on `KafkaUnavailableError` if there is no answer within ``timeout`` seconds."""
         brokers = [host.strip() for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
         servers = configuration.bootstrap_servers(brokers, where="the hosts of KafkaClient")
         options = {"bootstrap.servers": servers, "client.id": _text(client_id)}
@@ -48,12 +47,12 @@ class KafkaClient:
         return [topic.encode() for topic in self._partitions]
 
     def get_partition_ids_for_topic(self, topic: str | bytes) -> list[int]:
-        """Empty for a topic that does not exist."""
+        """Return the partitions of a topic; empty if it does not exist."""
         return list(range(self._partitions.get(_text(topic), 0)))
 
     def send_offset_request(self, payloads: Sequence[OffsetRequest]) -> list[OffsetResponse]:
-        """The offset that each payload asks for, in their order. Raises `KafkaUnavailableError` when one cannot be
-        answered, and `MisuseError` for a ``time`` other than -1 and -2."""
+        """Return the offset for each payload, in order. Raises `KafkaUnavailableError` if one is not available, and
+        `MisuseError` for a ``time`` other than -1 and -2."""
         unknown = sorted({payload.time for payload in payloads} - {_END, _OLDEST})
         if unknown:
             raise MisuseError(
@@ -69,7 +68,7 @@ class KafkaClient:
         ]
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """The next offset of each partition of ``topic`` for ``group``: 0 where it has committed none."""
+        """Return the next offset of each partition of ``topic`` for ``group``: 0 if it has committed none."""
         partitions = self.get_partition_ids_for_topic(topic)
         if not partitions:
             raise UnknownTopicOrPartitionError(
@@ -81,7 +80,7 @@ class KafkaClient:
         return {partition: committed.get(TopicPartition(topic, partition), 0) for partition in partitions}
 
     def close(self) -> None:
-        """Give its connections up; a second time does nothing."""
+        """Close its connections; a second call has no effect."""
         self._admin = None
 
     def _open(self) -> Admin:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that monasca-common 3 had for errors, each an error of this library's tree, and the values of its calls.
+"""The names of errors in monasca-common 3, each an error of this library, and the values of its calls.
 
-A name may catch more than it did: `KafkaUnavailableError` was whatever kept every broker from answering, so it is
-`TransportError` here, refused credentials included.
+A name may catch more than before: `KafkaUnavailableError` was raised if no broker answered, for whatever reason, so it
+is `TransportError` here, which includes refused credentials.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ KafkaConfigurationError = ConfigurationError
 
 
 class OffsetRequest(NamedTuple):
-    """A question for `KafkaClient.send_offset_request`: ``time`` -1 asks for the end of a partition, -2 for the offset
-    of its oldest record. ``max_offsets`` is ignored: one comes."""
+    """A request for `KafkaClient.send_offset_request`: ``time`` -1 for the end of a partition, -2 for the offset of its
+    oldest record. ``max_offsets`` is ignored: the answer has one."""
 
     topic: bytes
     partition: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SimpleConsumer`: the committed offsets of a group, which is what monasca-agent's check of consumers asks it for."""
+"""`SimpleConsumer`: the committed offsets of a group, for monasca-agent's check of consumers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from monasca_common.kafka_lib.client import KafkaClient
 
 
 class SimpleConsumer:
-    """``offsets`` is ``{partition: next offset}``, 0 where the group has committed none. It reads no messages.
+    """``offsets`` is ``{partition: next offset}``, 0 if the group has committed none. It reads no messages.
 
     Raises `UnknownTopicOrPartitionError` for a topic that does not exist, and `MisuseError` for ``auto_commit``.
     """
 
     def __init__(self, client: KafkaClient, group: str, topic: str, *, auto_commit: bool = True) -> None:
         if auto_commit:
-            _refuse("commits nothing: give auto_commit=False")
+            _refuse("commits nothing: pass auto_commit=False")
         self._client = client
         self._group = group
         self._topic = topic
@@ -29,7 +29,7 @@ class SimpleConsumer:
         self.offsets = self._client.committed_offsets(self._group, self._topic)
 
     def stop(self) -> None:
-        """There is nothing to stop: the client stays open, and its owner closes it."""
+        """Do nothing: the owner of the client closes it."""
 
     def __iter__(self) -> NoReturn:
         _refuse("reads no messages")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of databases that services written for monasca-common 3 raise. What stores rows here is ``storage``."""
+"""Errors of databases that services written for monasca-common 3 raise. The storage of this library is ``storage``."""

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that monasca-api's repositories raise and its resources answer with an HTTP status. Nothing here raises them;
-`monasca_common.storage` has its own."""
+"""Errors that monasca-api's repositories raise and its resources convert to an HTTP status. This library does not raise
+them; `monasca_common.storage` has other errors."""
 
 from __future__ import annotations
 
 
 class RepositoryException(Exception):
-    """Root of what a repository raises."""
+    """Root of the errors of a repository."""
 
 
 class DoesNotExistException(RepositoryException):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class AlreadyExistsException(RepositoryException):
-    """There is such an object already."""
+    """The object exists already."""
 
 
 class InvalidUpdateException(RepositoryException):

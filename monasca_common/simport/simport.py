@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`load`: what ``module:attribute`` names, as the configurations of monasca-api and monasca-persister write it.
+"""`load`: loads a ``module:attribute`` name, as the configurations of monasca-api and monasca-persister contain it.
 
 This library's own plugins are entry points instead (`monasca_common.kafka.entry_point`), which need no import path.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class ImportFailed(Exception):
-    """The module cannot be imported; what it raised is the ``__cause__``."""
+    """The module cannot be imported; its exception is the ``__cause__``."""
 
 
 class MissingModule(Exception):
@@ -24,7 +24,7 @@ class MissingMethodOrFunction(Exception):
 
 
 def load(target: str) -> Any:
-    """The attribute that ``target`` names: ``package.module:Class`` or ``package.module:Class.method``.
+    """Return the attribute that ``target`` names: ``package.module:Class`` or ``package.module:Class.method``.
 
     Raises `MissingModule`, `MissingMethodOrFunction` or `ImportFailed`. A folder before the module
     (``folder|module:Class``) is refused: it changed the import path of the whole process.
@@ -48,4 +48,4 @@ def load(target: str) -> Any:
     try:
         return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
-        raise MissingMethodOrFunction(f"{target!r}: correct what stands after the colon ({error})") from error
+        raise MissingMethodOrFunction(f"{target!r}: correct the name after the colon ({error})") from error

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of metrics as Python objects, for monasca-api and monasca-agent: the limits are `monasca_common.models`'.
+"""Checks of metrics as Python objects, for monasca-api and monasca-agent, with the limits of `monasca_common.models`.
 
-They accept and refuse what monasca-common 3 accepted and refused. This library's own API is stricter: it refuses a
-NUL and halves of surrogate pairs too, which databases cannot store (`monasca_common.models.metric.parse_post`).
+They accept and refuse the same metrics as monasca-common 3. The API of this library is stricter: it also refuses NUL
+and lone surrogates, which databases cannot store (`monasca_common.models.metric.parse_post`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monasca_common.models.limits import MOST_META_BYTES, MOST_META_ENTRIES, POS
 
 
 class InvalidMetric(ValueError):
-    """Root of what is raised here: the object is not a metric, or breaks a rule of one."""
+    """Root of the errors of this module: the object is not a metric, or breaks a rule of one."""
 
 
 class InvalidMetricName(InvalidMetric):
@@ -52,7 +52,7 @@ def validate(metrics: Any) -> None:
 
 
 def validate_metric(metric: Any) -> None:
-    """As `validate`, for one metric."""
+    """Check one metric, as `validate`."""
     if not isinstance(metric, Mapping):
         raise InvalidMetric(f"a metric must be an object with name, value and timestamp, not {_shown(metric)}")
     name = _member(metric, "name", InvalidMetricName)
@@ -74,13 +74,13 @@ def validate_name(name: Any) -> None:
 
 
 def validate_value(value: Any) -> None:
-    """Any finite number; a boolean counts as one. Raises `InvalidValue`."""
+    """Check a value: any finite number; a boolean counts as one. Raises `InvalidValue`."""
     if not isinstance(value, int | float) or not _is_finite(value):
         raise InvalidValue(f"value {_shown(value)} must be a finite number")
 
 
 def validate_timestamp(timestamp: Any) -> None:
-    """Any number: its unit and range are the API's affair. Raises `InvalidTimeStamp`."""
+    """Check a timestamp: any number; the API checks its unit and range. Raises `InvalidTimeStamp`."""
     if not isinstance(timestamp, int | float):
         raise InvalidTimeStamp(f"timestamp {_shown(timestamp)} must be a number")
 
@@ -100,12 +100,12 @@ def validate_dimension_key(key: Any) -> None:
 
 
 def validate_dimension_value(key: Any, value: Any) -> None:
-    """``key`` is only named in the error. Raises `InvalidDimensionValue`."""
+    """Check a value; ``key`` is only for the error. Raises `InvalidDimensionValue`."""
     _check(value, POSTED.value, f"value of dimension {_shown(key)}:", InvalidDimensionValue)
 
 
 def validate_value_meta(value_meta: Any) -> None:
-    """``None``, or an object whose length is counted as ASCII JSON. Raises `InvalidValueMeta`."""
+    """Check ``None``, or an object with a limited length as ASCII JSON. Raises `InvalidValueMeta`."""
     if value_meta is None:
         return
     if not isinstance(value_meta, Mapping):
@@ -113,7 +113,7 @@ def validate_value_meta(value_meta: Any) -> None:
     if len(value_meta) > MOST_META_ENTRIES:
         raise InvalidValueMeta(f"value_meta has {len(value_meta)} entries: at most {MOST_META_ENTRIES} are allowed")
     for key in value_meta:
-        # No forbidden characters here: lengths alone.
+        # No forbidden characters here, only lengths.
         _check(key, POSTED.meta_key, "value_meta key", InvalidValueMeta)
     try:
         size = len(json.dumps(value_meta, allow_nan=False, default=_as_text))
@@ -125,7 +125,7 @@ def validate_value_meta(value_meta: Any) -> None:
 
 def _member(metric: Mapping[str, Any], name: str, error: type[InvalidMetric]) -> Any:
     if name not in metric:
-        raise error(f"the metric has no {name}: give one")
+        raise error(f"the metric has no {name}: add one")
     return metric[name]
 
 
@@ -143,12 +143,12 @@ def _check(text: Any, rule: TextRule, what: str, error: type[InvalidMetric]) -> 
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond what a float can hold
+    except OverflowError:  # an integer beyond the range of a float
         return False
 
 
 def _as_text(value: Any) -> str:
-    """What value_meta of Python programs holds and JSON has no word for, as their writers of JSON write it."""
+    """Return values that JSON does not have as Python's writers of JSON write them in value_meta."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, Decimal) and value.is_finite():

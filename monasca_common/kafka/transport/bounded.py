@@ -46,7 +46,8 @@ def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Met
 
 
 class _NoClient(Exception):
-    """The client was poisoned or closed. Only this module raises it, so a signal handler's exception is no refusal."""
+    """The client was poisoned or closed. Only this module raises it, to distinguish it from a signal handler's
+    error."""
 
 
 class BoundedProducer(ProducerTransport):

@@ -38,8 +38,8 @@ class _Flight(NamedTuple):
 
 
 class _NotTaken(KafkaException):
-    """The client did not accept a message. Only this module raises it, so an error of a signal handler is no
-    refusal."""
+    """The client did not accept a message. Only this module raises it, to distinguish it from a signal handler's
+    error."""
 
 
 class MemoryProducer(ProducerTransport):

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module, and what its clients share.
+/* The module, and the common part of its clients.
  *
- * 1. Errors and logs: librdkafka calls us back without the GIL, and we keep them until the next call takes them.
+ * 1. Errors and logs: librdkafka calls us back without the GIL, and we keep them until the next call returns them.
  * 2. Arguments and results.
  * 3. Waiting: in slices, between which signals are handled.
- * 4. The life of a client: it is destroyed by the last call that uses it, and never in the child of a fork.
+ * 4. The life of a client: the last call that uses it destroys it, but never in a forked child.
  * 5. The functions of librdkafka, and the module. */
 
 #include "client.h"
@@ -70,7 +70,7 @@ static void add_client_notice(client_t *self, int kind, int code, const char *te
 
 static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque) {
     char text[512];
-    int fatal = code == RD_KAFKA_RESP_ERR__FATAL; /* it stands for the error that made the client unusable */
+    int fatal = code == RD_KAFKA_RESP_ERR__FATAL; /* it replaces the error that made the client unusable */
     if (fatal)
         code = rd.fatal_error(rk, text, sizeof text);
     add_client_notice(opaque, fatal ? FATAL_ERROR : ERROR, code, fatal ? text : reason);
@@ -171,7 +171,7 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A thread that closes a consumer goes on using it, as one does that polls it: in callbacks. */
+/* A thread that closes or polls a consumer may use it in callbacks. */
 static int is_closed(const client_t *self) {
     unsigned long thread = PyThread_get_thread_ident();
     return self->closed || (self->closing && self->closing != thread && self->serving != thread);
@@ -183,7 +183,7 @@ PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, 
     if (PyErr_Occurred() || !is_open(self))
         return NULL;
     if (self->serving) {
-        PyErr_SetString(PyExc_RuntimeError, "one call that waits for this client at a time");
+        PyErr_SetString(PyExc_RuntimeError, "another call waits for this client");
         return NULL;
     }
     self->serving = PyThread_get_thread_ident();
@@ -248,7 +248,7 @@ void end_use(client_t *self) {
         destroy_client(self);
 }
 
-/* Destroys the client, unless a call uses it: then that call does so at its end. */
+/* Destroys the client, unless a call uses it: then that call destroys it at its end. */
 PyObject *close_client(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
     if (!self->closed) {
@@ -322,7 +322,7 @@ static int load_librdkafka(void) {
     PyObject *client = PyImport_ImportModule("confluent_kafka.cimpl");
     PyObject *path = client ? PyObject_GetAttrString(client, "__file__") : NULL;
     const char *name = path ? PyUnicode_AsUTF8AndSize(path, NULL) : NULL;
-    void *library = name ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL; /* it stays loaded */
+    void *library = name ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL; /* it remains loaded */
     if (name && !library)
         PyErr_Format(PyExc_ImportError, "%s is not loaded", name);
     for (size_t i = 0; library && i < SYMBOL_COUNT; i++) {

@@ -2,12 +2,12 @@
 from collections.abc import Callable, Mapping, Sequence
 
 # 0: a log line, 1: an error, 2: a fatal error, 3: an undelivered message; code of the error or syslog level; text; and
-# of an undelivered message its sequence, value and key
+# for an undelivered message its sequence, value and key
 Notice = tuple[int, int, str, int, bytes | None, bytes | None]
-# topic, beginning of the bucket in milliseconds, messages, bytes, delay_ms, max_delay_ms
+# topic, start of the bucket in milliseconds, messages, bytes, delay_ms, max_delay_ms
 Count = tuple[str, int, int, int, int, int]
-# the delivered, of which each has four numbers of 64 bits: sequence, offset, added up size, partition; counts; the
-# undelivered; and other notices
+# delivered messages, each with four 64-bit numbers: sequence, offset, cumulative size, partition; counts; undelivered
+# messages; and other notices
 Outcomes = tuple[bytes, list[Count], list[Notice], list[Notice]]
 
 class Error(Exception): ...
@@ -53,7 +53,7 @@ Partition = tuple[str, int, int, int]
 Event = tuple[int, str, str | None, int, int]
 
 class Rows:
-    """Messages of one partition; each column is built when it is first asked for."""
+    """Messages of one partition; each column is built on first use."""
 
     topic: str
     partition: int
@@ -72,6 +72,6 @@ class Consumer:
     def group_metadata(self, partitions: Sequence[tuple[str, int, int]], /) -> bytes: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
-    # Calls that take and return partitions; the time-out in milliseconds is of those that ask a broker. `watermarks`
-    # takes its partition twice, and returns it with the lowest and with the next offset.
+    # Calls that take and return partitions; those that ask a broker have a time-out in milliseconds. `watermarks` takes
+    # its partition twice, and returns it with the lowest and with the next offset.
     def __getattr__(self, name: str) -> Callable[[Sequence[tuple[str, int, int]], int], list[Partition]]: ...

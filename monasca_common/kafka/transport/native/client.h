@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the clients of this module share; the GIL protects their fields, except for those that say otherwise. */
+/* The common part of the clients; the GIL protects their fields, unless their comments say otherwise. */
 
 #ifndef MONASCA_CLIENT_H
 #define MONASCA_CLIENT_H
@@ -29,10 +29,10 @@ typedef struct {
 
 enum { LOG_LINE, ERROR, FATAL_ERROR, UNDELIVERED };
 
-/* What librdkafka reports, until the next call takes it. */
+/* A report of librdkafka, until the next call returns it. */
 typedef struct {
     int kind, code;   /* of a log line, its syslog level */
-    int64_t sequence; /* this, the value and the key are of an undelivered message */
+    int64_t sequence; /* with value and key, of an undelivered message */
     const char *text;
     bytes_t value, key;
     char bytes[]; /* to which they point */
@@ -41,11 +41,11 @@ typedef struct {
 typedef struct client {
     PyObject_HEAD
     rd_kafka_t *rk;
-    void (*release)(struct client *); /* what holds `rk`, before its destruction */
+    void (*release)(struct client *); /* releases objects that hold `rk`, before its destruction */
     pid_t pid;
     int closed;
     int users;             /* calls that use `rk` without the GIL */
-    unsigned long serving; /* the thread of the one that is `serve`, or 0 */
+    unsigned long serving; /* the thread in `serve`, or 0 */
     unsigned long closing; /* the thread that closes a consumer, or 0 */
 
     pthread_mutex_t notices_lock; /* any thread of librdkafka logs */
@@ -65,10 +65,10 @@ PyObject *list_notices(const array_t *notices);
 void free_notices(array_t *notices);
 PyObject *take_notices(client_t *self);
 
-PyObject *decoded(const char *text); /* librdkafka may cut it within a character */
+PyObject *decoded(const char *text); /* librdkafka may cut the text within a character */
 PyObject *bytes_or_none(bytes_t bytes);
 
-/* Builds the item at `index` of what is at `from`. */
+/* Builds the item at `index` of the array at `from`. */
 typedef PyObject *build_item_t(const void *from, size_t index);
 PyObject *build_list(build_item_t *build_item, const void *from, size_t count);
 
@@ -82,8 +82,8 @@ void raise_refused(client_t *self, int code);
 /* Calls librdkafka without the GIL. Returns 0 with the exception for the code that `run` returns. */
 int call(client_t *self, int run(rd_kafka_t *, void *argument), void *argument);
 
-/* Waits in slices, each of which says without the GIL whether the wait is over, and returns what `take` does then:
- * that is called with an exception if a signal handler raised one. */
+/* Waits in slices, each of which returns, without the GIL, whether the wait is over; then returns the result of `take`,
+ * which is called with an exception if a signal handler raised one. */
 PyObject *serve(client_t *self, int slice(client_t *, int timeout_ms), int64_t timeout_ms, PyObject *take(client_t *));
 
 void begin_use(client_t *self);

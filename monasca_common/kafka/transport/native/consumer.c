@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A consuming client that returns the messages of a poll as columns, partition by partition.
  *
- * 1. Columns: each is built when it is first asked for, from messages that are kept until then.
- * 2. Polling: waits for the first message, and takes what else there is.
+ * 1. Columns: each is built on first use, from messages that are kept until then.
+ * 2. Polling: waits for the first message, and takes all other available ones.
  * 3. Rebalances: librdkafka calls us back within `poll` and `close`, and we call Python.
  * 4. Partitions with offsets, and the calls that take and return them.
  * 5. The type. */
@@ -12,11 +12,11 @@
 #include <structmember.h>
 #include <unistd.h>
 
-/* Messages keep the memory of the answers that they came in. What exceeds these is copied, the oldest first. */
+/* Messages keep the memory of their fetch responses. Beyond these limits they are copied, the oldest first. */
 #define MOST_KEPT_ROWS 64
 #define MOST_KEPT_BYTES (16 << 20)
-#define MOST_POLLED 100000   /* messages that a poll takes, whatever it wants */
-#define LONGEST_CALL_MS 5000 /* that a close waits for; a commit may never end */
+#define MOST_POLLED 100000   /* messages of a poll, whatever its argument */
+#define LONGEST_CALL_MS 5000 /* a close waits this long; a commit may never end */
 
 enum { COLUMNS = 5 };
 
@@ -39,8 +39,8 @@ struct consumer {
     client_t client;
     rd_kafka_queue_t *queue; /* of messages and callbacks */
     PyObject *on_rebalance;
-    int answered;                  /* whether the callback took the partitions that it was called for */
-    PyObject *raised[3];           /* what `on_rebalance` raised, for PyErr_Restore */
+    int answered;                  /* whether the callback accepted its partitions */
+    PyObject *raised[3];           /* the exception of `on_rebalance`, for PyErr_Restore */
     rd_kafka_message_t **messages; /* of this poll; room for MOST_POLLED */
     size_t count, wanted;
     rows_t *oldest, *newest; /* those that keep messages */
@@ -95,7 +95,7 @@ static PyObject *headers_at(const void *from, size_t index) {
 
 static build_item_t *const builders[COLUMNS] = {offset_at, key_at, value_at, timestamp_at, headers_at};
 
-/* Also for the child of a fork, where no message may be destroyed. */
+/* Also for a forked child, where no message may be destroyed. */
 static void release_messages(rows_t *self) {
     consumer_t *consumer = self->consumer;
     if (!consumer)
@@ -110,7 +110,7 @@ static void release_messages(rows_t *self) {
         rd.message_destroy((rd_kafka_message_t *)message_at(self->messages.items, i));
 }
 
-/* Returns a borrowed reference. Nothing else runs meanwhile: no finalizer may release the messages. */
+/* Returns a borrowed reference. Nothing else runs during the call: no finalizer may release the messages. */
 static PyObject *column(rows_t *self, int kind) {
     int collects = PyGC_Disable();
     if (!self->columns[kind] && self->consumer)
@@ -118,7 +118,7 @@ static PyObject *column(rows_t *self, int kind) {
     if (collects)
         PyGC_Enable();
     if (!self->columns[kind] && !PyErr_Occurred())
-        PyErr_NoMemory(); /* as there was when the messages were released */
+        PyErr_NoMemory(); /* as when the messages were released */
     return self->columns[kind];
 }
 
@@ -210,7 +210,7 @@ static int add_message(consumer_t *self, PyObject *parts, rd_kafka_message_t *me
     return 1;
 }
 
-/* Raises what `on_rebalance` raised, unless a signal handler raised something: then the next call does. Returns 0 with
+/* Raises the exception of `on_rebalance`, unless a signal handler raised one: then the next call does. Returns 0 with
  * an exception. */
 static int restore(consumer_t *self) {
     if (!PyErr_Occurred() && self->raised[0]) {
@@ -267,7 +267,7 @@ static PyObject *consumer_poll(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "nL:poll", &wanted, &timeout_ms))
         return NULL;
     if (wanted <= 0)
-        return PyErr_Format(PyExc_ValueError, "a poll is for at least 1 message, not %zd", wanted);
+        return PyErr_Format(PyExc_ValueError, "poll at least 1 message, not %zd", wanted);
     if (!self->client.serving) /* else `serve` refuses */
         self->wanted = wanted < MOST_POLLED ? wanted : MOST_POLLED;
     return serve(&self->client, poll_slice, timeout_ms, take_fetched);
@@ -282,10 +282,10 @@ static int code_of(rd_kafka_error_t *error) {
     return code;
 }
 
-/* What librdkafka needs to go on. */
+/* librdkafka needs one of these calls to continue. */
 static void answer(rd_kafka_t *rk, int is_assignment, rd_kafka_partitions_t *partitions) {
     const char *protocol = rd.rebalance_protocol(rk);
-    if (!protocol) /* another thread has closed the client meanwhile */
+    if (!protocol) /* another thread has closed the client */
         return;
     if (strcmp(protocol, "COOPERATIVE"))
         rd.assign(rk, is_assignment ? partitions : NULL);
@@ -340,7 +340,7 @@ static int as_partitions(PyObject *object, void *to) {
     return tuple && read == count;
 }
 
-/* What a call of librdkafka takes, and then what it returns: partitions, or bytes. */
+/* The arguments of a call of librdkafka, then its result: partitions, or bytes. */
 typedef struct {
     rd_kafka_partitions_t *partitions;
     bytes_t bytes;
@@ -353,7 +353,7 @@ static PyObject *ask(client_t *self, PyObject *arguments, int run(rd_kafka_t *, 
     PyObject *answer = NULL;
     question_t asked = {0};
     int given = PyArg_ParseTuple(arguments, "O&|i", as_partitions, &asked.partitions, &asked.timeout_ms);
-    begin_use(self); /* until the partitions are destroyed, which may refer to the client's own */
+    begin_use(self); /* until the partitions are destroyed, because they may refer to the client */
     if (given && call(self, run, &asked)) {
         answer = asked.bytes.start ? bytes_or_none(asked.bytes)
                                    : build_list(partition_tuple, asked.partitions->elems, asked.partitions->cnt);
@@ -389,7 +389,7 @@ static int get_watermarks(rd_kafka_t *rk, question_t *asked) {
     return rd.query_watermark_offsets(rk, low->topic, low->partition, &low->offset, &high->offset, asked->timeout_ms);
 }
 
-/* In the form that confluent-kafka's producer takes, which is of bytes as well. */
+/* As confluent-kafka's producer accepts it, which are bytes as well. */
 static int get_group_metadata(rd_kafka_t *rk, question_t *asked) {
     rd_kafka_consumer_group_metadata_t *metadata = rd.consumer_group_metadata(rk);
     if (!metadata) /* another thread closes the client */
@@ -465,8 +465,8 @@ static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject 
     return NULL;
 }
 
-/* Leaves the group, which calls `on_rebalance`, and then destroys the client. Calls of other threads, but for a poll,
- * end before: librdkafka does not answer what comes while it leaves, such as a request for the assignment. */
+/* Leaves the group, which calls `on_rebalance`, and then destroys the client. Calls of other threads, except a poll,
+ * end before: librdkafka does not answer requests while it leaves, such as one for the assignment. */
 static PyObject *consumer_close(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
     if (self->closed || self->closing)
@@ -491,7 +491,7 @@ static PyObject *consumer_close(PyObject *object, PyObject *unused) {
 static void consumer_dealloc(PyObject *object) {
     consumer_t *self = (consumer_t *)object;
     destroy_client(&self->client);
-    while (self->oldest) /* in the child of a fork */
+    while (self->oldest) /* in a forked child */
         release_messages(self->oldest);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(self->raised[i]);
@@ -506,7 +506,7 @@ static PyMethodDef consumer_methods[] = {
     {"poll", consumer_poll, METH_VARARGS, "poll(most, timeout_ms) -> (parts, events, notices), or None"},
     CALLS(CALL_METHOD)
     {"close", consumer_close, METH_NOARGS, "Leave the group and destroy the client."},
-    {"abandon", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it do so."},
+    {"abandon", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it destroy it."},
     {NULL, NULL, 0, NULL},
 };
 

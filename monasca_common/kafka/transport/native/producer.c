@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A producing client that identifies messages by sequence numbers and returns their outcomes in columns.
  *
- * 1. Delivery reports: librdkafka calls us back without the GIL, in the thread that serves; we collect them in arrays.
+ * 1. Delivery reports: librdkafka calls us back without the GIL, in the serving thread; we collect them in arrays.
  * 2. The arrays as Python objects: `poll` and `flush` return them all, or raise and keep them for the next call.
  * 3. Producing: with the GIL for few messages, without it for many.
- * 4. Reservations: what `send` takes sequences and bytes from.
+ * 4. Reservations of sequences and bytes for `send`.
  * 5. Serving, and the type. */
 
 #include "client.h"
@@ -26,21 +26,21 @@
 #define ID_DIGITS 12
 #define MOST_ID_BYTES 80
 #define ANY_PARTITION -1
-/* Less takes less time than it may take to get the GIL again. */
+/* Below this size, a call takes less time than it may take to get the GIL again. */
 #define GIL_RELEASED_FROM_MESSAGES 64
 #define GIL_RELEASED_FROM_BYTES 65536
 
 /* Python reads the array of them: see `Outcomes` in _librdkafka.pyi. */
 typedef struct {
     int64_t sequence, offset;
-    int64_t size; /* of value and key; `take_outcomes` adds those of the messages before it */
+    int64_t size; /* of value and key; `take_outcomes` makes it cumulative */
     int64_t partition;
 } delivered_t;
 
-/* Python adds up those of the same topic and bucket. */
+/* Python adds those of the same topic and bucket. */
 typedef struct {
     char *topic;
-    int64_t bucket_ms; /* its beginning */
+    int64_t bucket_ms; /* its start */
     int64_t messages, bytes, delay_ms, most_delay_ms;
 } count_t;
 
@@ -49,13 +49,13 @@ typedef struct {
     long long next, end;               /* sequences */
     long long left, largest, overhead; /* bytes */
     bytes_t id_prefix;
-    char prefix[MOST_ID_BYTES]; /* to which it points */
+    char prefix[MOST_ID_BYTES]; /* the target of a pointer */
 } reservation_t;
 
 typedef struct {
     client_t client;
     rd_kafka_topic_t *topic; /* the one that `send` used last, or NULL */
-    int64_t queued;          /* handed over, and not returned as an outcome */
+    int64_t queued;          /* queued, and not returned as an outcome */
     _Atomic int64_t bucket_ms;
     array_t delivered, undelivered, counts; /* written by callbacks; the second one has notices */
 } producer_t;
@@ -139,14 +139,14 @@ static void sort_delivered(array_t *array) {
     free(to);
 }
 
-/* (topic, beginning of the bucket, messages, bytes, delay_ms, most_delay_ms) */
+/* (topic, start of the bucket, messages, bytes, delay_ms, most_delay_ms) */
 static PyObject *count_tuple(const void *from, size_t index) {
     const count_t *count = (const count_t *)from + index;
     return Py_BuildValue("(sLLLLL)", count->topic, (long long)count->bucket_ms, (long long)count->messages,
                          (long long)count->bytes, (long long)count->delay_ms, (long long)count->most_delay_ms);
 }
 
-/* Returns what was collected, or None; forgets it only if that succeeds. */
+/* Returns the collected outcomes, or None; clears them only if that succeeds. */
 static PyObject *take_outcomes(client_t *client) {
     producer_t *self = (producer_t *)client;
     size_t count = self->delivered.count + self->undelivered.count;
@@ -221,9 +221,9 @@ static int as_headers(PyObject *object, void *to) {
     return pairs && read == count;
 }
 
-/* Selects the topic to produce to. Its handle stays until another is selected, which saves the look-up by name.
+/* Selects the topic to produce to. Its handle is kept until another is selected, which saves the search by name.
  * The last check of a call: Python code that runs after it, such as a finalizer, may select another topic or close the
- * client. Whatever may run Python code or allocate an object that is garbage-collected comes before it. */
+ * client. All code that may run Python code or allocate an object that is garbage-collected is before it. */
 static int select_topic(producer_t *self, PyObject *object) {
     const char *name = is_open(&self->client) ? as_text("topic", object) : NULL;
     if (!name)
@@ -241,7 +241,7 @@ static int select_topic(producer_t *self, PyObject *object) {
     return 1;
 }
 
-/* Writes the digits of the sequence as "%012x" does, and returns how many there are. */
+/* Writes the digits of the sequence as "%012x" does, and returns their number. */
 static size_t write_digits(char *to, uint64_t sequence) {
     size_t count = ID_DIGITS;
     while (count < 16 && sequence >> 4 * count)
@@ -264,7 +264,7 @@ typedef struct {
     rd_kafka_headers_t *headers; /* of the only message */
     bytes_t id;                  /* of the last message; NULL without a prefix */
     char digits[MOST_ID_BYTES];
-    int error; /* why no more were taken */
+    int error; /* why no more were accepted */
 } bulk_t;
 
 static int queue_message(bulk_t *bulk, bytes_t value, int64_t sequence) {
@@ -293,7 +293,7 @@ static void queue_bulk(bulk_t *bulk) {
 }
 
 static void queue_without_gil(producer_t *self, bulk_t *bulk) {
-    /* A handle of its own, because another thread may select another topic. */
+    /* A separate handle, because another thread may select another topic. */
     bulk->topic = rd.topic_new(bulk->rk, rd.topic_name(bulk->topic), NULL);
     begin_use(&self->client);
     Py_BEGIN_ALLOW_THREADS
@@ -303,7 +303,7 @@ static void queue_without_gil(producer_t *self, bulk_t *bulk) {
     end_use(&self->client);
 }
 
-/* Returns 0 with an exception if the topic is refused; `bulk` has why not all values were taken. */
+/* Returns 0 with an exception if the topic is refused; `bulk` has the reason why not all values were accepted. */
 static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
     if (!select_topic(self, topic))
         return 0;
@@ -339,8 +339,8 @@ static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
     return queued ? PyLong_FromSsize_t(bulk.taken) : NULL;
 }
 
-/* Holds the GIL from the look at the reservation until the message is queued and counted: no other thread and no
- * signal handler comes in between. A message that is large, or that librdkafka refuses, is not taken. */
+/* Holds the GIL from the check of the reservation until the message is queued and counted, so that no other thread and
+ * no signal handler interrupts it. A message that is large, or that librdkafka refuses, is not accepted. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     bytes_t value;
     bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
@@ -357,7 +357,7 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
     bulk.first = from->next;
     bulk.prefix = from->id_prefix;
     if (!queue_values((producer_t *)object, arguments[0], &bulk))
-        PyErr_Clear(); /* `produce_record` will say it */
+        PyErr_Clear(); /* `produce_record` will raise it */
     if (!bulk.taken)
         Py_RETURN_NONE;
     from->next++;
@@ -404,7 +404,7 @@ static PyObject *reservation_close(PyObject *object, PyObject *unused) {
 }
 
 static PyMethodDef reservation_methods[] = {
-    {"close", reservation_close, METH_NOARGS, "From now on no message takes anything of it."},
+    {"close", reservation_close, METH_NOARGS, "End the reservation: no message uses it any more."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -505,10 +505,10 @@ static PyMethodDef producer_methods[] = {
      "produce_record(topic, value, key, partition, timestamp_ms, headers, sequence)"},
     {"poll", producer_poll, METH_O, "poll(timeout_ms) -> outcomes; waits for the first"},
     {"flush", producer_flush, METH_O, "flush(timeout_ms) -> outcomes; waits until nothing is queued"},
-    {"queued", producer_queued, METH_NOARGS, "How many messages have no outcome that poll or flush returned."},
+    {"queued", producer_queued, METH_NOARGS, "Return the number of messages without an outcome from poll or flush."},
     {"count", producer_count, METH_O, "count(bucket_ms): count what is delivered from now on."},
     {"purge", producer_purge, METH_NOARGS, "Give up all messages, without waiting."},
-    {"close", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it do so."},
+    {"close", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it destroy it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of librdkafka's binary interface that this extension uses; unchanged since librdkafka 1.6.
  *
- * The library is the one that confluent-kafka has loaded: no header of it is needed to build, and its functions are
- * looked up at run time, in the table `rd`. */
+ * The library is the one that confluent-kafka has loaded: the build needs no header, and its functions are resolved at
+ * run time, in the table `rd`. */
 
 #ifndef MONASCA_RDKAFKA_ABI_H
 #define MONASCA_RDKAFKA_ABI_H
