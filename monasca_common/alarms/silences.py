@@ -1,18 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silences: whose alarms nobody is notified of for a while, by whom and why. Their rules; no I/O."""
+"""Silences: their rules, and their table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
+import sqlalchemy as sa
+
+from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort, new_id, of_tenant, ordered
+from monasca_common.alarms.errors import BrokenRules, UnknownId, refuse
 from monasca_common.models.errors import Violation, joined, key_place
 from monasca_common.models.limits import MOST_DIMENSIONS, STORED, TENANT, TextRule, too_many_dimensions
+from monasca_common.storage.sql import tables
 
 AUTHOR = TextRule()
 COMMENT = TextRule(least=0, most=1000)
 LONGEST_MS = 366 * 86_400_000
 SORTS = ("id", "from", "until", "author", "created_at")
+MOST_OF_A_TENANT = 1000  # that have not ended: each change of an alarm is compared with all of them
+
+_WHAT = "silence"
+_SILENCE, _HELD = tables.silence, tables.notification_deferred
+_NAMES = ("id", "tenant", "dimensions", "from_ms", "until_ms", "author", "comment", "created_ms")
+_SELECT = sa.select(*(_SILENCE.c[name] for name in _NAMES))
+_SORTED_BY = {
+    "id": _SILENCE.c.id,
+    "from": _SILENCE.c.from_ms,
+    "until": _SILENCE.c.until_ms,
+    "author": _SILENCE.c.author,
+    "created_at": _SILENCE.c.created_ms,
+}
+# Made once: it is read for each change of an alarm.
+_LASTING = (
+    _SELECT.where(_SILENCE.c.tenant == sa.bindparam("of_tenant"))
+    .where(_SILENCE.c.from_ms <= sa.bindparam("now_ms"), _SILENCE.c.until_ms > sa.bindparam("now_ms"))
+    .order_by(_SILENCE.c.until_ms.desc(), _SILENCE.c.id)
+    .limit(MOST_OF_A_TENANT)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +90,64 @@ def _faults(silence: Silence, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "until", f"is more than {LONGEST_MS // 86_400_000} days after from: give an earlier time"
     elif silence.from_ms - now_ms > LONGEST_MS:
         yield "from", f"is more than {LONGEST_MS // 86_400_000} days from now: give an earlier time"
+
+
+class Silences:
+    """Those in the database. Each call names its tenant, and finds no other's."""
+
+    def __init__(self, database: AlarmsDatabase) -> None:
+        self._database = database
+
+    def found(
+        self, tenant: str, sorts: Sequence[Sort], part: Slice, *, lasting_at_ms: int | None = None
+    ) -> list[Silence]:
+        """``lasting_at_ms``: those alone that last then."""
+        statement = _SELECT.where(_SILENCE.c.tenant == tenant)
+        if lasting_at_ms is not None:
+            statement = statement.where(_SILENCE.c.from_ms <= lasting_at_ms, _SILENCE.c.until_ms > lasting_at_ms)
+        rows = self._database.rows(ordered(statement, sorts, _SORTED_BY, _SILENCE.c.id, part))
+        return [Silence(**row._asdict()) for row in rows]
+
+    def get(self, tenant: str, silence_id: str) -> Silence:
+        """Raises `UnknownId`."""
+        rows = self._database.rows(_SELECT.where(*of_tenant(_SILENCE, tenant, silence_id)))
+        if not rows:
+            raise UnknownId(_WHAT, silence_id)
+        return Silence(**rows[0]._asdict())
+
+    def create(self, silence: Silence, now_ms: int) -> Silence:
+        """Raises `BrokenRules`."""
+        refuse(violations(silence, now_ms))
+        made = replace(silence, id=new_id(), created_ms=now_ms)
+
+        def work(connection: sa.Connection) -> Silence:
+            unended = (_SILENCE.c.tenant == made.tenant, _SILENCE.c.until_ms > now_ms)
+            if connection.execute(sa.select(sa.func.count()).where(*unended)).scalar_one() >= MOST_OF_A_TENANT:
+                rule = f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete one first"
+                raise BrokenRules([Violation("", rule)])
+            connection.execute(_SILENCE.insert().values(asdict(made) | {"dimensions": dict(made.dimensions)}))
+            return made
+
+        return self._database.write(work)
+
+    def delete(self, tenant: str, silence_id: str) -> None:
+        """It ends: what it silenced is looked at again at once. Raises `UnknownId`."""
+
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(_SILENCE.delete().where(*of_tenant(_SILENCE, tenant, silence_id))).rowcount:
+                raise UnknownId(_WHAT, silence_id)
+            silenced = (_HELD.c.tenant == tenant, _HELD.c.kind == "silenced")
+            connection.execute(_HELD.update().where(*silenced).values(due=0))
+
+        self._database.write(work)
+
+    def prune(self, before_ms: int) -> int:
+        """Remove those that ended before. Returns how many."""
+        statement = _SILENCE.delete().where(_SILENCE.c.until_ms < before_ms)
+        return self._database.write(lambda connection: connection.execute(statement).rowcount)
+
+
+def lasting(connection: sa.Connection, tenant: str, now_ms: int) -> list[Silence]:
+    """Return those of the tenant that last now, the one that ends last first."""
+    rows = connection.execute(_LASTING, {"of_tenant": tenant, "now_ms": now_ms})
+    return [Silence(**row._asdict()) for row in rows]

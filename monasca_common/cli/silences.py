@@ -16,8 +16,7 @@ from monasca_common.cli.command import MonascaCommand, ObjectColumn, moment_ms, 
 from monasca_common.models import times
 
 if TYPE_CHECKING:
-    from monasca_common.alarms.silence_tables import Silences
-    from monasca_common.alarms.silences import Silence
+    from monasca_common.alarms.silences import Silence, Silences
 
 _MOST_LISTED = 10_000
 
@@ -115,7 +114,7 @@ class SilenceRemove(_SilenceCommand):
 def _stored(parsed_args: argparse.Namespace) -> Iterator[Silences]:
     from monasca_common.alarms.database import AlarmsDatabase
     from monasca_common.alarms.settings import database_settings
-    from monasca_common.alarms.silence_tables import Silences
+    from monasca_common.alarms.silences import Silences
 
     database = AlarmsDatabase(database_settings(configuration.read(parsed_args)))
     try:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.sent_notifications import changes_of
-from monasca_common.alarms.silence_tables import lasting
+from monasca_common.alarms.silences import lasting
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.deferred import (

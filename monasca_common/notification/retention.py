@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.silences import Silences
 from monasca_common.kafka import MessagingError
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.ledger import ROWS_A_PORTION, Ledger

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods, types
-from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.silences import Silences
 from monasca_common.audit.reporter import audited_source
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.notification.announcer import NotificationAnnouncer

@@ -11,8 +11,7 @@ import msgspec
 
 from monasca_common.alarms import silences
 from monasca_common.alarms.errors import BrokenRules
-from monasca_common.alarms.silence_tables import Silences
-from monasca_common.alarms.silences import Silence
+from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.api import paging
 from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
 from monasca_common.api.query import Query, iso

@@ -5,8 +5,7 @@ those of the plain reference."""
 from random import Random
 from unittest import mock
 
-from monasca_common.alarms.expression import And, Expression, Or, SubExpression
-from monasca_common.alarms.grammar import FUNCTIONS
+from monasca_common.alarms.expression import FUNCTIONS, And, Expression, Or, SubExpression
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase

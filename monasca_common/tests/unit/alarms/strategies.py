@@ -3,8 +3,7 @@
 
 from hypothesis import strategies as st
 
-from monasca_common.alarms.expression import And, Expression, Or, SubExpression
-from monasca_common.alarms.grammar import FUNCTIONS
+from monasca_common.alarms.expression import FUNCTIONS, And, Expression, Or, SubExpression
 
 WORDS = (
     "and",

@@ -10,8 +10,7 @@ from oslotest import base
 
 from monasca_common.alarms import evaluation, partials
 from monasca_common.alarms.evaluation import AlarmState, IdlePeriod, Measured, evaluate, needed_from_ms
-from monasca_common.alarms.expression import And, Expression, Or, SubExpression, parse
-from monasca_common.alarms.grammar import FUNCTIONS
+from monasca_common.alarms.expression import FUNCTIONS, And, Expression, Or, SubExpression, parse
 from monasca_common.alarms.partials import WindowPartial
 from monasca_common.models.readings import Reading
 from monasca_common.tests.unit.alarms import reference

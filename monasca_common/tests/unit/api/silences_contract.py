@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Silences over a database of either kind: mixed into a case with ``self.database``."""
 
-from monasca_common.alarms import silence_tables
+from monasca_common.alarms import silences
 from monasca_common.alarms.silences import Silence
 from monasca_common.tests.unit.api.alarms_case import NOW_MS, AlarmsCase
 
@@ -82,10 +82,10 @@ class SilencesContract(AlarmsCase):
         self.assertEqual([], self.elements(PATH))
 
     def test_the_number_of_silences_per_tenant_is_limited(self):
-        stored = silence_tables.Silences(self.alarms_database)
-        most = silence_tables.MOST_OF_A_TENANT
-        silence_tables.MOST_OF_A_TENANT = 2
-        self.addCleanup(setattr, silence_tables, "MOST_OF_A_TENANT", most)
+        stored = silences.Silences(self.alarms_database)
+        most = silences.MOST_OF_A_TENANT
+        silences.MOST_OF_A_TENANT = 2
+        self.addCleanup(setattr, silences, "MOST_OF_A_TENANT", most)
         self.make()
         stored.create(Silence("t1", {}, NOW_MS - 9, NOW_MS - 5, "ann"), NOW_MS - 7)
         last = self.make()

@@ -15,8 +15,7 @@ import sqlalchemy as sa
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
-from monasca_common.alarms.silence_tables import Silences
-from monasca_common.alarms.silences import Silence
+from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.kafka import Message, Poison, RetryPolicy, failpoints
 from monasca_common.kafka.testing import MemoryKafka

@@ -7,7 +7,7 @@ from unittest import mock
 import fixtures
 
 from monasca_common.alarms import outbox
-from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.silences import Silences
 from monasca_common.kafka import DeliveryError
 from monasca_common.notification import announcer
 from monasca_common.notification.announcer import NotificationAnnouncer

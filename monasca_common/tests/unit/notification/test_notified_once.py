@@ -5,7 +5,7 @@ import contextlib
 import itertools
 from unittest import mock
 
-from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.silences import Silences
 from monasca_common.kafka import Poison, failpoints
 from monasca_common.notification.ledger import FAILED, Ledger
 from monasca_common.notification.notification import notification_of

@@ -20,8 +20,7 @@ from oslotest import base
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
-from monasca_common.alarms.silence_tables import Silences
-from monasca_common.alarms.silences import Silence
+from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 from monasca_common.audit import reports
 from monasca_common.audit.runs import union
