@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of notification methods at rest: they may hold tokens, so they are encrypted where there are keys.
+"""Encryption of the addresses of notification methods in the database, because they may contain tokens.
 
-The first key encrypts, and each of them decrypts. A row says which key its address was encrypted with; a row that says
-none holds plain text, as all do that were written without keys.
+The first key encrypts, and all keys decrypt. A row names the key of its address; a row without the name of a key
+contains plain text, because it was written without keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PORTION = 500
 
 
 class AddressUnreadable(StorageUnavailable):
-    """An address was encrypted with a key that this process has not. It waits for the key: nothing is wrong with it."""
+    """An address was encrypted with a key that this process does not have. It can be read once the key is added."""
 
     def __init__(self, key_id: str) -> None:
         super().__init__(
@@ -43,22 +43,22 @@ class AddressUnreadable(StorageUnavailable):
 
 
 class AddressKeys:
-    """Without keys addresses stay as they are. Thread-safe."""
+    """Encrypts and decrypts addresses; without keys, addresses are plain text. Thread-safe."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
-        """Raises `ValueError` for what is not a key of Fernet; its text does not hold the key."""
+        """Raises `ValueError` for an invalid Fernet key; its text does not contain the key."""
         self._fernets = {key_id(key): _fernet(key) for key in keys}
         self.first = next(iter(self._fernets), None)
 
     def seal(self, address: str) -> dict[str, str | None]:
-        """The columns of a row."""
+        """Return the columns of a row."""
         if self.first is None:
             return {"address": address, "address_key": None}
         token = self._fernets[self.first].encrypt(address.encode())
         return {"address": token.decode(), "address_key": self.first}
 
     def open(self, stored: str, key: str | None) -> str:
-        """The address of a row. Raises `AddressUnreadable`."""
+        """Return the address of a row. Raises `AddressUnreadable`."""
         if key is None:
             return stored
         from cryptography.fernet import InvalidToken
@@ -73,7 +73,7 @@ PLAIN = AddressKeys()
 
 
 def key_id(key: str) -> str:
-    """What names a key and says nothing of it."""
+    """Return the name of a key, which reveals nothing about it."""
     return hashlib.blake2b(key.strip().encode(), digest_size=_ID_BYTES).hexdigest()
 
 
@@ -87,8 +87,10 @@ def _fernet(key: str) -> MultiFernet:
 
 
 def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
-    """Those of ``[alarms] address_keys``; a warning says that there are none. Raises `ConfigurationError`, which shows
-    no key."""
+    """Return the keys of ``[alarms] address_keys``, and log a warning if there are none.
+
+    Raises `ConfigurationError`, which shows no key.
+    """
     keys = read_keys(conf)
     if keys.first is None:
         LOG.warning(
@@ -99,7 +101,7 @@ def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
 
 
 def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
-    """As `address_keys`, without a warning."""
+    """Like `address_keys`, without a warning."""
     read = GroupReader(conf, ALARMS)
     keys: Sequence[str] = read["address_keys"] or ()
     refused = None
@@ -107,20 +109,20 @@ def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
         return AddressKeys([each for each in keys if each.strip()])
     except ValueError as error:
         refused = str(error)
-    raise read.error("address_keys", f"is refused: {refused}; make one with Fernet.generate_key() of cryptography")
+    raise read.error("address_keys", f"is refused: {refused}; create one with Fernet.generate_key() of cryptography")
 
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """``changed``: rows whose address is encrypted with the first key now. ``unreadable``: how many rows were encrypted
-    with each key that is not there, by its name."""
+    """``changed``: the number of rows whose address was encrypted with the first key. ``unreadable``: the number of
+    rows of each missing key, by its name."""
 
     changed: int
     unreadable: Mapping[str, int]
 
 
 def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
-    """Encrypt each address with the first key, in portions, while services run. May be run again at any time."""
+    """Encrypt each address with the first key, in portions. Services may run, and it may be repeated at any time."""
     changed, unreadable, last = 0, dict[str, int](), ""
     while True:
         columns = (_METHOD.c.id, _METHOD.c.address, _METHOD.c.address_key)
@@ -140,7 +142,7 @@ def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
 
 
 def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
-    """`rotate` with the keys and the database of ``conf``; ``None`` where there are no keys.
+    """Call `rotate` with the keys and the database of ``conf``; ``None``: there are no keys.
 
     Raises `ConfigurationError`, `StorageError`.
     """
@@ -155,7 +157,7 @@ def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
 
 
 def _store(connection: sa.Connection, sealed: Sequence[tuple[str, str, Mapping[str, Any]]]) -> int:
-    """How many rows changed. A row that was written meanwhile has another address, and stays as it is."""
+    """Return the number of rows that changed. A row that was written in the meantime has another address, and stays."""
     return sum(
         connection.execute(
             _METHOD.update().where(_METHOD.c.id == method_id, _METHOD.c.address == stored).values(columns)

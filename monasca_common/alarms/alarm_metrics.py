@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The series of alarms: written with their dimensions, which are rows of their own for filters."""
+"""The series of alarms, with their dimensions in separate rows for filters."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class AlarmSeries:
 
 
 def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
-    """Within the transaction that makes the alarms, or that finds more series of them. What an alarm has already is
-    left as it is."""
+    """Insert series that the alarms do not have yet, in the transaction that creates the alarms or finds the series."""
     for start in range(0, len(rows), _SERIES_AT_ONCE):
         some = rows[start : start + _SERIES_AT_ONCE]
         _insert(connection, _METRIC, [_metric(row) for row in some])
@@ -38,8 +37,8 @@ def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
 
 
 def forget_metrics(connection: sa.Connection, series: Sequence[Mapping[str, Any]]) -> None:
-    """Of ``series`` that are deleted (sub_expression_id, match_key, series_id): an alarm of which no other
-    sub-expression has such a series has it no more."""
+    """Delete the rows of deleted ``series`` (sub_expression_id, match_key, series_id) in alarms of which no other
+    sub-expression has this series."""
     if not series:
         return
     own, other = _PART.alias(), _PART.alias()

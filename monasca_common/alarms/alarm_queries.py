@@ -19,7 +19,7 @@ _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 
 
 def _rank(column: sa.Column[str], values: Sequence[str]) -> sa.ColumnElement[int]:
-    """The place of a value among those that are ordered by meaning."""
+    """Return the position of a value in its order of meaning."""
     return sa.case({value: place for place, value in enumerate(values)}, value=column, else_=len(values))
 
 
@@ -62,8 +62,8 @@ _JOINED = _ALARM.join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
 
 @dataclass(frozen=True, slots=True)
 class WhichAlarms:
-    """``metric_name``, ``dimensions`` (allowed values of each key, none for any): of one of an alarm's metrics.
-    ``states``, ``severities``: any if there are none."""
+    """``metric_name``, ``dimensions`` (allowed values of each key, none for any): of one metric of the alarm.
+    ``states``, ``severities``: any if empty."""
 
     tenant: str
     definition_id: str | None = None
@@ -98,9 +98,9 @@ def count(which: WhichAlarms) -> Select:
 
 
 def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
-    """Columns: the count, then those of ``group_by``, by which rows are ordered.
+    """Return the count and the columns of ``group_by``, in the order of these columns.
 
-    Alarms are counted by definition where its columns are asked for, and definitions, which are few, joined then.
+    For columns of definitions, alarms are counted by definition first, because definitions are few.
     """
     counted = _counted(which, group_by).subquery("counted")
     columns = {**{column.name: column for column in counted.c}, **_OF_DEFINITIONS}
@@ -114,7 +114,7 @@ def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
 
 
 def _counted(which: WhichAlarms, group_by: Sequence[str]) -> Select:
-    """By the columns of alarms and of their metrics; by the definition too where that has others of ``group_by``."""
+    """Count by the columns of alarms and metrics, and by the definition if ``group_by`` has its columns."""
     names = [name for name in group_by if name not in _OF_DEFINITIONS]
     if len(names) < len(group_by) and "alarm_definition_id" not in names:
         names.append("alarm_definition_id")
@@ -148,7 +148,7 @@ def _conditions(which: WhichAlarms) -> list[Condition]:
 
 
 def _own_conditions(which: WhichAlarms) -> list[Condition]:
-    """Those on the alarm and its definition."""
+    """Return the conditions on the alarm and its definition."""
     conditions: list[Condition] = []
     for column, value in (
         (_ALARM.c.definition_id, which.definition_id),
@@ -175,7 +175,7 @@ def _metric_conditions(which: WhichAlarms, alarm_id: sa.ColumnElement[str]) -> l
 
 
 def _having(which: WhichAlarms) -> Select | None:
-    """The ids of alarms one of whose metrics has the name and all the dimensions; ``None`` where any has."""
+    """Select the ids of alarms of which one metric has the name and all dimensions; ``None``: no condition."""
     if not which.dimensions:
         if which.metric_name is None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of alarms, as the API uses them: lists, counts, what is set by hand, and deletion."""
+"""The tables of alarms, as the API uses them: lists, counts, changes by hand, and deletion."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ class StoredAlarm:
 
 
 class Alarms:
-    """Those in the database. Each call names its tenant, and finds no other's."""
+    """The alarms in the database. Each call finds only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
 
     def iter_found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Generator[StoredAlarm]:
-        """Close it. The metrics of few alarms are in memory at a time: an alarm may have any number of them."""
+        """Yield alarms; close the generator. It loads the metrics of few alarms at a time, because an alarm may have
+        any number of them."""
         statement = alarm_queries.alarms(which, sorts, part)
 
         def work(connection: sa.Connection) -> Iterator[StoredAlarm]:
@@ -79,36 +80,36 @@ class Alarms:
     def change(
         self, tenant: str, alarm_id: str, changed: Callable[[StoredAlarm], StoredAlarm], now_ms: int
     ) -> tuple[StoredAlarm, Unpublished | None]:
-        """What ``changed`` makes of the stored one; and, where its state is another, what is to be published of it.
+        """Change an alarm by ``changed``. Return it, and the row of the outbox if its state has changed.
 
         Raises `UnknownId`, `BrokenRules`.
         """
 
         def work(connection: sa.Connection) -> tuple[StoredAlarm, Unpublished | None]:
-            # Whoever evaluates the alarm meanwhile finds another version, and leaves this state as it is.
+            # A concurrent evaluation of the alarm finds another version, and does not overwrite this state.
             update = _ALARM.update().where(*of_tenant(_ALARM, tenant, alarm_id))
             connection.execute(update.values(version=_ALARM.c.version + 1))
             before = self._one(connection, tenant, alarm_id)
-            made = changed(before)
-            _check(made)
-            # A state's time is later than that of the one before, so each change has an id of its own.
+            after = changed(before)
+            _check(after)
+            # The time of a state is later than that of the one before, so that each change has its own id.
             time_ms = max(now_ms, before.state_updated + 1)
             due = None
-            if made.state != before.state:
-                made = replace(made, state_updated=time_ms)
-                due = _put_change(connection, tenant, before, made, now_ms)
-            made = replace(made, updated=max(now_ms, before.updated))
-            connection.execute(update.values(_row(made)))
-            return made, due
+            if after.state != before.state:
+                after = replace(after, state_updated=time_ms)
+                due = _put_change(connection, tenant, before, after, now_ms)
+            after = replace(after, updated=max(now_ms, before.updated))
+            connection.execute(update.values(_row(after)))
+            return after, due
 
         return self._database.write(work)
 
     def delete(self, tenant: str, alarm_id: str) -> None:
-        """Its history stays. Raises `UnknownId`."""
+        """Delete the alarm; its history stays. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             version = next_version(connection)
-            # Whoever merges measurements of the definition meanwhile may have counted on the alarm.
+            # A concurrent merge of measurements of the definition may rely on the alarm.
             own: Select = sa.select(_ALARM.c.definition_id).where(*of_tenant(_ALARM, tenant, alarm_id))
             connection.execute(_DEFINITION.update().where(_DEFINITION.c.id.in_(own)).values(version=version))
             if not connection.execute(_ALARM.delete().where(*of_tenant(_ALARM, tenant, alarm_id))).rowcount:
@@ -126,7 +127,7 @@ class Alarms:
         return self._alarms(connection, [row])[0]
 
     def _alarms(self, connection: sa.Connection, rows: Sequence[Row]) -> list[StoredAlarm]:
-        """With their metrics."""
+        """Return the alarms of these rows, with their metrics."""
         metrics: Mapping[str, list[AlarmedMetric]] = defaultdict(list)
         for alarm_id, name, dimensions in connection.execute(alarm_queries.metrics([row.id for row in rows])):
             metrics[alarm_id].append(AlarmedMetric(name, dimensions))
@@ -134,8 +135,8 @@ class Alarms:
 
 
 def _forget_series(connection: sa.Connection, alarm_id: str) -> None:
-    """Those that are in no other alarm, with their windows: if they still come they are new, and make the alarm again.
-    That begins without what was measured before: ``last`` would tell all of it once more."""
+    """Delete the series that are in no other alarm, with their windows. If they still arrive, they are new and recreate
+    the alarm, without earlier measurements: ``last`` would report all of them again."""
     own, other = _PART.alias(), _PART.alias()
     names = ("sub_expression_id", "match_key")
     same = (own.c[name] == other.c[name] for name in names)
@@ -154,27 +155,27 @@ def _check(alarm: StoredAlarm) -> None:
 
 
 def _put_change(
-    connection: sa.Connection, tenant: str, before: StoredAlarm, made: StoredAlarm, now_ms: int
+    connection: sa.Connection, tenant: str, before: StoredAlarm, after: StoredAlarm, now_ms: int
 ) -> Unpublished:
     columns = (_DEFINITION.c.description, _DEFINITION.c.actions_enabled)
-    description, enabled = connection.execute(sa.select(*columns).where(_DEFINITION.c.id == made.definition_id)).one()
+    description, enabled = connection.execute(sa.select(*columns).where(_DEFINITION.c.id == after.definition_id)).one()
     change = AlarmChange(
         tenant=tenant,
-        alarm_id=made.id,
-        definition_id=made.definition_id,
-        name=made.definition_name,
+        alarm_id=after.id,
+        definition_id=after.definition_id,
+        name=after.definition_name,
         description=description,
-        severity=made.severity,
+        severity=after.severity,
         actions_enabled=enabled,
         old_state=before.state,
-        new_state=made.state,
+        new_state=after.state,
         reason=BY_HAND,
-        time_ms=made.state_updated,
-        link=made.link,
-        lifecycle_state=made.lifecycle_state,
-        metrics=made.metrics,
+        time_ms=after.state_updated,
+        link=after.link,
+        lifecycle_state=after.lifecycle_state,
+        metrics=after.metrics,
     ).bounded()
-    return put(connection, TRANSITION, made.id, change.message_id, change.message, now_ms)
+    return put(connection, TRANSITION, after.id, change.message_id, change.message, now_ms)
 
 
 def _row(alarm: StoredAlarm) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database of alarms: reads are pooled, and whatever is written is one transaction."""
+"""The database of alarms: pooled reads, and writes in one transaction each."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """``offset``: how many rows are skipped."""
+    """``offset``: the number of rows to skip."""
 
     limit: int
     offset: int = 0
 
 
 class AlarmsDatabase:
-    """It connects when it is asked first, and must not be used after a fork.
+    """Connects at the first call, and must not be used after a fork.
 
-    ``grouped``: what several threads write at once is one transaction, as `GroupedTransactions` says.
+    ``grouped``: concurrent writes of several threads share a transaction (`GroupedTransactions`).
     """
 
     def __init__(self, settings: StorageSettings, *, grouped: bool = False) -> None:
@@ -49,11 +49,12 @@ class AlarmsDatabase:
         self.dialect = self._reads.dialect
 
     def rows(self, statement: Select, values: Mapping[str, Any] | None = None) -> Sequence[Row]:
-        """``values``: of the statement's parameters. One that is made once costs a fraction of one made anew."""
+        """Return the rows of a statement. ``values``: of its parameters; a statement that is built once is much
+        faster."""
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """What ``work`` reads is of one moment."""
+        """Return the result of ``work``, which reads one snapshot."""
 
         def in_snapshot(connection: sa.Connection, _deadline: Deadline) -> T:
             with snapshot(connection):
@@ -62,12 +63,12 @@ class AlarmsDatabase:
         return self._reads.run(in_snapshot)
 
     def stream(self, work: Callable[[sa.Connection], Iterator[T]]) -> Generator[T]:
-        """What ``work`` yields. It has a connection until it is exhausted or closed."""
+        """Yield from ``work``, which has a connection until it is exhausted or closed."""
         return self._reads.stream(lambda connection, _deadline: work(connection))
 
     def write(self, work: Callable[[sa.Connection], T], *, named: str | None = None) -> T:
-        """Call ``work`` in a transaction, and commit it. Raises `NameTaken` if ``work`` gives the name of another row
-        to a row of the kind ``named``."""
+        """Return the result of ``work``, which runs in a transaction. Raises `NameTaken` if ``work`` gives a row of the
+        kind ``named`` the name of another row."""
         try:
             return self._transactions.run(work)
         except DuplicateKey:
@@ -85,7 +86,7 @@ def new_id() -> str:
 
 
 def of_tenant(table: sa.Table, tenant: str, row_id: str) -> tuple[Condition, Condition]:
-    """The conditions for the row with this id, if it is the tenant's."""
+    """Return the conditions for the row with this id, if it belongs to the tenant."""
     return table.c.id == row_id, table.c.tenant == tenant
 
 
@@ -96,9 +97,9 @@ def ordered(
     last: sa.ColumnElement[Any],
     part: Slice,
 ) -> Select:
-    """The slice of a statement's rows in this order; ``last``: the id, which orders what is equal.
+    """Return a statement for the slice of rows in this order. ``last``: the id, by which equal rows are ordered.
 
-    NULL comes before every value, on every database.
+    NULL precedes every value in all databases.
     """
     orders: list[sa.ColumnElement[Any]] = []
     for sort in sorts:

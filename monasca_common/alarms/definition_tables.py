@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of alarm definitions: each change is one transaction, which begins with the version of all definitions."""
+"""The tables of alarm definitions. The transaction of each change begins with the version of all definitions."""
 
 from __future__ import annotations
 
@@ -55,20 +55,21 @@ _OF_EXPRESSION = ("function", "metric_name", "deterministic", "operator", "thres
 
 
 def next_version(connection: sa.Connection) -> int:
-    """The first statement of whoever changes definitions or deletes alarms: it lets one at a time do so."""
+    """Increase and return the version. As the first statement of a transaction that changes definitions or deletes
+    alarms, it allows one such transaction at a time."""
     connection.execute(_VERSION.update().values(version=_VERSION.c.version + 1))
     return int(connection.execute(sa.select(_VERSION.c.version)).scalar_one())
 
 
 class AlarmDefinitions:
-    """Those in the database. Each call names its tenant, and finds no other's."""
+    """The definitions in the database. Each call finds only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
         self._queries = Queries(database.dialect)
 
     def iter_found(self, which: DefinitionFilter, sorts: Sequence[Sort], part: Slice) -> Generator[AlarmDefinition]:
-        """Close it. Few definitions are in memory at a time: each may have an expression of 16 KiB."""
+        """Yield definitions; close the generator. It loads few at a time, because an expression may have 16 KiB."""
         wanted: Select = sa.select(_DEFINITION.c.id).where(*self._conditions(which))
         statement = ordered(wanted, sorts, _SORTED_BY, _DEFINITION.c.id, part)
 
@@ -90,49 +91,49 @@ class AlarmDefinitions:
     def create(self, tenant: str, definition: AlarmDefinition, now_ms: int) -> AlarmDefinition:
         """Raises `BrokenRules`, `NameTaken`."""
         parsed = checked(definition)
-        made = replace(definition, id=new_id(), deterministic=_deterministic(parsed))
+        created = replace(definition, id=new_id(), deterministic=_deterministic(parsed))
 
         def work(connection: sa.Connection) -> AlarmDefinition:
             version = next_version(connection)
-            _check_actions(connection, tenant, made)
-            row = {**_row(made), "id": made.id, "tenant": tenant, "match_by": list(made.match_by)}
+            _check_actions(connection, tenant, created)
+            row = {**_row(created), "id": created.id, "tenant": tenant, "match_by": list(created.match_by)}
             row |= {"created": now_ms, "updated": now_ms, "version": version}
             connection.execute(_DEFINITION.insert().values(row))
-            _insert_parts(connection, made, [StoredSubExpression(new_id(), 0, each) for each in parsed])
-            return made
+            _insert_parts(connection, created, [StoredSubExpression(new_id(), 0, each) for each in parsed])
+            return created
 
         return self._database.write(work, named=_WHAT)
 
     def change(
         self, tenant: str, definition_id: str, changed: Callable[[AlarmDefinition], AlarmDefinition], now_ms: int
     ) -> AlarmDefinition:
-        """What ``changed`` makes of the stored one. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
+        """Change a definition by ``changed``, and return it. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
 
         def work(connection: sa.Connection) -> AlarmDefinition:
             version = next_version(connection)
             before = _one(connection, tenant, definition_id)
-            made = changed(before)
-            parsed = checked(made)
+            after = changed(before)
+            parsed = checked(after)
             stored = _sub_expressions(connection, definition_id)
-            refuse(refused_changes(before, made, [each.expression for each in stored], parsed))
-            made = replace(made, id=definition_id, match_by=before.match_by, deterministic=_deterministic(parsed))
-            _check_actions(connection, tenant, made)
+            refuse(refused_changes(before, after, [each.expression for each in stored], parsed))
+            after = replace(after, id=definition_id, match_by=before.match_by, deterministic=_deterministic(parsed))
+            _check_actions(connection, tenant, after)
             subs = paired(stored, parsed)
             _undecide(connection, stored, subs)
-            if before.expression != made.expression:
-                if _is_restructured(before, made, stored, subs):
+            if before.expression != after.expression:
+                if _is_restructured(before, after, stored, subs):
                     _restructure(connection, subs)
                 _evaluate_soon(connection, definition_id)
             statement = _DEFINITION.update().where(*of_tenant(_DEFINITION, tenant, definition_id))
-            connection.execute(statement.values(_row(made) | {"updated": now_ms, "version": version}))
+            connection.execute(statement.values(_row(after) | {"updated": now_ms, "version": version}))
             _delete_parts(connection, definition_id)
-            _insert_parts(connection, made, subs)
-            return made
+            _insert_parts(connection, after, subs)
+            return after
 
         return self._database.write(work, named=_WHAT)
 
     def delete(self, tenant: str, definition_id: str) -> None:
-        """With its alarms; their history stays. Raises `UnknownId`."""
+        """Delete a definition and its alarms; their history stays. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             next_version(connection)
@@ -158,7 +159,7 @@ class AlarmDefinitions:
         if which.severities:
             conditions.append(_DEFINITION.c.severity.in_(which.severities))
         if which.dimensions:
-            # For each definition of the tenant: no index has the dimensions, and others' are more by far.
+            # Correlated with the definitions of the tenant: dimensions have no index, and other tenants have many more.
             matching = self._queries.match(_SUB.c.dimensions, which.dimensions)
             own: Select = sa.select(_SUB.c.id).where(_SUB.c.definition_id == _DEFINITION.c.id, *matching)
             conditions.append(own.exists())
@@ -173,7 +174,7 @@ def _one(connection: sa.Connection, tenant: str, definition_id: str) -> AlarmDef
 
 
 def _definitions(connection: sa.Connection, rows: Sequence[Row]) -> list[AlarmDefinition]:
-    """With their actions."""
+    """Return the definitions of these rows, with their actions."""
     actions: dict[tuple[str, str], list[str]] = defaultdict(list)
     statement = sa.select(_ACTION).where(_ACTION.c.definition_id.in_([row.id for row in rows]))
     for each in connection.execute(statement.order_by(_ACTION.c.position)):
@@ -196,7 +197,7 @@ def _sub_expressions(connection: sa.Connection, definition_id: str) -> list[Stor
 
 
 def sub_expression(row: Row) -> StoredSubExpression:
-    """Of a row of its table."""
+    """Return the sub-expression of a row."""
     own = {name: getattr(row, name) for name in _OF_EXPRESSION}
     return StoredSubExpression(
         row.id, row.windows, SubExpression(**own, dimensions=tuple(sorted(row.dimensions.items())))
@@ -206,7 +207,7 @@ def sub_expression(row: Row) -> StoredSubExpression:
 def _undecide(
     connection: sa.Connection, stored: Sequence[StoredSubExpression], changed: Sequence[StoredSubExpression]
 ) -> None:
-    """What a window has decided by another threshold or operator is decided anew."""
+    """Reset decisions of windows by a former threshold or operator."""
     before = {each.id: (each.expression.operator, each.expression.threshold) for each in stored}
     others = [each.id for each in changed if before[each.id] != (each.expression.operator, each.expression.threshold)]
     if others:
@@ -216,12 +217,12 @@ def _undecide(
 
 def _is_restructured(
     before: AlarmDefinition,
-    made: AlarmDefinition,
+    after: AlarmDefinition,
     stored: Sequence[StoredSubExpression],
     changed: Sequence[StoredSubExpression],
 ) -> bool:
     is_same_order = [each.id for each in stored] == [each.id for each in changed]
-    return not is_same_order or parse(before.expression).structure != parse(made.expression).structure
+    return not is_same_order or parse(before.expression).structure != parse(after.expression).structure
 
 
 def _restructure(connection: sa.Connection, changed: Sequence[StoredSubExpression]) -> None:
@@ -230,7 +231,7 @@ def _restructure(connection: sa.Connection, changed: Sequence[StoredSubExpressio
 
 
 def _evaluate_soon(connection: sa.Connection, definition_id: str) -> None:
-    """In the next round: of ``last`` nothing is ever due."""
+    """Request an evaluation in the next pass, because evaluations of ``last`` are never due."""
     noted: Select = sa.select(_CHANGED.c.alarm_id)
     of_definition: Select = sa.select(_ALARM.c.id).where(
         _ALARM.c.definition_id == definition_id, _ALARM.c.id.not_in(noted)
@@ -266,7 +267,10 @@ def _delete_parts(connection: sa.Connection, definition_id: str) -> None:
 
 
 def _check_actions(connection: sa.Connection, tenant: str, definition: AlarmDefinition) -> None:
-    """They stay where they are until the commit: who deletes one waits."""
+    """Check that the methods exist, and lock them until the commit, so that a deletion waits.
+
+    Raises `BrokenRules`.
+    """
     wanted = set().union(*definition.actions.values())
     if not wanted:
         return

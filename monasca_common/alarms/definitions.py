@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarm definitions: their rules, and what a change of one may change. Pure."""
+"""Alarm definitions: their rules, and the rules for changes. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DESCRIPTION = TextRule(least=0, most=LONGEST_TEXT)
 ACTION = TextRule(most=50)
 MOST_ACTIONS = 100  # of one state
 LONGEST_SPAN_SECONDS = 14 * 86_400
-"""The windows of a sub-expression are kept for so long: its period times its number of periods."""
+"""The maximum time that windows of a sub-expression are kept: its period times its number of periods."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmDefinition:
-    """``match_by``: keys of dimensions; each combination of their values has an alarm of its own. The actions are ids
-    of notification methods. ``id`` and ``deterministic`` are made when it is stored."""
+    """``match_by``: keys of dimensions; each combination of their values has its own alarm. Actions are ids of
+    notification methods. ``id`` and ``deterministic`` are set when it is stored."""
 
     name: str
     expression: str
@@ -44,14 +44,14 @@ class AlarmDefinition:
 
     @property
     def actions(self) -> Mapping[str, tuple[str, ...]]:
-        """By the state whose beginning they tell."""
+        """The actions by the new state."""
         return {"ALARM": self.alarm_actions, "OK": self.ok_actions, "UNDETERMINED": self.undetermined_actions}
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionFilter:
     """``dimensions``: allowed values of each key, none for any, all in one sub-expression. ``severities``: any if
-    there are none."""
+    empty."""
 
     tenant: str
     name: str | None = None
@@ -61,7 +61,7 @@ class DefinitionFilter:
 
 @dataclass(frozen=True, slots=True)
 class StoredSubExpression:
-    """``windows``: grows when its windows begin anew."""
+    """``windows``: a number that increases when its windows restart."""
 
     id: str
     windows: int
@@ -69,7 +69,7 @@ class StoredSubExpression:
 
 
 def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
-    """The parts of its expression, which is parsed once. Whether its actions exist is not asked here.
+    """Check the rules, except that actions exist, and return the sub-expressions.
 
     Raises `BrokenRules`.
     """
@@ -120,10 +120,10 @@ def refused_changes(
     stored_parts: Sequence[SubExpression],
     changed_parts: Sequence[SubExpression],
 ) -> list[Violation]:
-    """What cannot change: the alarms that are there have their series by it. The parts are those of the expressions."""
+    """Return the forbidden changes: those that would give existing alarms other series."""
     refused: list[Violation] = []
     if sorted(stored.match_by) != sorted(changed.match_by):
-        refused.append(Violation("match_by", "cannot change: delete the definition and make another"))
+        refused.append(Violation("match_by", "cannot change: delete the definition and create another"))
     if _metrics(stored_parts) != _metrics(changed_parts):
         refused.append(
             Violation("expression", "cannot have other metrics, dimensions or another number of sub-expressions")
@@ -136,18 +136,18 @@ def _metrics(parts: Sequence[SubExpression]) -> list[tuple[str, tuple[tuple[str,
 
 
 def paired(stored: Sequence[StoredSubExpression], changed: Sequence[SubExpression]) -> list[StoredSubExpression]:
-    """The changed ones in their order, each with the id of the stored one that has its metric; of equal metrics the
-    first belongs to the first. Windows begin anew where function, period or number of periods is another; ``last`` has
-    no windows, whatever its period."""
+    """Return the changed sub-expressions in order, each with the id of the stored one with its metric; equal metrics
+    are paired by position. Windows restart if the function, the period or the number of periods changes; ``last`` has
+    no windows."""
     waiting: dict[object, list[StoredSubExpression]] = defaultdict(list)
     for each in stored:
         waiting[each.expression.metric_name, each.expression.dimensions].append(each)
-    made: list[StoredSubExpression] = []
+    pairs: list[StoredSubExpression] = []
     for expression in changed:
         before = waiting[expression.metric_name, expression.dimensions].pop(0)
-        anew = _windows_of(before.expression) != _windows_of(expression)
-        made.append(StoredSubExpression(before.id, before.windows + anew, expression))
-    return made
+        restarts = _windows_of(before.expression) != _windows_of(expression)
+        pairs.append(StoredSubExpression(before.id, before.windows + restarts, expression))
+    return pairs
 
 
 def _windows_of(expression: SubExpression) -> tuple[object, ...]:

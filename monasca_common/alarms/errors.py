@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a request about alarms is refused.
+"""Errors of requests about alarms.
 
 ::
 
     AlarmsError
-    ├── UnknownId        the tenant has none with this id
-    ├── NameTaken        another of the tenant's has this name
-    └── BrokenRules      it breaks rules (`violations` lists each)
+    ├── UnknownId        the tenant has no such id
+    ├── NameTaken        the tenant has another with this name
+    └── BrokenRules      it breaks rules (`violations` lists them)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monasca_common.models.errors import Violation
 
 
 class AlarmsError(Exception):
-    """Base of what this package raises; what the database raises is a `StorageError`."""
+    """Base of the errors of this package; errors of the database are a `StorageError`."""
 
 
 class UnknownId(AlarmsError):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The states of an alarm, decided from partials. Pure: every time is an argument.
 
-A call goes through what happened since the last one in the order of event time: *crossings* (a window comes to what
-later data cannot undo) and *due evaluations* (a window has ended, and ``delay_ms`` passed). So what one batch of two
-hours brings about is what a batch each second would have brought about.
+A call processes all events since the last call in the order of event time: *crossings* (a window reaches a state that
+later data cannot undo) and *due evaluations* (``delay_ms`` after the end of a window). So one batch of two hours has
+the same result as batches of one second.
 
 Two rules that are easily broken:
 
-- A window that a crossing decided stays decided until its own due evaluation. Else the due evaluation of the quiet
-  minute before it would flip the alarm back.
-- A window in which the pipeline itself stood still is unknown, not empty, until agents have had the time to send again.
+- A window that a crossing decided stays decided until its own due evaluation. Otherwise the due evaluation of the quiet
+  minute before would change the alarm back.
+- A window in which the pipeline was idle is unknown, not empty, until agents have had time to resend.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ from monasca_common.alarms.partials import (
 from monasca_common.models.readings import Reading
 
 MOST_VALUES = 16
-"""A sub-alarm shows the values of at most this many windows. If it has more ``periods``, a `WindowSummary` replaces the
-older windows, so that an evaluation takes as long with any number of periods."""
+"""The maximum number of windows whose values a sub-alarm shows. With more ``periods``, a `WindowSummary` replaces the
+older windows, so that the duration of an evaluation does not depend on the number of periods."""
 _SUMMARY_STEP = 8
 NEVER_MS = -(2**62)
 RESTRUCTURED = -1
-"""``SubAlarm.decided_ms`` until the next evaluation: it computes the alarm's state although nothing was measured."""
+"""``SubAlarm.decided_ms`` until the next evaluation, which computes the state of the alarm without a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubAlarm:
-    """``current_values``: of the windows that decided last, oldest first, of the last `MOST_VALUES`.
-    ``empty_evaluations``: how many in a row saw no measurement. ``decided_ms``: the end of the latest window that a
-    crossing has decided; 0 again when the threshold or the operator changes, `RESTRUCTURED` when the structure of the
-    expression does. ``newest``: the reading that decided last, of ``last``."""
+    """The state of a sub-expression in an alarm.
+
+    ``current_values``: of the last `MOST_VALUES` windows that decided, oldest first. ``empty_evaluations``: the number
+    of successive evaluations without measurements. ``decided_ms``: the end of the latest window that a crossing has
+    decided; 0 after a change of the threshold or the operator, `RESTRUCTURED` after a change of the structure of the
+    expression. ``newest``: the reading that decided last, for the function ``last``.
+    """
 
     sub_expression: SubExpression
     state: str
@@ -66,7 +69,7 @@ class SubAlarm:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """``sub_alarms``: as they were then."""
+    """A change of the state. ``sub_alarms``: at that time."""
 
     old_state: str
     new_state: str
@@ -91,10 +94,10 @@ class AlarmState:
 
 @dataclass(frozen=True, slots=True)
 class WindowSummary:
-    """What evaluations need of the windows that begin before ``until_ms``. ``run_ms``: the start of the successive
-    windows up to there that all meet the comparison; ``until_ms``: the last one does not. ``failed_ms`` and
-    ``measured_ms``: the start of the last window that does not meet it, and of the last that has measurements, or
-    `NEVER_MS`."""
+    """A summary of the windows that begin before ``until_ms``, for evaluations. ``run_ms``: the start of the successive
+    windows up to ``until_ms`` that all meet the comparison; equal to ``until_ms`` if the last window does not.
+    ``failed_ms`` and ``measured_ms``: the start of the last window that does not meet it, and of the last window with
+    measurements, or `NEVER_MS`."""
 
     until_ms: int
     run_ms: int
@@ -104,9 +107,8 @@ class WindowSummary:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one sub-alarm: its windows by start in ms, as long as `needed_from_ms` asks for them; or, of ``last``, the
-    readings since the last evaluation, as `runs` keeps them. ``summary``: of the windows before those, of a sub-alarm
-    that `has_summary`."""
+    """The measurements of one sub-alarm: its windows from `needed_from_ms` on, by start in ms; or, for ``last``, the
+    readings since the last evaluation that `runs` keeps. ``summary``: of earlier windows, if it `has_summary`."""
 
     windows: Mapping[int, WindowPartial] = field(default_factory=dict)
     readings: Sequence[Reading] = ()
@@ -115,9 +117,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class IdlePeriod:
-    """The source was idle, and the watermark did not move, from ``start_ms`` to ``end_ms``. Evaluations that are due
-    before ``known_from_ms`` (the recovery plus `outage_grace_seconds`) do not take missing measurements for empty
-    windows."""
+    """The source was idle, and the watermark did not move, from ``start_ms`` to ``end_ms``. For evaluations that are
+    due before ``known_from_ms`` (the recovery plus `outage_grace_seconds`), windows without measurements are not
+    empty."""
 
     start_ms: int
     end_ms: int
@@ -126,9 +128,9 @@ class IdlePeriod:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSpan:
-    """The evaluations to do, in ms: those due after ``evaluated_to_ms`` and until ``watermark_ms``, the least of all
-    partitions. An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the greatest watermark; windows that
-    begin later are of clocks that are ahead, and wait."""
+    """The times of evaluations to do: those due after ``evaluated_to_ms`` and until ``watermark_ms``, the lowest of all
+    partitions. An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the highest watermark; windows that
+    begin later come from clocks that are ahead, and wait."""
 
     evaluated_to_ms: int
     watermark_ms: int
@@ -144,8 +146,8 @@ class Evaluated:
 
 
 class _Occasion(NamedTuple):
-    """What happens to one sub-alarm. ``at_ms``: when its turn comes; ``is_due``: after crossings of the same time;
-    ``timestamp_ms``: of the transition that it may bring about."""
+    """An event of one sub-alarm. ``at_ms``: its position in time; ``is_due``: a due evaluation, which follows crossings
+    of the same time; ``timestamp_ms``: of the transition that it may cause."""
 
     at_ms: float
     is_due: bool
@@ -162,8 +164,11 @@ def evaluate(
     *,
     begins_ms: int = 0,
 ) -> Evaluated:
-    """``measured``: of each sub-alarm, in order. ``begins_ms``: when the alarm came to exist. What was due until then
-    is not evaluated; of earlier readings of ``last`` the newest one counts."""
+    """Return the alarm after all events of the span, and its transitions.
+
+    ``measured``: of each sub-alarm, in order. ``begins_ms``: the creation of the alarm. Evaluations due until then are
+    skipped; of earlier readings of ``last``, only the newest counts.
+    """
     if begins_ms > span.evaluated_to_ms:
         span = replace(span, evaluated_to_ms=begins_ms)
     sub_alarms = list(alarm.sub_alarms)
@@ -176,8 +181,8 @@ def evaluate(
             sub_alarms[occasion.position] = occasion.apply(sub_alarms[occasion.position])
         new_state = state_of(expression, sub_alarms)
         if new_state != state:
-            # A crossing that comes late is dated after the change before it: history is read in order, and a change
-            # back to the same state has a time, and so an id, of its own.
+            # A late crossing is dated after the change before it: history is read in order, and a change back to the
+            # same state has its own time and id.
             last_ms = max(int(timestamp_ms), last_ms + 1)
             reason = _reason(new_state, sub_alarms)
             transitions.append(Transition(state, new_state, last_ms, reason, tuple(sub_alarms)))
@@ -193,19 +198,19 @@ def state_of(expression: Expression, sub_alarms: Sequence[SubAlarm]) -> str:
 
 
 def needed_from_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
-    """The start of the oldest window that an evaluation may still ask for."""
+    """Return the start of the oldest window that an evaluation may need."""
     return _next_end_ms(sub, evaluated_to_ms, delay_ms) - sub.periods * sub.period * 1000
 
 
 def has_summary(sub: SubExpression, *, idle_periods: bool) -> bool:
-    """Whether a summary may replace the older windows. ``idle_periods``: whether there are any, because a deterministic
-    sub-alarm needs to know which windows within them are empty."""
+    """Return whether a summary may replace the older windows. ``idle_periods``: whether there are any, because a
+    deterministic sub-alarm must know which windows in them are empty."""
     return sub.function != "last" and sub.periods > MOST_VALUES and not (sub.deterministic and idle_periods)
 
 
 def summary_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
-    """Up to where windows are summarised after an evaluation. It moves by several windows, because each new summary is
-    written."""
+    """Return the time before which windows are summarised after an evaluation. It moves by several windows, because
+    each new summary is written."""
     length_ms, step_ms = sub.period * 1000, sub.period * 1000 * _SUMMARY_STEP
     decided_ms = _next_end_ms(sub, evaluated_to_ms, delay_ms) - length_ms
     return (decided_ms - MOST_VALUES * length_ms) // step_ms * step_ms
@@ -214,7 +219,7 @@ def summary_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> i
 def summarised(
     sub: SubExpression, windows: Mapping[int, WindowPartial], before: WindowSummary | None, until_ms: int
 ) -> WindowSummary:
-    """The summary up to ``until_ms``, of an earlier one and the ``windows`` from there on."""
+    """Return the summary up to ``until_ms``, from an earlier one and the ``windows`` after it."""
     length_ms = sub.period * 1000
     starts = sorted(start_ms for start_ms in windows if start_ms < until_ms)
     at_ms = starts[0] if starts else until_ms
@@ -232,7 +237,7 @@ def summarised(
 
 
 def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
-    """The end of the first window whose evaluation is due after ``evaluated_to_ms``."""
+    """Return the end of the first window whose evaluation is due after ``evaluated_to_ms``."""
     length_ms = sub.period * 1000
     return ((evaluated_to_ms - delay_ms) // length_ms + 1) * length_ms
 
@@ -240,7 +245,7 @@ def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int
 def _occasions(
     sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], span: EvaluationSpan, begins_ms: int
 ) -> Iterable[_Occasion]:
-    """In order; of equal times in the order of the expression."""
+    """Return the events in order; those of the same time in the order of the expression."""
     each: list[Iterable[_Occasion]] = [_redecisions(sub_alarms, span)]
     for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
         if sub_alarm.sub_expression.function == "last":
@@ -249,7 +254,7 @@ def _occasions(
             view = _View(sub_alarm.sub_expression, found.windows, found.summary)
             each.append(sorted(_crossings(index, sub_alarm, view, span), key=_order))
             each.append(_due(index, view, span))
-    # Mostly all lists are empty, and one sub-alarm is due: merging would take longer than evaluating.
+    # Usually all lists are empty and one sub-alarm is due: merging would take longer than evaluating.
     each = [occasions for occasions in each if occasions != []]
     return each[0] if len(each) == 1 else heapq.merge(*each, key=_order)
 
@@ -259,9 +264,9 @@ def _order(occasion: _Occasion) -> tuple[float, bool, float, int]:
 
 
 def _redecisions(sub_alarms: Sequence[SubAlarm], span: EvaluationSpan) -> list[_Occasion]:
-    """What another threshold, operator or structure decides without a new measurement. All at once, before anything
-    else: one after the other would tell states that the alarm never had."""
-    # A delay that became longer moved ``evaluated_to_ms`` on, perhaps beyond what was seen.
+    """Return the decisions that follow from another threshold, operator or structure without a new measurement. They
+    share one time before all others, because single steps would report states that the alarm never had."""
+    # An increased delay moves ``evaluated_to_ms`` forward, perhaps beyond the highest watermark.
     time_ms = min(span.evaluated_to_ms, span.seen_ms)
     return [
         _Occasion(-inf, False, time_ms, index, _redecided)
@@ -308,8 +313,8 @@ def _taking(reading: Reading) -> Callable[[SubAlarm], SubAlarm]:
 
 
 class _View:
-    """The windows of one sub-alarm that have measurements. A loop over these, not over ``periods``: a definition may
-    ask for millions of periods."""
+    """The windows of one sub-alarm that have measurements. Loops iterate over these and not over ``periods``, which may
+    be millions."""
 
     def __init__(
         self, sub: SubExpression, windows: Mapping[int, WindowPartial], summary: WindowSummary | None = None
@@ -324,13 +329,13 @@ class _View:
         self._shown_ms = self.length_ms * min(sub.periods, MOST_VALUES)
 
     def before(self, end_ms: int) -> list[int]:
-        """The windows among the ``periods`` that end there, of the last `MOST_VALUES`."""
+        """Return the windows of the ``periods`` that end at ``end_ms``, at most the last `MOST_VALUES`."""
         first = bisect_left(self.starts, end_ms - self._shown_ms)
         return self.starts[first : bisect_left(self.starts, end_ms)]
 
     def before_all(self, end_ms: int) -> WindowSummary:
-        """The summary of all windows that end there or earlier. Ends are asked for in ascending order, so each window
-        is summarised once."""
+        """Return the summary of all windows that end at ``end_ms`` or earlier. Call it with ascending ends, so that
+        each window is summarised once."""
         found = self._before
         if found is None or found.until_ms > end_ms:
             found = self.summary
@@ -342,8 +347,8 @@ class _View:
         return self._before
 
     def missing(self, end_ms: int) -> int:
-        """How many of the ``periods`` windows that end there have no measurement; those that are summarised count, too,
-        where only one that is missing makes a difference (see `has_summary`)."""
+        """Return how many of the ``periods`` windows that end at ``end_ms`` have no measurement. Summarised windows
+        count as missing, which is correct if only the existence of one matters (see `has_summary`)."""
         first = bisect_left(self.starts, end_ms - self.span_ms)
         return self.sub.periods - (bisect_left(self.starts, end_ms) - first)
 
@@ -352,7 +357,7 @@ class _View:
 
 
 def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpan) -> Iterator[_Occasion]:
-    """Of windows that are not decided: neither by an evaluation, nor by a crossing."""
+    """Yield the crossings of windows that neither an evaluation nor a crossing has decided."""
     sub = view.sub
     state = immediate_state(sub)
     if state is None:
@@ -424,12 +429,14 @@ def _whole_windows(
 
 
 def _seen(sub_alarm: SubAlarm, state: str, values: tuple[float, ...]) -> SubAlarm:
-    """With something to decide by. Called for every alarm each minute: ``replace`` takes three times as long."""
+    """Return the sub-alarm after an evaluation with measurements. Called for every alarm each minute, and ``replace``
+    takes three times as long."""
     return SubAlarm(sub_alarm.sub_expression, state, values, 0, sub_alarm.decided_ms, sub_alarm.newest)
 
 
 def _unknown(view: _View, end_ms: int, idle_periods: Sequence[IdlePeriod]) -> int:
-    """How many of the ``periods`` windows that end there have no measurement and were touched by an idle period."""
+    """Return how many of the ``periods`` windows that end at ``end_ms`` have no measurement and overlap an idle
+    period."""
     counted_to_ms = end_ms - view.span_ms
     unknown = 0
     for each in sorted(idle_periods, key=lambda period: period.start_ms):
@@ -450,11 +457,11 @@ _REASONS = {
 
 
 def _reason(state: str, sub_alarms: Sequence[SubAlarm]) -> str:
-    told = [_told(each) for each in sub_alarms if each.state == state]
-    return _REASONS[state].format(", ".join(told))
+    shown = [_shown(sub_alarm) for sub_alarm in sub_alarms if sub_alarm.state == state]
+    return _REASONS[state].format(", ".join(shown))
 
 
-def _told(sub_alarm: SubAlarm) -> str:
+def _shown(sub_alarm: SubAlarm) -> str:
     text = sub_alarm.sub_expression.text
     if sub_alarm.state == UNDETERMINED:
         return text

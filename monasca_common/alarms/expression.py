@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions of alarms: ``avg(cpu.user_perc{service=nova}) > 85 times 3 or …``, from text to values and back. Pure.
+"""Expressions of alarms, such as ``avg(cpu.user_perc{service=nova}) > 85 times 3``: grammar, parser, values. Pure.
 
-Nothing here recurses over the nesting of an expression, and a text within the limits is read in bounded time.
+No function recurses over the nesting of an expression, and the time to parse a text within the limits is bounded.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from monasca_common.models.limits import MOST_DIMENSIONS, POSTED, TextRule, too_
 FUNCTIONS = ("min", "max", "sum", "count", "avg", "last")
 
 _BLANKS = r" \t\r\n\f\v"
-# What no name may hold anywhere is not even lexed as one, so that ``a>1||b>2`` needs no blanks. Parentheses are signs
-# of the grammar although values of posted dimensions may hold them. What else a name may not be is a rule of models.
+# The lexer ends names at characters that no name may contain, so that ``a>1||b>2`` needs no spaces. Parentheses belong
+# to the grammar, although values of posted dimensions may contain them. ``models`` has the other rules for names.
 _FORBIDDEN = "".join(f"\\x{ord(sign):02x}" for sign in sorted({*POSTED.name.forbidden, *"()"} - {" "}))
 _INNER = rf"(?:(?!\|\|)[^{_FORBIDDEN}])"
 _VISIBLE = rf"(?:(?!\|\|)[^{_FORBIDDEN}{_BLANKS}])"
 _TEXT = f"{_VISIBLE}(?:{_INNER}*{_VISIBLE})?"
 
-# Words are reserved only where they can stand: the lexer asks the parser which tokens are possible (so a metric may be
-# named ``or``). AND and OR end where a name would go on, or ``order > 1`` would be read as ``or der > 1``.
+# Words are reserved only where the parser expects them (contextual lexer), so a metric may have the name ``or``. AND
+# and OR are not followed by a character of a name; otherwise ``order > 1`` would be parsed as ``or der > 1``.
 GRAMMAR = rf"""
 ?start: any_of
 ?any_of: all_of (_OR all_of)*
@@ -78,21 +78,21 @@ NAMES = MappingProxyType(
         "_TIMES": '"times"',
     }
 )
-"""What a user calls a token."""
+"""The names of tokens in errors."""
 
 MOST_BYTES = 16 * 1024
 MOST_SUB_EXPRESSIONS = 100
 MOST_DIGITS = 9
-"""Of a period and of a number of periods: they fit into 32 bits."""
+"""The maximum number of digits of a period and of a number of periods, so that they fit into 32 bits."""
 
 _SIGNS = {"LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _OPERATORS = {**{sign: name for name, sign in _SIGNS.items()}, **{name.lower(): name for name in _SIGNS}}
 
 
 class ExpressionError(ValueError):
-    """The text is not an expression; the message says where and what was expected there.
+    """The text is not an expression; the message has the position and what was expected there.
 
-    ``offset``: in characters, from 0; 0 too for what is wrong with the whole.
+    ``offset``: in characters, from 0; also 0 for a fault of the whole text.
     """
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -115,7 +115,7 @@ class SubExpression:
 
     @property
     def text(self) -> str:
-        """As reasons show it."""
+        """The text in reasons."""
         dimensions = ", ".join(f"{key}={value}" for key, value in self.dimensions)
         return (
             f"{self.function}({self.metric_name}"
@@ -139,12 +139,12 @@ class Or:
 
 Node: TypeAlias = SubExpression | And | Or
 _Metric: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
-"""Its name and its dimensions."""
+"""Name and dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """``sub_expressions``: in the order of the text; the same one as often as it stands there."""
+    """``sub_expressions``: in the order of the text, with duplicates."""
 
     root: Node
     sub_expressions: tuple[SubExpression, ...] = field(init=False, repr=False, compare=False)
@@ -155,14 +155,14 @@ class Expression:
 
     @property
     def structure(self) -> tuple[tuple[str, int], ...]:
-        """How ``and`` and ``or`` join `sub_expressions`, whatever these are."""
+        """The way in which ``and`` and ``or`` join `sub_expressions`, independent of their content."""
         return tuple(
             (type(node).__name__, 0 if isinstance(node, SubExpression) else len(node.operands))
             for node in _operands_first(self.root)
         )
 
     def holds(self, alarm_states: Sequence[bool]) -> bool:
-        """Whether it is true, given for each of ``sub_expressions`` whether that one is."""
+        """Return whether the expression is true. ``alarm_states``: whether each of ``sub_expressions`` is true."""
         left = iter(alarm_states)
         values: list[bool] = []
         for node in _operands_first(self.root):
@@ -176,8 +176,8 @@ class Expression:
 
 
 def parse(text: str) -> Expression:
-    """Raises `ExpressionError` and nothing else, whatever the text."""
-    # A text's characters are counted first: they are at most its bytes, and a huge one is not copied.
+    """Parse any text. Raises only `ExpressionError`."""
+    # Characters are counted first, because there are at most as many as bytes, and a huge text is not copied.
     if len(text) > MOST_BYTES or (size_bytes := len(text.encode(errors="replace"))) > MOST_BYTES:
         size = f"{len(text)} characters" if len(text) > MOST_BYTES else f"{size_bytes} bytes"
         raise ExpressionError(0, f"has {size}: at most {MOST_BYTES} bytes are allowed")
@@ -193,13 +193,13 @@ def parse(text: str) -> Expression:
 
 @cache
 def _parser() -> Lark:
-    # The parser calls the transformer whenever a rule is complete, so there is never a tree to walk.
+    # The parser calls the transformer when a rule is complete, so no tree is built.
     return Lark(GRAMMAR, parser="lalr", lexer="contextual", transformer=_Values())
 
 
 @v_args(inline=True)
 class _Values(Transformer[Token, Node]):
-    """A method for each rule of the grammar. Without state: threads share it."""
+    """Has a method for each rule of the grammar. Threads share it, so it has no state."""
 
     def any_of(self, *operands: Node) -> Or:
         return Or(_flat(Or, operands))
@@ -231,7 +231,7 @@ class _Values(Transformer[Token, Node]):
         found: dict[str, str] = {}
         for key, value in dimensions:
             if key in found:
-                raise ExpressionError(_offset(key), "expected another key: this one stands there already")
+                raise ExpressionError(_offset(key), "expected another key: the metric has this one already")
             found[_checked(key, POSTED.key)] = _checked(value, POSTED.value)
         if len(found) > MOST_DIMENSIONS:
             raise ExpressionError(_offset(name), f"the metric {too_many_dimensions(len(found), MOST_DIMENSIONS)}")
@@ -268,7 +268,7 @@ def _sub_expression(
 
 
 def _flat(kind: type[And] | type[Or], operands: Sequence[Node]) -> tuple[Node, ...]:
-    """``(a or b) or c`` is ``a or b or c``."""
+    """Return the operands of ``(a or b) or c`` as ``a or b or c``."""
     found: list[Node] = []
     for each in operands:
         found += each.operands if isinstance(each, kind) else (each,)
@@ -276,7 +276,7 @@ def _flat(kind: type[And] | type[Or], operands: Sequence[Node]) -> tuple[Node, .
 
 
 def _operands_first(root: Node) -> Iterator[Node]:
-    """Every node after its operands, from left to right."""
+    """Return every node after its operands, from left to right."""
     waiting, found = [root], []
     while waiting:
         node = waiting.pop()
@@ -303,7 +303,7 @@ def _offset(token: Token | None) -> int:
 
 
 def decimal_text(number: float) -> str:
-    """With a decimal point, never with an exponent."""
+    """Return the number with a decimal point, and never with an exponent."""
     text = format(Decimal(repr(number)), "f")
     return text if "." in text else f"{text}.0"
 

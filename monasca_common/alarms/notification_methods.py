@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notification methods: whom an alarm's actions notify, and how. Their rules, and their table."""
+"""Notification methods, the receivers of notifications: their rules, and their table."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
 
-#: Entry points: one for each type, by its name in small letters.
+#: Entry points: one for each type, by its name in lower case.
 NOTIFIERS = "monasca_common.notifiers"
 BUILT_IN = ("EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK")
 NAME = TextRule(most=250)
 ADDRESS = TextRule(most=512)
-PERIODS = {"WEBHOOK": (0, 60)}  # seconds; 0: an alarm is told once
+PERIODS = {"WEBHOOK": (0, 60)}  # seconds; 0: no repeats
 SORTS = ("id", "name", "type", "address", "created_at", "updated_at")
 
 _WHAT = "notification method"
@@ -45,7 +45,7 @@ _NOTIFIED = (
     .where(_METHOD.c.tenant == sa.bindparam("of_tenant"))
     .order_by(_ACTION.c.position)
 )
-_BLANK = r"\s\x00-\x1f\x7f"  # with signs of control, which urlsplit removes and headers must not have
+_BLANK = r"\s\x00-\x1f\x7f"  # with control characters, which urlsplit removes and headers must not contain
 _EMAIL = re.compile(rf"[^@{_BLANK}]+@[^@{_BLANK}]+")
 _HOST = re.compile(r"https?://[^/?#@\s]+(?:/|(?=[?#])|$)")
 _WITH_HOST = ("JIRA", "SLACK", "WEBHOOK")
@@ -54,8 +54,8 @@ _NO_BLANK = re.compile(rf"[^{_BLANK}]+")
 
 @dataclass(frozen=True, slots=True)
 class NotificationMethod:
-    """``type``: of `types`. ``period``: seconds after which a notification is repeated; 0: never. ``id``: empty until
-    it is stored. ``unreadable``: why its address is empty, although it has one."""
+    """``type``: of `types`. ``period``: seconds between repeats of a notification; 0: no repeats. ``id``: empty until
+    it is stored. ``unreadable``: the reason why the address cannot be decrypted and is empty."""
 
     name: str
     type: str
@@ -66,22 +66,22 @@ class NotificationMethod:
 
     @property
     def masked_address(self) -> str:
-        """What may be shown to others than the method's tenant."""
+        """The part of the address that may be shown to others than the method's tenant."""
         host = _HOST.match(self.address)
         if self.type == "EMAIL":
             return f"{self.address[:1]}…@{self.address.rpartition('@')[2]}"
         return f"{host[0]}…" if host and self.type in _WITH_HOST else "…"
 
 
-#: What is wrong with an address, or ``None``.
+#: Returns the fault of an address, or ``None``.
 AddressFault = Callable[[str], str | None]
 
 
 @cache
 def plugins() -> Mapping[str, AddressFault]:
-    """The types that other notifiers add, and the judge of the form of their addresses; once in a process.
+    """Return the types of additional notifiers, with the functions that check the form of their addresses.
 
-    Left out is what cannot be loaded, because what it needs is not installed here.
+    Notifiers that cannot be loaded are left out.
     """
     found: dict[str, AddressFault] = {}
     for each in importlib.metadata.entry_points(group=NOTIFIERS):
@@ -91,19 +91,19 @@ def plugins() -> Mapping[str, AddressFault]:
         try:
             found[name] = getattr(each.load(), "address_fault", lambda _: None)
         except Exception as error:
-            # What is not installed is nobody's trouble, and a first run would begin with it.
+            # A missing package, such as that of an optional notifier, is normal.
             level = logging.DEBUG if isinstance(error, ModuleNotFoundError) else logging.WARNING
             LOG.log(level, "no methods of type %s: its notifier cannot be loaded here: %s", name, error)
     return MappingProxyType(found)
 
 
 def types() -> tuple[str, ...]:
-    """Those of this package, and those of the notifiers that are installed with what they need; sorted."""
+    """Return the types of this package and of installed notifiers, sorted."""
     return tuple(sorted({*BUILT_IN, *plugins()}))
 
 
 def violations(method: NotificationMethod) -> list[Violation]:
-    """Of its form: an address is resolved when something is sent to it."""
+    """Return the faults of its form; addresses are resolved only when a notification is sent."""
     return [Violation(where, rule) for where, rule in _faults(method)]
 
 
@@ -117,7 +117,7 @@ def _faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
     if not wrong and method.type in plugins() and (fault := plugins()[method.type](method.address)) is not None:
         yield "address", fault
     if method.type == "EMAIL" and not wrong and not _EMAIL.fullmatch(method.address):
-        yield "address", "is not an address of e-mail, such as someone@example.org"
+        yield "address", "is not an e-mail address, such as someone@example.org"
     if method.type == "WEBHOOK" and not wrong and not _is_http(method.address):
         yield "address", "is not a URL of http or https, such as https://example.org/hook"
     periods = PERIODS.get(method.type, (0,))
@@ -136,7 +136,7 @@ def _is_http(address: str) -> bool:
 
 
 class NotificationMethods:
-    """Those in the database. Each call names its tenant, and finds no other's."""
+    """The methods in the database. Each call finds only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase, keys: AddressKeys = PLAIN) -> None:
         self._database = database
@@ -150,7 +150,7 @@ class NotificationMethods:
         return self._sorted_by_address(those, sorts, part)
 
     def _sorted_by_address(self, those: Select, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        """The database cannot order what is encrypted."""
+        """Sort in Python, because the database cannot order encrypted addresses."""
         rows = self._database.rows(those.add_columns(_METHOD.c.created, _METHOD.c.updated).order_by(_METHOD.c.id))
         pairs = list(zip(rows, self._opened(rows), strict=True))
         for sort in reversed(sorts):
@@ -166,50 +166,50 @@ class NotificationMethods:
         return self._database.read(lambda connection: self._one(connection, tenant, method_id))
 
     def of_any_tenant(self, method_id: str) -> NotificationMethod:
-        """For operators. Raises `UnknownId`."""
+        """Return a method, for operators. Raises `UnknownId`."""
         rows = self._database.rows(_SELECT.where(_METHOD.c.id == method_id))
         if not rows:
             raise UnknownId(_WHAT, method_id)
         return self._opened(rows)[0]
 
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
-        """Whom an alarm of the definition tells that it entered ``state``, in order.
+        """Return the methods of the definition's actions for ``state``, in order.
 
-        One whose address is unreadable is among them, and keeps nobody from the others.
+        They include methods whose address cannot be decrypted, so that the others are notified.
         """
         values = {"of_tenant": tenant, "of_definition": definition_id, "entered": state}
         return list(map(self._as_found, self._database.rows(_NOTIFIED, values)))
 
     def get_or_unreadable(self, tenant: str, method_id: str) -> NotificationMethod:
-        """As one of `notified`. Raises `UnknownId`."""
+        """Like `get`, but also return a method whose address cannot be decrypted. Raises `UnknownId`."""
         return self._database.read(lambda connection: self._as_found(_row_of(connection, tenant, method_id)))
 
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
         """Raises `BrokenRules`, `NameTaken`."""
-        made = replace(_checked(method), id=new_id())
-        row = {**self._row(made), "id": made.id, "tenant": tenant, "created": now_ms, "updated": now_ms}
+        created = replace(_checked(method), id=new_id())
+        row = {**self._row(created), "id": created.id, "tenant": tenant, "created": now_ms, "updated": now_ms}
 
         def work(connection: sa.Connection) -> NotificationMethod:
             connection.execute(_METHOD.insert().values(row))
-            return made
+            return created
 
         return self._database.write(work, named=_WHAT)
 
     def change(
         self, tenant: str, method_id: str, changed: Callable[[NotificationMethod], NotificationMethod], now_ms: int
     ) -> NotificationMethod:
-        """What ``changed`` makes of the stored one. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
+        """Change a method by ``changed``, and return it. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
 
         def work(connection: sa.Connection) -> NotificationMethod:
-            made = replace(_checked(changed(self._one(connection, tenant, method_id, lock=True))), id=method_id)
+            after = replace(_checked(changed(self._one(connection, tenant, method_id, lock=True))), id=method_id)
             statement = _METHOD.update().where(*of_tenant(_METHOD, tenant, method_id))
-            connection.execute(statement.values(self._row(made) | {"updated": now_ms}))
-            return made
+            connection.execute(statement.values(self._row(after) | {"updated": now_ms}))
+            return after
 
         return self._database.write(work, named=_WHAT)
 
     def delete(self, tenant: str, method_id: str) -> None:
-        """No action names it afterwards. Raises `UnknownId`."""
+        """Delete a method and the actions that name it. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             if not connection.execute(_METHOD.delete().where(*of_tenant(_METHOD, tenant, method_id))).rowcount:

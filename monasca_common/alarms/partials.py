@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sub-alarm knows of its measurements: a partial for each window, or the readings that ``last`` needs.
+"""The measurements of a sub-alarm: a partial for each window, or the readings that ``last`` needs.
 
-Merging is exact, so the same measurements make an equal partial however they were split into batches. A window is
-``period`` seconds of event time, aligned to the period; it is named by its start in ms.
+Merging is exact, so the same measurements have equal partials however they are split into batches. A window is
+``period`` seconds of event time, aligned to the period, and identified by its start in ms.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from monasca_common.models.readings import Reading, exact_sum
 OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
 
 MOST_DECISIVE = 100
-"""Of a window's readings, so many are kept at most: beyond, a change is dated by the newest measurement in it."""
+"""The maximum number of readings kept of a window. With more, a change has the time of the newest measurement."""
 MOST_READINGS = 10_000
-"""The number of readings of ``last`` that are kept until they are evaluated."""
+"""The maximum number of readings of ``last`` that are kept until they are evaluated."""
 
-# Sums are of values scaled down: a power of two loses nothing, and the sum of the greatest floats is a float.
+# Sums are of values scaled by a power of two, which is exact, so that the sum of the greatest floats is a float.
 _SCALE = 2.0**-64
 _GREATEST = 1.7976931348623157e308
 
@@ -34,8 +34,8 @@ _COMPARISONS: MappingProxyType[str, Callable[[float, float], bool]] = MappingPro
 
 @dataclass(frozen=True, slots=True)
 class WindowPartial:
-    """At least one measurement. ``sums``: see `exact_sum`, of scaled values. ``decisive``: the earliest of the
-    readings that bring about what later data cannot undo (see `immediate_state`), in order of time."""
+    """The partial of at least one measurement. ``sums``: see `exact_sum`, of scaled values. ``decisive``: the earliest
+    readings that cause `immediate_state`, in order of time."""
 
     count: int
     sums: tuple[float, ...]
@@ -57,7 +57,7 @@ class WindowPartial:
         )
 
     def merge(self, other: WindowPartial, sub: SubExpression) -> WindowPartial:
-        """The partial of both. ``other`` has other measurements of the same window."""
+        """Return the partial of both. ``other`` has other measurements of the same window."""
         return WindowPartial(
             self.count + other.count,
             exact_sum(self.sums + other.sums),
@@ -68,7 +68,7 @@ class WindowPartial:
         )
 
     def normalised(self, sub: SubExpression) -> WindowPartial:
-        """The same, of sums and decisive readings that are concatenations of several partials'."""
+        """Return the partial in normal form, if its sums and decisive readings were concatenated from several ones."""
         return replace(self, sums=exact_sum(self.sums), decisive=_earliest(sub, self.decisive))
 
     def value(self, function: str) -> float:
@@ -85,14 +85,14 @@ class WindowPartial:
                 return self._scaled_up(self.count)
 
     def _scaled_up(self, divisor: int) -> float:
-        # What no float holds is shown, and compared, as the greatest.
+        # Values beyond the range of floats are shown, and compared, as the greatest.
         value = (self.sums[0] if self.sums else 0.0) / divisor / _SCALE
         return max(-_GREATEST, min(value, _GREATEST))
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """When a window began to bring about `immediate_state`, and its value then."""
+    """The time at which a window reached `immediate_state`, and its value at that time."""
 
     time_ms: float
     value: float
@@ -108,7 +108,7 @@ def meets(sub: SubExpression, value: float) -> bool:
 
 
 def immediate_state(sub: SubExpression) -> str | None:
-    """The state that later data cannot undo, once it is reached: a maximum and a count only grow, a minimum falls."""
+    """Return the state that later data cannot undo: a maximum and a count only grow, a minimum only falls."""
     if sub.function not in ("max", "count", "min"):
         return None
     grows = sub.function != "min"
@@ -116,9 +116,9 @@ def immediate_state(sub: SubExpression) -> str | None:
 
 
 def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
-    """None for a window that does not bring about `immediate_state`."""
+    """Return the crossing; ``None``: the window has not reached `immediate_state`."""
     value = partial.value(sub.function)
-    if not _brings_it_about(sub, value):
+    if not _reaches_state(sub, value):
         return None
     if sub.function == "count":
         number = _deciding_count(sub)
@@ -126,15 +126,15 @@ def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
             return Crossing(partial.decisive[int(number) - 1].timestamp_ms, number)
     else:
         for reading in partial.decisive:
-            if _brings_it_about(sub, reading.quantity):
+            if _reaches_state(sub, reading.quantity):
                 return Crossing(reading.timestamp_ms, reading.quantity)
-    # More than are kept, or the threshold was another when they were.
+    # There were more readings than are kept, or the threshold has changed since.
     return Crossing(partial.newest_ms, value)
 
 
 def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
-    """What ``last`` needs, in order of time: all, or of too many the first and the last reading of every run of equal
-    outcomes, and of these the newest ones."""
+    """Return the readings that ``last`` needs, in order of time: all, or, if there are too many, the first and the last
+    reading of each run of equal outcomes, and of these the newest."""
     ordered = sorted(set(readings))
     if len(ordered) <= MOST_READINGS:
         return tuple(ordered)
@@ -148,12 +148,12 @@ def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]
     return tuple(kept[-MOST_READINGS:])
 
 
-def _brings_it_about(sub: SubExpression, value: float) -> bool:
+def _reaches_state(sub: SubExpression, value: float) -> bool:
     return meets(sub, value) == (immediate_state(sub) == ALARM)
 
 
 def _is_decisive(sub: SubExpression, reading: Reading) -> bool:
-    return sub.function == "count" or _brings_it_about(sub, reading.quantity)
+    return sub.function == "count" or _reaches_state(sub, reading.quantity)
 
 
 def _earliest(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
@@ -164,13 +164,13 @@ def _earliest(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading,
 
 
 def _deciding_count(sub: SubExpression) -> float:
-    """How many measurements bring it about."""
+    """Return the number of measurements that reach `immediate_state`."""
     threshold = sub.threshold
-    above = sub.operator in ("GT", "LTE")  # the others already at the threshold
+    above = sub.operator in ("GT", "LTE")  # the others reach it at the threshold
     return max(1.0, math.floor(threshold) + 1.0 if above else float(math.ceil(threshold)))
 
 
-# As texts, which databases can concatenate: a blank between two adds them up.
+# Texts that databases can concatenate with a space in between.
 
 
 def sums_text(sums: Iterable[float]) -> str:
@@ -186,7 +186,7 @@ def readings_text(readings: Iterable[Reading]) -> str:
 
 
 def readings_of(text: str | None) -> tuple[Reading, ...]:
-    """In the order of the text."""
+    """Return the readings in the order of the text."""
     return tuple(_reading(*each.split(",")) for each in text.split()) if text else ()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was sent to whom: the ledger of notifications as tenants and operators read it."""
+"""The ledger of notifications, as tenants and operators read it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
 
-#: ``sending``: an attempt is under way. ``failed``: another one follows. ``superseded``: the alarm
-#: changed before an attempt succeeded. The last three: it was withheld.
+#: ``sending``: an attempt is in progress. ``failed``: another one follows. ``superseded``: the alarm changed before an
+#: attempt succeeded. The last three: it was withheld or deferred.
 SENT_STATES = ("sending", "sent", "failed", "given up", "superseded", "silenced", "inhibited", "held")
 
 _WHAT = "notification"
@@ -49,7 +49,7 @@ _SELECT = sa.select(
 
 
 class FailedAttempt(msgspec.Struct, frozen=True):
-    """``timestamp``: when it ended, in ms."""
+    """``timestamp``: its end, in ms."""
 
     timestamp: int
     answer: str | None
@@ -57,7 +57,7 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WhichNotifications:
-    """``tenant``: ``None`` for all, which is for operators. Times are those of creation, in ms, both inclusive."""
+    """``tenant``: ``None`` for all, for operators. Times are those of creation, in ms, both inclusive."""
 
     tenant: str | None
     alarm_id: str | None = None
@@ -70,8 +70,8 @@ class WhichNotifications:
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """``answer``: what the receiver answered, or why it was not sent. ``method_name`` to ``masked_address``: ``None``
-    where the method was deleted. Times are in ms."""
+    """``answer``: the receiver's answer, or the reason why it was not sent. ``method_name`` to ``masked_address``:
+    ``None`` if the method was deleted. Times are in ms."""
 
     id: str
     tenant: str
@@ -93,34 +93,34 @@ class SentNotification:
 
 
 class SentNotifications:
-    """Those in the ledger, for as long as its retention keeps them."""
+    """The notifications in the ledger."""
 
     def __init__(self, database: AlarmsDatabase, keys: AddressKeys = PLAIN) -> None:
         self._database = database
         self._keys = keys
 
     def found(self, which: WhichNotifications, sorts: Sequence[Sort], part: Slice) -> list[SentNotification]:
-        """The newest first, where no order is asked for."""
-        those = _SELECT.where(*_conditions(which))
-        rows = self._database.rows(ordered(those, sorts or _NEWEST_FIRST, _SORTED_BY, _NOTIFICATION.c.id, part))
-        return [self._made(row) for row in rows]
+        """Return notifications in the order ``sorts``; by default, the newest first."""
+        statement = _SELECT.where(*_conditions(which))
+        rows = self._database.rows(ordered(statement, sorts or _NEWEST_FIRST, _SORTED_BY, _NOTIFICATION.c.id, part))
+        return [self._notification(row) for row in rows]
 
     def get(self, tenant: str | None, notification_id: str) -> SentNotification:
         """``tenant``: as in `WhichNotifications`. Raises `UnknownId`."""
-        those = _SELECT.where(*_conditions(WhichNotifications(tenant)), _NOTIFICATION.c.id == notification_id)
-        rows = self._database.rows(those)
+        statement = _SELECT.where(*_conditions(WhichNotifications(tenant)), _NOTIFICATION.c.id == notification_id)
+        rows = self._database.rows(statement)
         if not rows:
             raise UnknownId(_WHAT, notification_id)
-        return self._made(rows[0])
+        return self._notification(rows[0])
 
     def changes(self, notification_id: str) -> list[AlarmChange]:
-        """What it tells of: of a group, several. None where an older program recorded it. Raises `UnknownId`."""
+        """Return the changes of a notification; a group has several. Raises `UnknownId`."""
         rows = self._database.rows(sa.select(_NOTIFICATION.c.change).where(_NOTIFICATION.c.id == notification_id))
         if not rows:
             raise UnknownId(_WHAT, notification_id)
         return changes_of(rows[0].change)
 
-    def _made(self, row: Row) -> SentNotification:
+    def _notification(self, row: Row) -> SentNotification:
         fields = row._asdict()
         del fields["method_address"], fields["method_address_key"]
         fields["failures"] = tuple(_failures(row.failures))
@@ -158,5 +158,5 @@ def _failures(lines: str | None) -> Iterable[FailedAttempt]:
 
 
 def changes_of(stored: bytes | None) -> list[AlarmChange]:
-    """Of a row's column ``change``."""
+    """Return the changes in the column ``change`` of a row."""
     return [AlarmChange.read(line) for line in zlib.decompress(stored).splitlines()] if stored is not None else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where alarm definitions and alarms are: declared here as the options of ``[alarms]``."""
+"""The database of alarms: the options of ``[alarms]``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SQL_DRIVERS = ("postgresql", "sqlite")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsSettings:
-    """``connection`` is a SQLAlchemy URL with its password, so it is never shown; nor are ``address_keys``."""
+    """``connection``, a SQLAlchemy URL with its password, and ``address_keys`` are never shown."""
 
     connection: str | None = option(
         None,
@@ -32,14 +32,14 @@ class AlarmsSettings:
         unset="[database] connection, where [storage] driver is sqlite or postgresql",
         help="The SQL database of alarm definitions, alarms and notification methods, as a SQLAlchemy URL: "
         "postgresql://user:password@host/monasca or sqlite:////var/lib/monasca/monasca.sqlite. Give the API and the "
-        "pipeline the same. Write $$ for each $.",
+        "pipeline the same URL. Write $$ for each $.",
     )
     address_keys: tuple[str, ...] = option(
         (),
         secret=True,
-        help="Keys of Fernet, with which the addresses of notification methods are encrypted in the database: the "
-        "first encrypts, each decrypts. Give the API and the notification service the same. After a change run "
-        "monasca-common notification rotate-keys. Unset: addresses are stored as plain text.",
+        help="The Fernet keys of the addresses of notification methods in the database: the first encrypts, all "
+        "decrypt. Give the API and the notification service the same keys. After a change, run monasca-common "
+        "notification rotate-keys. Unset: addresses are stored as plain text.",
     )
 
 
@@ -51,12 +51,12 @@ class NoAlarmsDatabase(ConfigurationError):
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The group with its options, for oslo.config's generator of sample files."""
+    """Return the group with its options, for oslo.config's generator of sample files."""
     return [ALARMS.listed()]
 
 
 def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
-    """Where alarms are, with the bounds in ``[storage]``.
+    """Return the settings of the database of alarms, with the limits of ``[storage]``.
 
     Raises `NoAlarmsDatabase`, and `ConfigurationError` for an option that cannot be read.
     """
@@ -66,7 +66,7 @@ def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
     if not has_database(conf):
         raise NoAlarmsDatabase(
             f"neither connection in group [{ALARMS_GROUP}] nor that in [database] is set: alarm definitions, alarms "
-            "and notification methods need one"
+            "and notification methods need one of them"
         )
     settings = storage_settings(conf)
     if settings.driver not in SQL_DRIVERS:
@@ -78,7 +78,8 @@ def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
 
 
 def own_connection(conf: cfg.ConfigOpts) -> str | None:
-    """``[alarms] connection``, if it is set. Raises `ConfigurationError` for what is no URL of a SQL database."""
+    """Return ``[alarms] connection``, if it is set. Raises `ConfigurationError` if it is not a URL of a SQL
+    database."""
     read = GroupReader(conf, ALARMS)
     connection: str | None = read["connection"] or None
     if connection is not None and dialect_of(connection) not in SQL_DRIVERS:

@@ -18,7 +18,7 @@ AUTHOR = TextRule()
 COMMENT = TextRule(least=0, most=1000)
 LONGEST_MS = 366 * 86_400_000
 SORTS = ("id", "from", "until", "author", "created_at")
-MOST_OF_A_TENANT = 1000  # that have not ended: each change of an alarm is compared with all of them
+MOST_OF_A_TENANT = 1000  # that have not ended, because each change of an alarm is compared with all of them
 
 _WHAT = "silence"
 _SILENCE, _HELD = tables.silence, tables.notification_deferred
@@ -31,7 +31,7 @@ _SORTED_BY = {
     "author": _SILENCE.c.author,
     "created_at": _SILENCE.c.created_ms,
 }
-# Made once: it is read for each change of an alarm.
+# Built once, because it is executed for each change of an alarm.
 _LASTING = (
     _SELECT.where(_SILENCE.c.tenant == sa.bindparam("of_tenant"))
     .where(_SILENCE.c.from_ms <= sa.bindparam("now_ms"), _SILENCE.c.until_ms > sa.bindparam("now_ms"))
@@ -42,8 +42,8 @@ _LASTING = (
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """``dimensions``: of the alarms that it covers; none: of all. It begins at ``from_ms`` and is over at ``until_ms``.
-    ``id``: empty until it is stored."""
+    """``dimensions``: of the alarms that it covers; empty: all alarms. ``until_ms``: exclusive. ``id``: empty until it
+    is stored."""
 
     tenant: str
     dimensions: Mapping[str, str]
@@ -56,14 +56,14 @@ class Silence:
 
     @property
     def shown(self) -> str:
-        """In the record of what it silenced."""
+        """The text in the record of a silenced notification."""
         return f"silence {self.id} by {self.author}: {self.comment}"
 
     def lasts(self, now_ms: int) -> bool:
         return self.from_ms <= now_ms < self.until_ms
 
     def covers(self, dimensions: Iterable[Mapping[str, str]]) -> bool:
-        """Whether one metric of an alarm has every dimension. ``dimensions``: those of each of its metrics."""
+        """Return whether one metric of an alarm has every dimension. ``dimensions``: of each metric."""
         return not self.dimensions or any(self.dimensions.items() <= each.items() for each in dimensions)
 
 
@@ -85,7 +85,7 @@ def _faults(silence: Silence, now_ms: int) -> Iterator[tuple[str, str]]:
     if silence.until_ms <= silence.from_ms:
         yield "until", "must be later than from"
     elif silence.until_ms <= now_ms:
-        yield "until", "has passed: give a time to come"
+        yield "until", "has passed: give a time in the future"
     elif silence.until_ms - silence.from_ms > LONGEST_MS:
         yield "until", f"is more than {LONGEST_MS // 86_400_000} days after from: give an earlier time"
     elif silence.from_ms - now_ms > LONGEST_MS:
@@ -93,7 +93,7 @@ def _faults(silence: Silence, now_ms: int) -> Iterator[tuple[str, str]]:
 
 
 class Silences:
-    """Those in the database. Each call names its tenant, and finds no other's."""
+    """The silences in the database. Each call finds only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
@@ -101,7 +101,7 @@ class Silences:
     def found(
         self, tenant: str, sorts: Sequence[Sort], part: Slice, *, lasting_at_ms: int | None = None
     ) -> list[Silence]:
-        """``lasting_at_ms``: those alone that last then."""
+        """Return silences. ``lasting_at_ms``: only those that are active at this time."""
         statement = _SELECT.where(_SILENCE.c.tenant == tenant)
         if lasting_at_ms is not None:
             statement = statement.where(_SILENCE.c.from_ms <= lasting_at_ms, _SILENCE.c.until_ms > lasting_at_ms)
@@ -118,20 +118,20 @@ class Silences:
     def create(self, silence: Silence, now_ms: int) -> Silence:
         """Raises `BrokenRules`."""
         refuse(violations(silence, now_ms))
-        made = replace(silence, id=new_id(), created_ms=now_ms)
+        created = replace(silence, id=new_id(), created_ms=now_ms)
 
         def work(connection: sa.Connection) -> Silence:
-            unended = (_SILENCE.c.tenant == made.tenant, _SILENCE.c.until_ms > now_ms)
+            unended = (_SILENCE.c.tenant == created.tenant, _SILENCE.c.until_ms > now_ms)
             if connection.execute(sa.select(sa.func.count()).where(*unended)).scalar_one() >= MOST_OF_A_TENANT:
                 rule = f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete one first"
                 raise BrokenRules([Violation("", rule)])
-            connection.execute(_SILENCE.insert().values(asdict(made) | {"dimensions": dict(made.dimensions)}))
-            return made
+            connection.execute(_SILENCE.insert().values(asdict(created) | {"dimensions": dict(created.dimensions)}))
+            return created
 
         return self._database.write(work)
 
     def delete(self, tenant: str, silence_id: str) -> None:
-        """It ends: what it silenced is looked at again at once. Raises `UnknownId`."""
+        """End a silence, so that the notifications that it withheld are decided again. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             if not connection.execute(_SILENCE.delete().where(*of_tenant(_SILENCE, tenant, silence_id))).rowcount:
@@ -142,12 +142,12 @@ class Silences:
         self._database.write(work)
 
     def prune(self, before_ms: int) -> int:
-        """Remove those that ended before. Returns how many."""
+        """Remove silences that ended before, and return their number."""
         statement = _SILENCE.delete().where(_SILENCE.c.until_ms < before_ms)
         return self._database.write(lambda connection: connection.execute(statement).rowcount)
 
 
 def lasting(connection: sa.Connection, tenant: str, now_ms: int) -> list[Silence]:
-    """Return those of the tenant that last now, the one that ends last first."""
+    """Return the active silences of the tenant, the last to end first."""
     rows = connection.execute(_LASTING, {"of_tenant": tenant, "now_ms": now_ms})
     return [Silence(**row._asdict()) for row in rows]

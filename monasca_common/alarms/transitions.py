@@ -17,10 +17,10 @@ from monasca_common.models.limits import NON_EMPTY, TENANT
 SEVERITIES = ("LOW", "MEDIUM", "HIGH", "CRITICAL")
 BY_HAND = "Alarm state updated via API"
 MOST_METRICS = 100
-"""The number of metrics in a message."""
+"""The maximum number of metrics in a message."""
 MOST_METRICS_BYTES = 262_144
 MOST_VALUES = 100
-"""The number of values of each sub-alarm in a message: the newest ones."""
+"""The maximum number of values of each sub-alarm in a message: the newest."""
 MOST_REASON_CHARACTERS = 16_384
 MOST_MESSAGE_BYTES = 819_200
 """A message that is `bounded` is smaller. Kafka's default limit is 1 MiB."""
@@ -36,14 +36,14 @@ class AlarmedMetric:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As it is on the wire."""
+        """The metric in the format of messages."""
         return {"name": self.name, "dimensions": dict(self.dimensions)}
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmChange:
-    """One change of an alarm's state. ``sub_alarms``: as they are on the wire. ``metrics_total``: the number of the
-    alarm's metrics, of which ``metrics`` may hold only the first."""
+    """A change of an alarm's state. ``sub_alarms``: in the format of messages. ``metrics_total``: the number of the
+    alarm's metrics, of which ``metrics`` may contain only the first."""
 
     tenant: str
     alarm_id: str
@@ -67,11 +67,11 @@ class AlarmChange:
 
     @classmethod
     def read(cls, value: bytes | None) -> AlarmChange:
-        """Of a message, as `message` makes it; unknown fields are ignored. Who says neither whose alarm changed, nor
-        when, nor to what, is refused: raises `InvalidEnvelope`."""
+        """Read a `message`, and ignore unknown fields. Raises `InvalidEnvelope` if the tenant, the alarm, its
+        definition, the time or the new state is missing."""
         violations: list[Violation] = []
         fields = Fields.read(value, violations).inner("alarm-transitioned")
-        made = cls(
+        change = cls(
             tenant=fields.text("tenantId", TENANT) or "",
             alarm_id=fields.text("alarmId", NON_EMPTY) or "",
             definition_id=fields.text("alarmDefinitionId", NON_EMPTY) or "",
@@ -90,10 +90,10 @@ class AlarmChange:
             metrics_total=fields.parsed("metrics_total", _count, required=False) or 0,
         )
         fields.raise_violations()
-        return made
+        return change
 
     def bounded(self) -> AlarmChange:
-        """Return the change without what would make its message larger than `MOST_MESSAGE_BYTES`."""
+        """Return the change, shortened so that its message is at most `MOST_MESSAGE_BYTES`."""
         metrics: list[AlarmedMetric] = []
         size_bytes = 0
         for metric in self.metrics[:MOST_METRICS]:
@@ -113,7 +113,7 @@ class AlarmChange:
 
     @property
     def message_id(self) -> bytes:
-        """The same whoever makes it, and however often."""
+        """The id, which is the same in each process and each time."""
         text = f"{self.alarm_id}/{self.time_ms}/{self.new_state}"
         return hashlib.blake2b(text.encode(), digest_size=_ID_BYTES).digest()
 
@@ -156,11 +156,11 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _metrics(value: Any) -> list[AlarmedMetric]:
-    """Of each its name and its dimensions, whatever else it has."""
-    made = []
+    """Return the name and the dimensions of each metric, and ignore other fields."""
+    metrics = []
     for each in _objects(value):
         dimensions = each.get("dimensions") or {}
         if not isinstance(dimensions, dict):
             raise ValueError("must have objects as dimensions")
-        made.append(AlarmedMetric(str(each.get("name", "")), {key: str(text) for key, text in dimensions.items()}))
-    return made
+        metrics.append(AlarmedMetric(str(each.get("name", "")), {key: str(text) for key, text in dimensions.items()}))
+    return metrics

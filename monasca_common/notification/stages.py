@@ -21,10 +21,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import SEVERITIES, AlarmChange
 from monasca_common.models import json_text
+
+if TYPE_CHECKING:
+    from monasca_common.alarms.silences import Silence
 
 #: States of the ledger of a notification that is not sent now.
 SILENCED, INHIBITED, HELD = "silenced", "inhibited", "held"
