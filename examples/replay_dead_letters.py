@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send dead letters back to where they came from, after the handler or the input was repaired.
+"""Send dead letters back to their original topics after the handler or the input was repaired.
 
-`monasca-common dlq replay` does the same for the topics of the services; this is how a program of yours does it.
+`monasca-common dlq replay` does the same for the topics of the services.
 
-Exit status: 0 when every letter was sent back or reported to stay, 1 when some wait because their topics do not take
-them, when something is wrong, or after Ctrl-C. What was sent back and not yet committed is sent again by the next run,
-under the same id.
+Exit status: 0 if every dead letter was sent back or cannot be, 1 if some wait because their topics refuse them, after
+an error, or after Ctrl-C. The next run repeats messages that were sent back but not committed, with the same ids.
 """
 
 import sys
@@ -16,12 +15,12 @@ from monasca_common import kafka
 from monasca_common.operations.dead_letters import DeadLetterReplay
 
 OPTIONS = [
-    cfg.IntOpt("max_replays", default=3, min=1, help="How often one message is sent back at most."),
+    cfg.IntOpt("max_replays", default=3, min=1, help="The maximum number of replays of a message."),
 ]
 
 
 def replay(producer: kafka.KafkaProducer, consumer: kafka.KafkaConsumer, max_replays: int) -> tuple[int, int, int]:
-    """How many letters were sent back, how many stay, and how many wait for another run."""
+    """Return the numbers of dead letters that were sent back, that stay, and that wait for another run."""
     sent = stayed = waiting = 0
     for letter in DeadLetterReplay(consumer, max_replays=max_replays).send(producer):
         if letter.refusal:

@@ -24,6 +24,34 @@ class Severity(enum.Enum):
     WARNING = "one more failure makes it an error, or prevents writes"
 
 
+_WARNINGS = frozenset({"no_spare_copy", "under_replicated"})  # all other rules are errors
+_TEXTS = {
+    "one_copy": "there is one replica: if its broker loses its disk, the messages are lost; raise the replication "
+    "factor to 3",
+    "never_writable": "min.insync.replicas is {least}, but there are {copies} replicas: every write is refused; lower "
+    "it below {copies}, or add replicas",
+    "no_spare_copy": "min.insync.replicas is {least}, the number of replicas: if one broker stops, writes are refused; "
+    "add a replica",
+    "leader_alone": "min.insync.replicas is 1: while its followers are behind, a leader acknowledges messages that "
+    "only it has, which are lost if it fails; set it to 2",
+    "unclean_election": "unclean.leader.election.enable is true: an out-of-sync replica may become leader, and "
+    "acknowledged messages that it lacks are discarded; set it to false",
+    "offline": "there is no leader: writes and reads fail, and messages that only stopped brokers have are lost if "
+    "they do not return; start them",
+    "writes_refused": "fewer replicas are in sync than min.insync.replicas: writes are refused; start the stopped "
+    "brokers",
+    "under_replicated": "a replica is behind, or its broker is down; start the broker, and check its disk and network",
+    "too_few_brokers": "it needs {most} replicas, but only {brokers} brokers run: it cannot be created, and its "
+    "clients wait; start the other brokers, or lower the replication factor",
+    "truncated": "group {group} has committed offsets {truncated:,} beyond the end of the log: an out-of-sync replica "
+    "became leader, or the topic was recreated, and acknowledged messages are lost; see `lag show`",
+    "deleted_unread": "{deleted:,} messages were deleted by retention before group {group} had read them: raise "
+    "retention.ms or retention.bytes, and see `lag show`",
+    "retention_near": "group {group} reads so slowly that retention deletes unread messages in {seconds:,.0f} s: raise "
+    "retention.ms or retention.bytes now, then make the group faster",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDurability:
     """Settings and replicas of a topic. Item i of each tuple is partition i; its numbers are broker ids."""
@@ -50,6 +78,11 @@ class Finding:
     rule: str
     partitions: tuple[int, ...]
     text: str
+
+    @classmethod
+    def of(cls, topic: str, rule: str, partitions: Iterable[int] = (), **facts: object) -> Finding:
+        severity = Severity.WARNING if rule in _WARNINGS else Severity.ERROR
+        return cls(topic, severity, rule, tuple(partitions), _TEXTS[rule].format(**facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +131,31 @@ def topic_durability(admin: Admin, topics: Iterable[str]) -> list[TopicDurabilit
 
 def durability_findings(topic: TopicDurability) -> list[Finding]:
     """Return the findings on a topic, errors first."""
-    found = [*_settings(topic), *_replicas(topic)]
+    found = [Finding.of(topic.name, rule, copies=topic.copies, least=topic.min_in_sync) for rule in _settings(topic)]
+    found += [Finding.of(topic.name, rule, numbers) for rule, numbers in _replicas(topic).items() if numbers]
     return sorted(found, key=lambda each: each.severity is not Severity.ERROR)
+
+
+def _settings(topic: TopicDurability) -> list[str]:
+    copies, least = topic.copies, topic.min_in_sync
+    if copies == 1:
+        return ["one_copy"]
+    rules = {
+        "never_writable": least > copies,
+        "no_spare_copy": least == copies,
+        "leader_alone": least < 2,
+        "unclean_election": topic.unclean_election,
+    }
+    return [rule for rule, applies in rules.items() if applies]
+
+
+def _replicas(topic: TopicDurability) -> dict[str, list[int]]:
+    numbers = range(len(topic.leaders))
+    offline = [number for number in numbers if topic.leaders[number] is None]
+    behind = [each for each in numbers if len(topic.in_sync[each]) < len(topic.replicas[each]) and each not in offline]
+    refused = [number for number in behind if len(topic.in_sync[number]) < topic.min_in_sync]
+    lagging = [number for number in behind if number not in refused]
+    return {"offline": offline, "writes_refused": refused, "under_replicated": lagging}
 
 
 def internal_topic_findings(topic: InternalTopic, brokers: Mapping[int, Mapping[str, str]]) -> list[Finding]:
@@ -117,11 +173,7 @@ def internal_topic_findings(topic: InternalTopic, brokers: Mapping[int, Mapping[
     settings = ", ".join(filter(None, (topic.copies, topic.min_in_sync, topic.unclean_election)))
     found = durability_findings(to_be)
     if (most := max(int(each[topic.copies]) for each in brokers.values())) > len(brokers):
-        text = (
-            f"it needs {most} replicas, but only {len(brokers)} brokers run: it cannot be created, and its clients "
-            "wait; start the other brokers, or lower the replication factor"
-        )
-        found.insert(0, Finding(topic.name, Severity.ERROR, "too_few_brokers", (), text))
+        found.insert(0, Finding.of(topic.name, "too_few_brokers", most=most, brokers=len(brokers)))
     where = f"the topic does not exist yet; change the broker settings {settings}"
     return [replace(each, text=f"{each.text} ({where})") for each in found]
 
@@ -138,97 +190,8 @@ def group_retention_findings(group: str, partitions: Mapping[TopicPartition, Lag
 def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Finding]:
     """Return findings on messages that retention deletes unread. ``lag``: of the group in this topic."""
     if lag.truncated:
-        text = (
-            f"group {group} has committed offsets {lag.truncated:,} beyond the end of the log: an out-of-sync replica "
-            "became leader, or the topic was recreated, and acknowledged messages are lost; see `lag show`"
-        )
-        yield Finding(topic, Severity.ERROR, "truncated", (), text)
+        yield Finding.of(topic, "truncated", group=group, truncated=lag.truncated)
     if lag.deleted:
-        text = f"{lag.deleted:,} messages were deleted by retention before group {group} had read them: raise "
-        yield Finding(
-            topic,
-            Severity.ERROR,
-            "deleted_unread",
-            (),
-            f"{text}retention.ms or retention.bytes, and see `lag show`",
-        )
+        yield Finding.of(topic, "deleted_unread", group=group, deleted=lag.deleted)
     elif lag.expires_soon:
-        text = (
-            f"group {group} reads so slowly that retention deletes unread messages in {lag.lost_in_seconds or 0:,.0f} "
-            "s: raise retention.ms or retention.bytes now, then make the group faster"
-        )
-        yield Finding(topic, Severity.ERROR, "retention_near", (), text)
-
-
-def _settings(topic: TopicDurability) -> Iterator[Finding]:
-    def finding(severity: Severity, rule: str, text: str) -> Finding:
-        return Finding(topic.name, severity, rule, (), text)
-
-    copies, least = topic.copies, topic.min_in_sync
-    if copies == 1:
-        yield finding(
-            Severity.ERROR,
-            "one_copy",
-            "there is one replica: if its broker loses its disk, the messages are lost; raise the replication factor "
-            "to 3",
-        )
-        return
-    if least > copies:
-        yield finding(
-            Severity.ERROR,
-            "never_writable",
-            f"min.insync.replicas is {least}, but there are {copies} replicas: every write is refused; lower it below "
-            f"{copies}, or add replicas",
-        )
-    elif least == copies:
-        yield finding(
-            Severity.WARNING,
-            "no_spare_copy",
-            f"min.insync.replicas is {least}, the number of replicas: if one broker stops, writes are refused; add a "
-            "replica",
-        )
-    if least < 2:
-        yield finding(
-            Severity.ERROR,
-            "leader_alone",
-            "min.insync.replicas is 1: while its followers are behind, a leader acknowledges messages that only it "
-            "has, which are lost if it fails; set it to 2",
-        )
-    if topic.unclean_election:
-        yield finding(
-            Severity.ERROR,
-            "unclean_election",
-            "unclean.leader.election.enable is true: an out-of-sync replica may become leader, and acknowledged "
-            "messages that it lacks are discarded; set it to false",
-        )
-
-
-def _replicas(topic: TopicDurability) -> Iterator[Finding]:
-    def finding(severity: Severity, rule: str, partitions: Iterable[int], text: str) -> Iterator[Finding]:
-        concerned = tuple(partitions)
-        if concerned:
-            yield Finding(topic.name, severity, rule, concerned, text)
-
-    numbers = range(len(topic.leaders))
-    offline = {number for number in numbers if topic.leaders[number] is None}
-    behind = [each for each in numbers if len(topic.in_sync[each]) < len(topic.replicas[each]) and each not in offline]
-    refused = {number for number in behind if len(topic.in_sync[number]) < topic.min_in_sync}
-    yield from finding(
-        Severity.ERROR,
-        "offline",
-        sorted(offline),
-        "there is no leader: writes and reads fail, and messages that only stopped brokers have are lost if they do "
-        "not return; start them",
-    )
-    yield from finding(
-        Severity.ERROR,
-        "writes_refused",
-        sorted(refused),
-        "fewer replicas are in sync than min.insync.replicas: writes are refused; start the stopped brokers",
-    )
-    yield from finding(
-        Severity.WARNING,
-        "under_replicated",
-        [number for number in behind if number not in refused],
-        "a replica is behind, or its broker is down; start the broker, and check its disk and network",
-    )
+        yield Finding.of(topic, "retention_near", group=group, seconds=lag.lost_in_seconds or 0.0)

@@ -100,8 +100,7 @@ class _CachedDeadLetters:
 
 
 class DeadLetterGatherer:
-    """Reads what came since it looked last. ``names``: topics of dead letters beside those whose name ends in
-    ``.dlq``."""
+    """Reads new dead letters at each check. ``names``: topics in addition to those whose name ends in ``.dlq``."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, names: Iterable[str], *, timeout_seconds: float

@@ -179,7 +179,7 @@ def state_bands(
 
 
 def _alarm_label(alarm: Mapping[str, Any]) -> str:
-    """Return the definition's name with the metrics' common dimensions, which tell its alarms apart."""
+    """Return the definition's name with the metrics' common dimensions, which differ between its alarms."""
     name = str(alarm["alarm_definition"]["name"])
     dimensions = [set(metric["dimensions"].items()) for metric in alarm["metrics"]]
     common = sorted(set.intersection(*dimensions)) if dimensions else []
