@@ -19,7 +19,7 @@ PLACES = (
     "notification.after_send=kill@5",
     "processor.before_commit=kill@2",
     "processor.after_handle=kill@5",
-    "processor.after_outputs=kill@2",
+    "notification.after_release=kill@2",
 )
 
 

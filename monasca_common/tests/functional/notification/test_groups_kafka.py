@@ -68,7 +68,7 @@ class GroupCrashTest(NotificationKafkaCase):
         self.assert_each_alarm_is_in_one_message()
 
     @periodic("the test that it would break is in the gate")
-    def test_mutant_that_forgets_who_is_in_a_message_tells_of_an_alarm_in_two(self):
+    def test_mutant_that_forgets_the_members_of_a_message_sends_an_alarm_in_two(self):
         self.publish(range(3))
         self.start("notification.after_send=kill", mutant="forgets_who_is_in_a_message", deaths=1)
         self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")

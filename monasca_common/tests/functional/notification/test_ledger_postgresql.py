@@ -39,7 +39,7 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         self.assertEqual(2, self.notifications.prune(2))
         self.assertEqual([("a2",)], self.ledger("alarm_id"))
 
-    def test_an_attempt_that_begins_meanwhile_keeps_its_row(self):
+    def test_an_attempt_that_begins_during_the_removal_keeps_its_row(self):
         attempt, seen = self.session(), self.session()
         removed = []
         pruning = threading.Thread(target=lambda: removed.append(self.notifications.prune(2)), daemon=True)

@@ -47,7 +47,7 @@ class OperationTest(test_notification_kafka.NotificationKafkaCase):
         self.wait_until(enough, "the announcements")
         return found
 
-    def test_it_serves_its_status_tells_what_it_sent_and_reads_its_configuration_again(self):
+    def test_it_serves_its_status_announces_outcomes_and_reloads_its_configuration(self):
         [self.port] = free_ports(1)
         configuration = test_notification_kafka._CONFIGURATION.replace(
             "[notification]\n", f"[notification]\nstatus_port = {self.port}\n"

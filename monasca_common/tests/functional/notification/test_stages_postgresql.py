@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calm in a real PostgreSQL."""
+"""The contract of the stages in a real PostgreSQL."""
 
 import threading
 

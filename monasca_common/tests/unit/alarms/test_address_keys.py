@@ -140,14 +140,14 @@ class RotateKeysTest(CommandCase):
         self.addCleanup(database.close)
         NotificationMethods(database, address_keys(conf)).create(f"t{len(keys)}", HOOK, 1)
 
-    def test_it_says_how_many_it_encrypted(self):
+    def test_it_returns_the_number_of_encrypted_addresses(self):
         self.create()
         for number in (1, 0):
             status, out, err = self.run_command(text=self.keys(NEW, OLD))
             self.assertEqual((0, ""), (status, err))
             self.assertTrue(out.startswith(f"{number} addresses are encrypted with the first key now"), out)
 
-    def test_what_it_cannot_read_is_said_and_no_success(self):
+    def test_unreadable_addresses_are_reported_and_are_not_a_success(self):
         self.create(OLD)
         status, _, err = self.run_command(text=self.keys(NEW))
         self.assertEqual(1, status)
@@ -190,13 +190,13 @@ class AlarmsDatabaseTest(ConfigurationTestCase):
         settings = database_settings(self.configured(f"{own}[storage]\nread_connections = 3\n"))
         self.assertEqual(3, settings.read_connections)
 
-    def test_influxdb_cannot_hold_them_which_is_said_with_the_remedy(self):
+    def test_influxdb_is_refused_with_the_remedy(self):
         conf = self.configured("[storage]\ndriver = influxdb\n[database]\nconnection = influxdb://h/mon\n")
         error = self.assertRaises(NoAlarmsDatabase, database_settings, conf)
         self.assertIn("[storage] driver is influxdb, which cannot hold alarm definitions", str(error))
         self.assertIn("set connection in group [alarms]", str(error))
 
-    def test_no_database_at_all_is_said(self):
+    def test_a_missing_database_is_reported(self):
         error = self.assertRaises(NoAlarmsDatabase, database_settings, self.configured(""))
         self.assertIn("neither connection in group [alarms] nor that in [database] is set", str(error))
 

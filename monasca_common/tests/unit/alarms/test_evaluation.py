@@ -411,7 +411,7 @@ class LateTest(EvaluationCase):
         expected = [("ALARM", 5_001), ("OK", 5_002), ("ALARM", 5_003)]
         self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
 
-    def test_old_windows_are_not_asked_for(self):
+    def test_old_windows_are_not_needed(self):
         [sub] = parse("avg(m, 120) > 1 times 3").sub_expressions
 
         self.assertEqual(-240_000, needed_from_ms(sub, 0, DELAY_MS) + 120_000)
@@ -494,7 +494,7 @@ class AlarmTest(EvaluationCase):
         self.assertEqual("ALARM", self.state("avg(m) > 1 or avg(n) > 1", *both, until=1))
         self.assertEqual("OK", self.state("avg(m) > 1 and avg(n) > 1", *both, until=1))
 
-    def test_what_is_due_at_once_makes_one_transition(self):
+    def test_simultaneous_evaluations_cause_one_transition(self):
         measured = [at(0, 0, 2.0, 0), at(0, 1, 0.0, 1), at(1, 0, 0.0, 0), at(1, 1, 2.0, 1)]
         changes = self.changes("avg(m) > 1 or avg(n) > 1", *measured, until=2)
 

@@ -348,12 +348,12 @@ class ExpressionsPageTest(base.BaseTestCase):
         self.assertEqual(4, len([parse(text) for text in examples]))
         self.assertEqual(3, parse(first[0]).sub_expressions[0].periods)
 
-    def test_the_error_is_what_is_said(self):
+    def test_the_error_has_the_position_and_the_expectation(self):
         text, message = blocks()[3]
 
         self.assertEqual(message, str(self.assertRaises(ExpressionError, parse, text)))
 
-    def test_the_states_change_when_the_page_says(self):
+    def test_the_states_change_as_the_page_describes(self):
         lines = iter(blocks()[4])
         measured = [line.split() for line in iter(lambda: next(lines), "")]
         readings = [(time_ms(time), float(value), 0) for time, value in measured]

@@ -106,7 +106,7 @@ class TestOutbox(SqliteTestCase):
             self.assertEqual(left, len(database.rows(sa.select(tables.alarm_outbox))))
         self.assertEqual(1, logged.output.count("1 messages of kind notification"))
 
-    def test_what_is_told_of_one_alarm_is_never_overtaken_however_much_others_left(self):
+    def test_messages_about_one_alarm_keep_their_order_however_many_others_wait(self):
         database = AlarmsDatabase(self.database.settings)
         self.addCleanup(database.close)
 

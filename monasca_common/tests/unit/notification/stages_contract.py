@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calm over a database of either kind, with a clock that the test moves: mixed into a case with ``self.database``.
+"""The contract of the stages, with a clock that the test moves. Mix it into a case with ``self.database``.
 
-The handlers get what is in the topics when the test says so; Kafka is in memory, and `Receivers` stands for people.
+The test calls the handlers; Kafka is in memory, and `Receivers` is the notifier.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ HOST = "Host is down"
 
 
 class Receivers:
-    """A notifier. ``taken``: the notification and the address of each message; ``fails``: whether nobody takes any."""
+    """A notifier. ``taken``: (notification, address) of each message; ``fails``: whether attempts fail."""
 
     def __init__(self):
         self.taken = []
@@ -75,7 +75,7 @@ class StagesCase:
         self.start()
 
     def start(self, rules=None):
-        """A process; what one before it knew is gone."""
+        """Start a process, without the memory of the one before it."""
         if rules is not None:
             self.rules = rules
         self.metrics = NotificationMetrics()
@@ -102,7 +102,7 @@ class StagesCase:
         return DeferredSender(self.pipeline, self.methods, self.delivery, settings, self.clock, RETRIES)
 
     def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
-        """Its id; the definition's alarms tell it of these states."""
+        """Create a method with actions for these states, and return its id."""
         asked = NotificationMethod(f"{name} {self.actions}", "WEBHOOK", f"http://{name}/", period)
         made = self.methods.create(tenant, asked, 1)
         self.act(made.id, definition, states)
@@ -194,7 +194,7 @@ class StagesCase:
         return Silences(self.alarms_database).create(made, now_ms)
 
     def told(self):
-        """Each message that was taken since this was asked last: the alarms and their states."""
+        """Return the messages that were sent since the last call: the alarms and their states."""
         taken, self.people.taken = self.people.taken, []
         return [
             " ".join(sorted(f"{each.alarm_id}:{each.new_state}" for each in notification.changes))
@@ -222,7 +222,7 @@ class SilencesContract(StagesCase):
         self.define("d1", "cpu")
         self.define("d2", "cpu", tenant="t2")
 
-    def test_at_the_end_of_a_silence_whoever_was_not_told_is_told_once(self):
+    def test_at_the_end_of_a_silence_methods_that_were_not_notified_are_notified_once(self):
         self.method()
         self.silence({"hostname": "h1"}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -236,7 +236,7 @@ class SilencesContract(StagesCase):
         self.wait(HOUR_MS)
         self.assertEqual([], self.told())
 
-    def test_what_was_over_before_the_silence_was_is_not_told(self):
+    def test_an_alarm_that_ended_during_the_silence_is_not_sent(self):
         self.method()
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -246,7 +246,7 @@ class SilencesContract(StagesCase):
         self.assertEqual(([], []), (self.told(), self.held()))
         self.assertEqual([("a1", "silenced")] * 2, self.ledger())
 
-    def test_an_end_that_was_silenced_is_told_to_those_who_know_of_the_alarm(self):
+    def test_a_silenced_end_is_sent_to_methods_that_were_notified_of_the_alarm(self):
         self.method()
         self.tell(self.alarm("a1"))
         self.silence({}, HOUR_MS)
@@ -255,7 +255,7 @@ class SilencesContract(StagesCase):
         self.wait(HOUR_MS)
         self.assertEqual(["a1:ALARM", "a1:OK"], self.told())
 
-    def test_an_end_is_not_told_when_nobody_knows_of_the_alarm(self):
+    def test_an_end_is_not_sent_if_the_alarm_was_not_sent(self):
         self.method()
         made = self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -329,7 +329,7 @@ class SilencesContract(StagesCase):
         self.wait(HOUR_MS)
         self.assertEqual(([], []), (self.told(), self.held()))
 
-    def test_the_end_of_a_silence_is_told_although_the_ledger_forgot_it(self):
+    def test_a_silenced_notification_is_sent_although_its_ledger_row_was_removed(self):
         self.method()
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -337,7 +337,7 @@ class SilencesContract(StagesCase):
         self.wait(HOUR_MS)
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
-    def test_nobody_is_told_through_a_method_that_is_deleted_meanwhile(self):
+    def test_nothing_is_sent_by_a_method_that_was_deleted_during_the_silence(self):
         method = self.method()
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -360,7 +360,7 @@ class RepeatsContract(StagesCase):
     def acknowledge(self, own_id="a1", state="ACKNOWLEDGED"):
         self.write(tables.alarm.update().where(tables.alarm.c.id == own_id).values(lifecycle_state=state))
 
-    def test_an_alarm_is_told_each_minute_until_it_leaves_the_state(self):
+    def test_an_alarm_is_sent_each_minute_until_it_leaves_the_state(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.tell(self.alarm("a1"))
@@ -397,7 +397,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM"], self.told())
 
-    def test_what_is_silenced_is_not_repeated_meanwhile(self):
+    def test_a_silenced_alarm_is_not_repeated(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.tell(self.alarm("a1"))
@@ -437,7 +437,7 @@ class RepeatsContract(StagesCase):
             self.write(tables.alarm_action.delete())
             self.act(method)
 
-    def test_repeats_that_were_missed_are_not_made_up_for(self):
+    def test_missed_repeats_are_not_sent_later(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.tell(self.alarm("a1"))
@@ -481,7 +481,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["a1:ALARM"], ["repeat"]), (self.told(), self.held()))
 
-    def test_an_ok_is_told_once(self):
+    def test_an_ok_is_not_repeated(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.tell(self.alarm("a1", "OK"))
@@ -517,7 +517,7 @@ class GroupsContract(StagesCase):
         self.assertEqual(["a1:ALARM", "a2:ALARM a3:ALARM"], self.told())
 
     # Rule 56
-    def test_a_change_that_is_read_again_under_other_rules_is_in_its_group_alone(self):
+    def test_a_change_that_is_read_again_under_other_rules_is_sent_only_in_its_group(self):
         self.method()
         made = self.alarm("a1")
         self.tell(made)
@@ -579,7 +579,7 @@ class GroupsContract(StagesCase):
         self.assertEqual(([], [], {"given up"}), (self.told(), self.held(), {state for _, state in self.ledger()}))
 
     # Rule 55
-    def test_a_crash_between_seal_and_publication_sends_the_same_message(self):
+    def test_a_crash_between_release_and_publication_sends_the_same_message(self):
         self.method()
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
@@ -695,7 +695,7 @@ class GroupsContract(StagesCase):
         self.wait(LEASE_MS)
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
-    def test_what_no_topic_takes_is_given_up_and_the_others_are_told(self):
+    def test_a_message_that_is_too_large_for_the_topic_is_given_up_and_the_others_are_sent(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.deferred.MOST_BYTES", 100))
         self.method()
         self.tell(self.alarm("a1", reason="x" * 7_000_000))
@@ -823,7 +823,7 @@ class InhibitionContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["host-h1:OK", "a1:ALARM"], []), (self.told(), self.held()))
 
-    def test_services_that_are_up_again_with_their_host_are_not_told(self):
+    def test_services_that_recover_with_their_host_are_not_sent(self):
         self.tell(self.host())
         self.tell(self.alarm("a1"))
         self.wait(SECOND_MS)
@@ -838,7 +838,7 @@ class InhibitionContract(StagesCase):
         self.tell(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.told())
 
-    def test_an_alarm_of_megabytes_is_inhibited_and_told_like_any_other(self):
+    def test_an_alarm_of_megabytes_is_inhibited_and_sent_like_any_other(self):
         metrics = [AlarmedMetric("up", {"hostname": f"h{number}", "text": "x" * 250}) for number in range(1, 15_000)]
         made = self.alarm("a1", metrics=metrics)
         self.assertGreater(len(made.message), 4_000_000)
@@ -849,7 +849,7 @@ class InhibitionContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual(["host-h1:OK", "a1:ALARM"], self.told())
 
-    def test_a_change_that_says_little_is_planned(self):
+    def test_a_change_with_few_fields_is_decided(self):
         made = self.alarm("a1")
         least = {"tenantId": "t1", "alarmId": "a1", "alarmDefinitionId": "d1", "newState": "ALARM", "x": {}}
         self.tell(self.host())
@@ -858,7 +858,7 @@ class InhibitionContract(StagesCase):
         self.changes(_read("alarm-state-transitions", json.dumps(told).encode()))
         self.assertEqual(["host-h1:ALARM", "a1:ALARM"], self.told())
 
-    def test_a_dimension_that_no_database_takes_is_planned(self):
+    def test_a_change_with_a_dimension_that_databases_refuse_is_decided(self):
         self.tell(self.alarm("a1", metrics=[AlarmedMetric("up", {"hostname": "h\0"})]))
         self.assertEqual(["a1:ALARM"], self.told())
 

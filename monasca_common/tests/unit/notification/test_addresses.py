@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No URL leads a notification to what only this service may reach."""
+"""Tenants cannot make this service send requests to servers that only it can reach."""
 
 import ipaddress
 import socket
@@ -176,12 +176,12 @@ PUBLIC = endpoint("http://both.example/"), AddressRules((ipaddress.ip_network("1
 
 
 class ResolverTest(base.BaseTestCase):
-    def test_a_name_server_that_says_nothing_is_left(self):
+    def test_a_silent_name_server_is_not_waited_for(self):
         failed = self.assertRaises(SendFailed, self.hanging().addresses, *SLOW, 0.05)
 
         self.assertIn("slow.example cannot be resolved: no answer within", str(failed))
 
-    def test_a_name_that_nobody_knows_is_a_failure_that_may_pass(self):
+    def test_an_unknown_name_is_a_failure_that_is_retried(self):
         def unknown(*_, **__):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded and published of an attempt: nothing that stops another, and nothing that tenants must not read."""
+"""Attempts: their records, which contain nothing that stops others or that tenants must not read, and their retries."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +51,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.assertEqual(2, retry.attempt)
 
     # Rule 59
-    def test_what_operators_alone_may_know_is_logged_and_not_recorded(self):
+    def test_details_for_operators_are_logged_and_not_recorded(self):
         error = SendRefused("notifications must not be sent to x", detail="the address is 10.0.0.7")
         with self.assertLogs("monasca_common", "WARNING") as logged:
             recorded = self.attempt_that_raises(error)

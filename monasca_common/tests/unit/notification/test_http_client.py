@@ -87,7 +87,7 @@ class AnswersTest(HttpCase):
 
 
 class BoundsTest(HttpCase):
-    def test_a_receiver_that_says_nothing_is_left(self):
+    def test_a_receiver_that_sends_nothing_is_disconnected(self):
         receiver = self.receiver()
         receiver.answer = receiver.hangs
         self.assertRegex(str(self.failure(receiver, seconds=0.1)), "no answer (in time|within 0.1 s)")
@@ -114,7 +114,7 @@ class BoundsTest(HttpCase):
         receiver.answer = receiver.cuts
         self.assertIn("the connection failed", str(self.failure(receiver)))
 
-    def test_nobody_listens(self):
+    def test_a_refused_connection_is_a_failure(self):
         receiver = self.receiver()
         receiver.close()
         self.assertIn("the connection was refused", str(self.failure(receiver)))
@@ -131,7 +131,7 @@ class TlsTest(HttpCase):
         sender = self.sender(ca_file=str(self.folder / authority))
         return sender.post(self.secure.url(host=host, scheme="https"), b"{}", {}, SECONDS)
 
-    def test_the_original_host_is_asked_for_and_its_certificate_checked(self):
+    def test_the_original_host_is_requested_and_its_certificate_checked(self):
         self.assertEqual(200, self.post("localhost").status)
         self.assertEqual(["localhost"], self.secure.names)
 

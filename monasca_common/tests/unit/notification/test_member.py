@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member's threads do while the database is unavailable."""
+"""The threads of a member while the database is unavailable, and the health of the service."""
 
 from oslotest import base
 

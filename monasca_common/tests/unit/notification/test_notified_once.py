@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom nobody may forget: what was withheld, sent by hand or interrupted is told once, whatever comes between."""
+"""Withheld, resent and interrupted notifications are sent once, whatever happens in between."""
 
 import contextlib
 import itertools
@@ -34,9 +34,9 @@ class ToldCase(StagesCase, SqliteTestCase):
 
 
 class AlarmActionsAloneTest(ToldCase):
-    """A definition with alarm_actions alone: the OK between leaves no row in the ledger."""
+    """A definition with only alarm_actions: the OK in between leaves no row in the ledger."""
 
-    def test_after_one_silence_the_alarm_is_told_again(self):
+    def test_after_a_silence_the_alarm_is_sent_again(self):
         self.method(states=("ALARM",))
         self.tell(self.alarm("a1"))
         self.wait(SECOND_MS)
@@ -56,7 +56,7 @@ class AlarmActionsAloneTest(ToldCase):
             self.tell(self.alarm("a1", "OK", old_state="ALARM"))
         self.assertEqual(["a1:ALARM"] * 3, self.told())
 
-    def test_a_host_that_does_not_come_back_is_told_at_the_end_of_the_silence(self):
+    def test_a_host_that_does_not_return_is_sent_at_the_end_of_the_silence(self):
         self.method(states=("ALARM",))
         self.tell(self.alarm("a1"))
         self.wait(SECOND_MS)
@@ -174,7 +174,7 @@ class SentAndThenHeldTest(ToldCase):
 
 
 class ReleasedAndNotYetSentTest(ToldCase):
-    def test_the_end_of_an_alarm_that_was_released_is_told(self):
+    def test_the_end_of_a_released_alarm_is_sent(self):
         self.method()
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
@@ -186,7 +186,7 @@ class ReleasedAndNotYetSentTest(ToldCase):
         self.wait(HOUR_MS)
         self.assertIn(self.told(), (["a1:ALARM", "a1:OK"], ["a1:OK"], []))
 
-    def test_an_alarm_that_ends_while_its_silence_ends_is_told_with_its_end_or_not_at_all(self):
+    def test_an_alarm_that_ends_while_its_silence_ends_is_sent_with_its_end_or_not_at_all(self):
         """Whichever statement of the release the end of the alarm comes before."""
         self.method()
         for number in range(1, 20):
@@ -236,7 +236,7 @@ class NothingWasToldTest(ToldCase):
         self.wait(HOUR_MS)
         self.assertEqual([], self.told())
 
-    def test_a_method_for_ends_alone_gets_no_end_of_what_was_withheld_from_the_others(self):
+    def test_a_method_with_only_ok_actions_gets_no_end_of_a_withheld_alarm(self):
         self.method("ends", states=("OK",))
         self.method("alarms", states=("ALARM",))
         made = self.silence({}, HOUR_MS)
@@ -343,7 +343,7 @@ class RepeatsOfSealedGroupsTest(ToldCase):
 
 
 class LongAlarmsTest(ToldCase):
-    def test_the_end_of_an_alarm_that_lasted_longer_than_the_retention_is_told_after_a_silence(self):
+    def test_the_end_of_an_alarm_that_lasted_longer_than_the_retention_is_sent_after_a_silence(self):
         self.method()
         self.tell(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.told())
@@ -381,7 +381,7 @@ class OneUnreadableAddressTest(ToldCase):
         table = tables.notification_method
         self.write(table.update().where(table.c.id == method_id).values(address="http://again/", address_key=None))
 
-    def test_the_other_methods_of_the_change_are_told_and_this_one_once_the_key_is_there(self):
+    def test_the_other_methods_of_the_change_are_notified_and_this_one_when_the_key_is_added(self):
         broken = self.method("broken")
         self.method("other")
         self.damage(broken)

@@ -213,7 +213,7 @@ class SlackTest(NotifierCase):
 class PagerdutyTest(NotifierCase):
     type = "pagerduty"
 
-    def test_an_event_has_the_id_of_the_notice(self):
+    def test_an_event_has_the_id_of_the_notification(self):
         receiver = self.receiver()
         notification = notification_of(change(), "m1")
         self.notifier(f"[pagerduty_notifier]\nurl = {receiver.url()}\n").send(notification, "R0UT1NG")
@@ -396,7 +396,7 @@ class AppriseTest(NotifierCase):
         self.assertEqual("ALARM: cpu is busy", said["title"])
         self.assertIn(f"Notification {notification.id}", said["message"])
 
-    def test_no_connection_is_made_where_notifications_may_not_go(self):
+    def test_no_connection_is_opened_to_a_forbidden_address(self):
         for host in ("127.0.0.1", "localhost", "0x7f000001", "2130706433"):
             refusal = self.refusal(f"json://{host}:{self.taker.port}/t0ken", allowed="192.0.2.0/24")
             self.assertIn("notifications must not be sent to json", refusal)
@@ -431,7 +431,7 @@ class AppriseTest(NotifierCase):
         with socket.create_connection(("127.0.0.1", self.taker.port), 5):
             pass
 
-    def test_what_is_no_address_of_the_library_is_said_when_a_method_is_made(self):
+    def test_an_invalid_address_is_refused_when_a_method_is_created(self):
         for address in ("discord", "discord://", "discord://a b", "discord://a\n"):
             made = NotificationMethod("a", "APPRISE", address)
             self.assertEqual(["address"], [each.where for each in violations(made)], address)
@@ -495,7 +495,7 @@ class EmailTest(NotifierCase):
             self.assertRaises(AddressRefused, send, notification_of(change(), "m1"), address)
         self.assertEqual([], receiver.mails)
 
-    def test_a_server_without_encryption_gets_nothing_where_it_is_asked_for(self):
+    def test_nothing_is_sent_to_a_server_without_required_encryption(self):
         receiver = self.receiver(SmtpReceiver)
         self.assertRaises(SendFailed, self.smtp(receiver).send, notification_of(change(), "m1"), "a@example.org")
         self.assertEqual([], receiver.mails)
@@ -547,7 +547,7 @@ class GroupTextsTest(base.BaseTestCase):
             self.assertIn("Alarm a2", text)
         self.assertIn("Metric cpu {hostname=h1}", self.texts.text(notification))
 
-    def test_a_group_of_many_tells_how_many_are_left_out(self):
+    def test_a_large_group_shows_the_number_of_omitted_members(self):
         text = self.texts.text(self.group(150))
         self.assertEqual(100, text.count("Alarm a"))
         self.assertIn("and 50 more", text)

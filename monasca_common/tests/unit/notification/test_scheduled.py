@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduled retries: which process gets which when, and which rows stay."""
+"""Retries that wait in the database: their claims, their publication, and their removal."""
 
 import fixtures
 import sqlalchemy as sa

@@ -141,7 +141,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
 
 
 class DeliveryTest(ServiceCase):
-    def test_each_method_of_the_state_is_told_once_and_then_the_change_is_done(self):
+    def test_each_method_of_the_state_is_notified_once_and_then_the_change_is_committed(self):
         one, two, other, foreign = (self.receiver() for _ in range(4))
         self.method(one.url())
         self.method(two.url())
@@ -157,7 +157,7 @@ class DeliveryTest(ServiceCase):
         self.assertEqual([("sent", 1, 0)] * 2, self.ledger("state", "attempts", "repeats"))
         self.assertNotEqual(ids(one), ids(two))
 
-    def test_a_change_that_comes_twice_is_told_once(self):
+    def test_a_change_that_is_delivered_twice_is_sent_once(self):
         receiver = self.receiver()
         self.method(receiver.url())
         stop = self.start()
@@ -166,7 +166,7 @@ class DeliveryTest(ServiceCase):
         stop()
         self.assertEqual(1, len(receiver.requests))
 
-    def test_nobody_is_told_of_old_changes_and_of_those_without_actions(self):
+    def test_old_changes_and_changes_without_actions_are_not_sent(self):
         receiver = self.receiver()
         self.method(receiver.url())
         stop = self.start(processing={"ttl": 100})
@@ -278,7 +278,7 @@ class SilencesTest(ServiceCase):
         self.until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
 
 
-class CalmServiceTest(ServiceCase):
+class DeferredServiceTest(ServiceCase):
     """What is held is due when the test says so."""
 
     def held(self):
@@ -342,7 +342,7 @@ class RetriesTest(ServiceCase):
         self.assertEqual((len(receiver.requests), 0), (attempts, repeats))
         self.assertEqual(1, len(set(ids(receiver))))
 
-    def test_after_the_last_attempt_it_is_a_dead_letter_that_says_why_and_holds_no_address(self):
+    def test_after_the_last_attempt_it_is_a_dead_letter_with_the_reason_and_without_the_address(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(503)
         self.method(receiver.url("/s3cret"))
@@ -356,7 +356,7 @@ class RetriesTest(ServiceCase):
         self.assertNotIn("s3cret", str(letter))
         self.assertEqual([("given up", 3)], self.ledger("state", "attempts"))
 
-    def test_an_address_that_is_forbidden_is_a_dead_letter_at_once(self):
+    def test_a_forbidden_address_is_a_dead_letter_immediately(self):
         self.method("http://10.0.0.1/")
         stop = self.start(max_attempts=1000)
         self.publish(self.alarm().message)
@@ -364,13 +364,13 @@ class RetriesTest(ServiceCase):
         stop()
         self.assertEqual([("given up", 1)], self.ledger("state", "attempts"))
 
-    def test_a_type_without_a_notifier_is_a_dead_letter_at_once(self):
+    def test_a_type_without_a_notifier_is_a_dead_letter_immediately(self):
         self.method("key", kind="JIRA")
         self.start(max_attempts=1000)
         self.publish(self.alarm().message)
         self.until(lambda: self.letters(RETRIES), "the letter")
 
-    def test_a_method_that_was_deleted_is_not_told(self):
+    def test_a_deleted_method_is_not_notified(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(500)
         method = self.method(receiver.url())
@@ -434,7 +434,7 @@ class RefusingDatabaseTest(ServiceCase):
 class CrashTest(ServiceCase):
     """What a crash leaves in the ledger, without the crash."""
 
-    def test_an_attempt_with_an_unknown_outcome_is_made_again_and_counted(self):
+    def test_an_attempt_with_an_unknown_outcome_is_repeated_and_counted(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         notification = notification_of(self.alarm(), method)
@@ -459,7 +459,7 @@ class CrashTest(ServiceCase):
         self.until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
         self.assertEqual([notification.id], ids(receiver))
 
-    def test_a_retry_that_comes_twice_is_made_once(self):
+    def test_a_retry_that_is_delivered_twice_is_sent_once(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         retry = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
@@ -513,7 +513,7 @@ class LedgerRetentionTest(ServiceCase):
         self.assertEqual([1, 0], [ledger.prune(1000), ledger.prune(1000)])
         self.assertEqual([("a0",)], self.ledger("alarm_id"))
 
-    def test_nothing_is_removed_that_may_still_be_told(self):
+    def test_rows_are_kept_as_long_as_their_change_may_be_sent(self):
         self.assertEqual(3 * DAY_MS, ProcessorSettings(ttl=3 * DAY_MS // 1000, retention_days=1).kept_ms)
         self.assertEqual(2 * DAY_MS, ProcessorSettings(ttl=5, retention_days=2).kept_ms)
 
@@ -539,7 +539,7 @@ class MessagesTest(base.BaseTestCase):
         retry = Retry(notification_of(change(link="l", description="d"), "m1"), "m1", 3, 0, "why", 2, 15, 60)
         self.assertEqual(retry, Retry.read(retry.message))
 
-    def test_unknown_and_missing_fields_are_taken_and_what_must_be_there_is_asked_for(self):
+    def test_unknown_fields_and_missing_optional_fields_are_accepted(self):
         body = {"tenantId": "t", "alarmId": "a", "alarmDefinitionId": "d", "newState": "OK", "timestamp": 5, "x": {}}
         read = AlarmChange.read(json.dumps({"alarm-transitioned": body, "y": 1}).encode())
         self.assertEqual(("", True, ()), (read.name, read.actions_enabled, read.metrics))
@@ -553,7 +553,7 @@ class MessagesTest(base.BaseTestCase):
 
 
 class SettingsOfServiceTest(ConfigurationTestCase):
-    def test_every_topic_is_audited_where_the_file_says_so(self):
+    def test_every_topic_is_audited_if_the_file_enables_it(self):
         audited = self.settings(audit="enabled = true\nfolder = /nowhere")
         streams = (audited.changes, audited.retries)
 
@@ -580,7 +580,7 @@ class SettingsOfServiceTest(ConfigurationTestCase):
     def refused_settings(self, *lines, **groups):
         return str(self.assertRaises(ConfigurationError, self.settings, *lines, **groups))
 
-    def test_calm_is_off_unless_it_is_asked_for(self):
+    def test_rules_are_off_by_default(self):
         self.assertEqual(StageRules(), self.settings().rules)
         text = """group_by = definition, hostname
 group_wait = 1.5
@@ -597,7 +597,7 @@ inhibit_by_definition = Host is down=hostname
         expected = StageRules(("definition", "hostname"), 1500, 7, named)
         self.assertEqual(expected, self.settings(notification=text).rules)
 
-    def test_calm_that_cannot_be_is_refused_with_the_option(self):
+    def test_invalid_rules_are_refused_with_the_option(self):
         for line, told in (
             ("inhibit_by_definition = Host", "inhibit_by_definition is 'Host': write NAME=KEY,KEY"),
             ("inhibit_by_definition = =hostname", "write NAME=KEY,KEY"),
@@ -610,7 +610,7 @@ inhibit_by_definition = Host is down=hostname
 
 
 class AnnouncementTest(ServiceCase):
-    def test_what_was_sent_and_what_was_given_up_is_told_and_leaves_the_outbox(self):
+    def test_sent_and_given_up_notifications_are_announced_and_leave_the_outbox(self):
         taking, failing = self.receiver(), self.receiver()
         failing.answer = failing.answers(500)
         methods = [self.method(taking.url()), self.method(failing.url())]
@@ -644,7 +644,7 @@ class AnnouncementTest(ServiceCase):
         self.assertNotIn("hook", str(told))
         self.assertEqual([], self.waiting_announcements())
 
-    def test_what_kafka_does_not_take_stays_and_is_told_later_under_the_same_id(self):
+    def test_an_outcome_that_a_dead_process_left_is_announced_under_the_same_id(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         made = self.alarm()
@@ -660,7 +660,7 @@ class AnnouncementTest(ServiceCase):
 
         self.assertEqual({left.message_id}, set(self.announced()))
 
-    def test_a_failed_attempt_is_in_the_ledger_with_its_answer_and_told_to_nobody(self):
+    def test_a_failed_attempt_is_in_the_ledger_with_its_answer_and_not_announced(self):
         ledger = Ledger(self.alarms_database)
         notification = notification_of(self.alarm(), "m1")
         for attempt in (1, 2):
@@ -672,7 +672,7 @@ class AnnouncementTest(ServiceCase):
             [json.loads(line) for line in failures.splitlines()],
         )
 
-    def test_what_nobody_could_publish_goes_with_the_ledger(self):
+    def test_unpublished_outcomes_are_removed_with_the_ledger(self):
         ledger = Ledger(self.alarms_database)
         notification = notification_of(self.alarm(), "m1")
         ledger.begin(notification, "m1", 1, 1)

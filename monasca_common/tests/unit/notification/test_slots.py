@@ -100,7 +100,7 @@ class SlotsTest(base.BaseTestCase):
         self.hang()
         self.assertEqual([5.0, 10.0], [self.enter(f"n{number}").turn_seconds for number in range(2)])
 
-    def test_a_notice_that_is_being_sent_is_not_sent_at_once_again(self):
+    def test_a_notification_in_progress_is_not_sent_concurrently(self):
         self.assertIsNone(self.enter("a").turn_seconds)
         self.assertGreaterEqual(self.enter("a").turn_seconds, 1.0)
 
@@ -112,7 +112,7 @@ class SlotsTest(base.BaseTestCase):
         self.sends(0.001)
         self.hang()
 
-    def test_who_is_interrupted_has_failed_and_leaves_its_slot(self):
+    def test_an_interrupted_send_has_failed_and_frees_its_slot(self):
         with contextlib.suppress(ValueError), self.slot("m", "", "a") as slot:
             self.begun(slot)
             self.clock.advance(10)
@@ -139,7 +139,7 @@ class SlotsTest(base.BaseTestCase):
         self.assertEqual([None], found)
         quick[1].__exit__(None, None, None)
 
-    def test_a_slot_is_left_once_it_is_sent_and_the_notice_stays_its_own_until_it_is_recorded(self):
+    def test_a_slot_is_free_after_sending_and_the_subject_after_recording(self):
         slot = self.enter("a")
         self.enter("b")
         self.clock.advance(10)
@@ -147,7 +147,7 @@ class SlotsTest(base.BaseTestCase):
         self.assertIsNotNone(self.enter("a").turn_seconds)
         self.assertIsNone(self.enter("c").turn_seconds)
 
-    def test_methods_that_nobody_sends_to_are_forgotten_in_the_end(self):
+    def test_unused_queues_are_removed(self):
         for number in range(10_002):
             with self.slot(f"m{number}", f"d{number}", "n"):
                 pass

@@ -63,7 +63,7 @@ class SilenceTest(base.BaseTestCase):
         ):
             self.assertEqual(covers, silences(ALARM, case) is not None, case)
 
-    def test_an_alarm_without_metrics_is_covered_by_a_silence_of_all_alone(self):
+    def test_an_alarm_without_metrics_is_covered_only_by_a_silence_of_all(self):
         bare = change(metrics=[])
         self.assertIsNone(silences(bare, covering({"hostname": "h1"})))
         self.assertIsNotNone(silences(bare, covering({})))
@@ -112,7 +112,7 @@ class InhibitionTest(base.BaseTestCase):
         ):
             self.assertEqual(is_inhibited, inhibits([rule], [active], ALARM) is not None, (rule, active))
 
-    def test_a_source_is_inhibited_by_stronger_rules_alone(self):
+    def test_a_source_is_inhibited_only_by_stronger_rules(self):
         switch = source(definition="Switch is down", definition_id="d8")
         rules = [Inhibition(("hostname",), definition="Switch is down"), BY_NAME]
         host = change(name="Host is down", definition_id="d9", severity="LOW")

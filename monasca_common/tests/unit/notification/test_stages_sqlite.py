@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calm in SQLite."""
+"""The contract of the stages in SQLite."""
 
 from monasca_common.tests.unit.notification import stages_contract
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
