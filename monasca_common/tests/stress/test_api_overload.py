@@ -18,13 +18,13 @@ SECONDS = float(os.environ.get("MONASCA_STRESS_OVERLOAD_SECONDS", "60"))
 LIMIT = 32
 CONNECTIONS = 10 * LIMIT
 BULK = 20
-ANSWER_SECONDS = 5.0  # for whoever waits for Kafka; the client here shares the machine with all the rest
+ANSWER_SECONDS = 5.0  # for posts that wait for Kafka; the client shares the machine
 MOST_GROWTH_BYTES = 50_000_000
 
 
 class TestOverload(ApiProcessCase):
     def overload(self):
-        """The counts of statuses after so many seconds, and how much the worker has grown."""
+        """Return the counts of statuses after a time, and the growth of the worker."""
         api = self.api(api=[f"max_in_flight = {LIMIT}", "publish_timeout_seconds = 2"])
         self.assertEqual(204, api.post(metric("warm"))[0])
         (worker,) = api.workers()
@@ -45,7 +45,7 @@ class TestOverload(ApiProcessCase):
         return statuses
 
     def logged(self):
-        """How many records the topic has."""
+        """Return the number of records of the topic."""
         partitions = [TopicPartition(self.topic, number) for number in range(self.partitions)]
         return sum(self.cluster.admin.end_offsets(partitions).values())
 

@@ -33,9 +33,9 @@ class KillsCase(PersisterCase):
         self.published = self.bad = 0
 
     def kill_and_kill(self, kills=KILLS, *, mutants=()):
-        """Publish while so many workers die, one after another, and store what is left."""
-        self.drop_key()  # what is written twice is there twice
-        # Of a member that comes back under its own name nobody waits for the session to end.
+        """Publish while workers die one after another, and store the remaining messages."""
+        self.drop_key()  # a row written twice is stored twice
+        # A member that returns with its own instance id does not wait for its session.
         persister = self.start(crashes=[SEED, kills], mutants=mutants, metrics="group_instance_id = stress")
         guest = threading.Thread(target=self.come_and_go)
         guest.start()
@@ -51,7 +51,7 @@ class KillsCase(PersisterCase):
         return verdict
 
     def feed(self, persister):
-        """Publish while not too much waits; how many have died."""
+        """Publish while few messages wait; return the number of dead workers."""
         stored = self.scalar("SELECT count(*) FROM measurements")
         if self.published - self.bad - stored < AHEAD:
             numbers = range(self.published, self.published + CHUNK)
@@ -70,7 +70,7 @@ class KillsCase(PersisterCase):
         return worker.get("state") == "running" and worker["partitions"] == 2 and worker["lag"] == 0
 
     def come_and_go(self):
-        """A member that takes partitions away, stores nothing and commits nothing, and leaves again."""
+        """Let a member take partitions, neither store nor commit, and leave."""
         settings = ConsumerSettings(
             self.connection, (self.topic,), self.group, session_timeout_seconds=1.5, stop_timeout_seconds=1.0
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API as a process of its own, under gunicorn, in front of a real Kafka behind the proxy."""
+"""The API as a process under gunicorn, with a real Kafka behind the proxy."""
 
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ NOW_MS = int(time.time() * 1000)  # when this test process began
 
 
 class ApiProcess:
-    """``monasca-common api`` with a configuration file of its own. ``command``: another way to serve the same."""
+    """``monasca-common api`` with its own configuration file. ``command``: another server."""
 
     def __init__(self, folder, text, *, command=None, env=None):
         (self.port,) = ports.free_ports(1)
@@ -43,7 +43,7 @@ class ApiProcess:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
 
     def wait_until_ready(self, status=200):
-        """Back when it gives this answer to whoever asks for its version without a token."""
+        """Wait until a request for its version without a token has this status."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -56,12 +56,12 @@ class ApiProcess:
             time.sleep(0.05)
 
     def request(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
-        """As `fetch`, with the body parsed, if there is one."""
+        """Return the result of `fetch` with the parsed body, if any."""
         status, headers, text = self.fetch(method, path, body, headers, timeout=timeout)
         return status, headers, json.loads(text) if text else None
 
     def fetch(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
-        """Status, headers (names in lower case) and body."""
+        """Return status, headers (names in lower case) and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -81,7 +81,7 @@ class ApiProcess:
         return self.request("POST", path, body, headers, timeout=timeout)
 
     def stop(self, signum=signal.SIGTERM):
-        """The exit status after the signal."""
+        """Return the exit status after the signal."""
         self.process.send_signal(signum)
         return self.process.wait(PATIENCE_SECONDS)
 
@@ -99,7 +99,7 @@ class ApiProcess:
 
 
 class ApiProcessCase(ProducerCase):
-    """``self.api(...)`` starts one; its metrics go to the new topic ``self.topic``, rejects to ``self.rejects``."""
+    """``self.api(...)`` starts an API; its metrics go to the topic ``self.topic``, rejects to ``self.rejects``."""
 
     partitions = 2
 
@@ -130,10 +130,10 @@ class ApiProcessCase(ProducerCase):
         return api
 
     def flood(self, api, body, connections, *, seconds=0.0):
-        """Post on so many connections at the same time, again on each that was answered until ``seconds`` are over.
+        """Post on several connections concurrently, repeatedly until ``seconds`` have passed.
 
-        Status, seconds, and how many messages were told to be unknown, for each request; the status is ``None`` where
-        the connection ended without an answer.
+        Return status, seconds and number of unknown messages of each request; the status is ``None`` if the connection
+        ended without an answer.
         """
         request = (
             f"POST {METRICS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -154,13 +154,13 @@ class ApiProcessCase(ProducerCase):
                     now = time.monotonic()
                     waiting.unregister(key.fileobj)
                     text = b""
-                    # Who is refused unread may find the connection reset behind the answer.
+                    # After a refusal of an unread request, the connection may be reset.
                     with key.fileobj, contextlib.suppress(ConnectionResetError):
                         while not text.endswith(b"}") and (part := key.fileobj.recv(4096)):
                             text += part
-                    told = re.search(rb'"unknown": ?(\d+)', text)
+                    unknown = re.search(rb'"unknown": ?(\d+)', text)
                     status = int(text.split()[1]) if text else None
-                    answers.append((status, now - key.data, int(told[1]) if told else 0))
+                    answers.append((status, now - key.data, int(unknown[1]) if unknown else 0))
                     if now < end:
                         post()
             silent = [key.fileobj for key in waiting.get_map().values()]

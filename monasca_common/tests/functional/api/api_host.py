@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of several API hosts, with a clock that stands still: ``python -m … <ms since the epoch> --config-file F``."""
+"""One of several API hosts, with a fixed clock: ``python -m … <ms since the epoch> --config-file F``."""
 
 import functools
 import sys

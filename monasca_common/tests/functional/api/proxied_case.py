@@ -14,12 +14,12 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 class ProxiedCase(ApiProcessCase):
     def proxy(self, api, **changes):
         if nginx.program() is None:
-            print(nginx.MISSING, file=sys.stderr)  # noqa: T201 - a skip without a word hides what was not tested
+            print(nginx.MISSING, file=sys.stderr)  # noqa: T201 - show that the test did not run
             self.skipTest(nginx.MISSING)
         return self.useFixture(nginx.Nginx(api.port, **changes))
 
     def ask(self, port, method, path, body=None, headers=None):
-        """Status, body and seconds of an answer."""
+        """Return status, body and seconds of an answer."""
         began = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that send nothing, or a byte now and then, and come back when they are disconnected."""
+"""Clients that send nothing, or single bytes, and reconnect when they are disconnected."""
 
 import contextlib
 import itertools
@@ -23,8 +23,8 @@ _ADDRESSES = 50
 
 
 class SlowClients(fixtures.Fixture):
-    """``counts``: how many clients begin with these bytes. Each then sends a byte every second. They have many
-    addresses, because a proxy bounds the requests of one."""
+    """``counts``: the number of clients that start with these bytes and then send a byte per second. They have many
+    addresses, because a proxy limits the requests of one."""
 
     def __init__(self, port, counts):
         self._port = port

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of bounded size from a real PostgreSQL, and what a process needs for one."""
+"""The size of answers from a real PostgreSQL, and the memory of a process that answers."""
 
 import json
 import subprocess

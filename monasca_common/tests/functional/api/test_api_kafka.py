@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API answers, against what a real Kafka has, whatever happens in between."""
+"""The API's answers compared with the log of a real Kafka, with faults in between."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.
 
 
 def api_stalled_after(seconds):
-    """The command to which a topic is stalled after this time without an acknowledgement."""
+    """Return a command in which a topic is stalled after this time without an acknowledgement."""
     return [*command_with({"monasca_common.kafka.producer_pool.STALLED_AFTER_SECONDS": seconds}), "api"]
 
 
@@ -285,8 +285,8 @@ class TestIdempotencyKey(ApiProcessCase):
             self.refused += 1
 
 
-@periodic("long outage; TestFrozen is the smoke test")
-class TestBrokerAway(ApiProcessCase):
+@periodic("long outage; TestFrozenBroker is the smoke test")
+class TestBrokerUnavailable(ApiProcessCase):
     def test_unknown_messages_arrive_when_the_broker_returns(self):
         api = self.api(api=["publish_timeout_seconds = 0.5"], command=api_stalled_after(0.2))
         self.wait_until(lambda: api.post(metric("before"), {"Idempotency-Key": "first"})[0] == 204)
@@ -296,7 +296,7 @@ class TestBrokerAway(ApiProcessCase):
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
         self.assertEqual([0, 0, 2], [told["error"][name] for name in ("delivered", "failed", "unknown")])
         status, _, told = api.post(metric("c"))
-        # Nobody waits for a Kafka that is silent: what is not even sent is surely not stored.
+        # Posts to a silent Kafka are refused without waiting; unsent messages are not stored.
         self.assertEqual(
             (503, [0, 1, 0]), (status, [told["error"][name] for name in ("delivered", "failed", "unknown")])
         )
@@ -341,7 +341,7 @@ class TestStuckTopic(ApiProcessCase):
         return status, told["producer"].get("stalled_topics", [])
 
 
-class TestFrozen(ApiProcessCase):
+class TestFrozenBroker(ApiProcessCase):
     LIMIT = 32
     CONNECTIONS = 10 * LIMIT
     WAIT = 0.6
@@ -360,9 +360,9 @@ class TestFrozen(ApiProcessCase):
             answers = self.flood(api, body, self.CONNECTIONS)
             waits = 1 + (time.monotonic() - began) // self.WAIT  # one after the other, if posting takes that long
             self.assertEqual(self.CONNECTIONS, len(answers))
-            self.assertLessEqual({status for status, _, _ in answers}, {503, None})  # told to come back, or refused
+            self.assertLessEqual({status for status, _, _ in answers}, {503, None})  # answered or disconnected
             self.assertLess(max(seconds for _, seconds, _ in answers), self.AT_ONCE)
-            # Only who waited for Kafka is told that messages are unknown.
+            # Only posts that waited for Kafka have unknown messages.
             waited = sum(unknown > 0 for _, _, unknown in answers)
             self.assertTrue(0 < waited <= waits * self.LIMIT, f"{waited} waited")
             grown = max(grown, psutil.Process(worker.pid).memory_info().rss - before)

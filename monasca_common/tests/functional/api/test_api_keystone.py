@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of a real Keystone: whose they are, what their roles may do, and what is said of bad ones."""
+"""Tests with tokens of a real Keystone: tenants, roles, and invalid tokens."""
 
 import configparser
 import json
@@ -23,7 +23,7 @@ LOG_BODY = {"logs": [{"message": "a"}]}
 
 
 class Memcached(socketserver.ThreadingTCPServer):
-    """As much of memcached as is asked for."""
+    """A subset of memcached."""
 
     daemon_threads = True
 
@@ -49,7 +49,7 @@ class MemcachedRequest(socketserver.StreamRequestHandler):
 
 
 class KeystoneCase(ApiProcessCase):
-    """``self.served`` is an API with a real Keystone, which the tests of a class share."""
+    """``self.served``: an API with a real Keystone, shared by the tests of a class."""
 
     @classmethod
     def setUpClass(cls):
@@ -82,11 +82,11 @@ class KeystoneCase(ApiProcessCase):
         self.logged_before = {(each.partition, each.offset) for each in self.log(self.topic, self.partitions)}
 
     def authenticated_api(self, *lines, **changes):
-        """One of the test's own; most share ``self.served``."""
+        """Start an API for one test; most tests share ``self.served``."""
         return self.api(text=self.authenticated(*lines, **changes))
 
     def authenticated(self, *lines, password=PASSWORD, memcached=None):
-        """A configuration with the settings that are documented, but for addresses, secrets and time-outs."""
+        """Return the documented configuration with other addresses, secrets and time-outs."""
         example = configparser.ConfigParser()
         example.read(EXAMPLE)
         changed = {
@@ -114,7 +114,7 @@ class TestKeystone(KeystoneCase):
         return self.served.post(body, {"X-Auth-Token": token}, path)
 
     def tenants(self):
-        """Of what was logged during this test."""
+        """Return lines logged during this test."""
         logged = self.log(self.topic, self.partitions)
         new = [each for each in logged if (each.partition, each.offset) not in self.logged_before]
         return [json.loads(each.value)["meta"]["tenantId"] for each in new]
@@ -144,7 +144,7 @@ class TestKeystone(KeystoneCase):
             for length in ("Content-Length: 1000000", "Content-Length: 9999999999", "Transfer-Encoding: chunked"):
                 with socket.create_connection(("127.0.0.1", self.served.port), timeout=PATIENCE_SECONDS) as client:
                     client.sendall(f"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\n{token}{length}\r\n\r\n".encode())
-                    answer = client.makefile("rb").read()  # until the API ends the connection, which is silent
+                    answer = client.makefile("rb").read()  # until the API ends the silent connection
                     self.assertEqual((b"401", True), (answer.split()[1], self.keystone.url.encode() in answer))
 
     def test_a_token_without_a_project_is_refused(self):
@@ -156,7 +156,7 @@ class TestKeystone(KeystoneCase):
         self.assert_unauthorized(self.post("reader", b"not json"))
         token = self.keystone.token("reader", "observed")
         status = self.served.request("GET", METRICS, headers={"X-Auth-Token": token})[0]
-        self.assertEqual(501, status)  # it may; there is no database here
+        self.assertEqual(501, status)  # permitted, but there is no database
 
     def test_an_agent_may_only_post_metrics_for_any_tenant(self):
         self.assertEqual(204, self.post("agent", metric(), f"{METRICS}?tenant_id={self.other_project}")[0])
@@ -198,7 +198,7 @@ class TestKeystone(KeystoneCase):
             for thread in threads:
                 thread.start()
             deadline = time.monotonic() + PATIENCE_SECONDS
-            while not answers:  # whoever of them comes last
+            while not answers:  # until one of them arrives
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.01)
             for _ in range(3):

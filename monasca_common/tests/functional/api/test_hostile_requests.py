@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that no client should send, to the API with and without nginx before it."""
+"""Invalid requests to the API, with and without nginx."""
 
 import contextlib
 import errno
@@ -12,8 +12,8 @@ from monasca_common.tests.functional.api.proxied_case import ProxiedCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
-# Not faults of the server: RFC 9110 and 9112 answer a version, a method and an encoding that is not known so. A read
-# without a database is 501 too.
+# Not server errors: the answers of RFC 9110 and 9112 for unknown versions, methods and encodings. Reads without a
+# database are 501, too.
 ALLOWED_5XX = (501, 505)
 
 BODY = json.dumps(metric()).encode()
@@ -51,8 +51,8 @@ REQUEST_LINES = [
     b"FROB /v2.0 HTTP/1.1\r\n\r\n",
     b"M-SEARCH * HTTP/1.1\r\n\r\n",
     b"TRACE /v2.0 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",  # how HTTP/2 begins
-    b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"\x5a" * 500,  # how TLS begins
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",  # start of HTTP/2
+    b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"\x5a" * 500,  # start of TLS
     b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" + GET,
     b"*1\r\n$4\r\nPING\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -175,7 +175,7 @@ MUTATED = 200
 
 
 def mutated(chance):
-    """A good request with some bytes changed, taken out, or repeated."""
+    """Return a valid request with some bytes changed, removed or repeated."""
     raw = bytearray(chance.choice([POST, GET, CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)]))
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(raw))
@@ -186,8 +186,7 @@ def mutated(chance):
 
 
 def answers_in(data):
-    """(status, headers, body) of each answer; what asks for a body is left out. nginx answers HTTP/0.9 without a
-    header."""
+    """Yield (status, headers, body) of each answer except 100. nginx answers HTTP/0.9 without a header."""
     while data.startswith(b"HTTP/"):
         head, _, data = data.partition(b"\r\n\r\n")
         line, *fields = head.decode("latin-1").split("\r\n")
@@ -230,7 +229,7 @@ class TestHostileRequests(ProxiedCase):
             for status, headers, body in self.answers(raw):
                 self.assertTrue(status < 500 or status in ALLOWED_5XX, (raw[:200], status, body))
                 self.assertNotIn("x-injected", headers)
-                if status >= 400 and "x-openstack-request-id" in headers:  # the API's own, and not its server's
+                if status >= 400 and "x-openstack-request-id" in headers:  # of the API, not of its server
                     self.assertEqual(status, json.loads(body)["error"]["code"], raw[:200])
         self.assertEqual([200], [status for status, _, _ in self.answers(GET)])
         self.assertEqual([204], [status for status, _, _ in self.answers(POST)])
@@ -241,7 +240,7 @@ class TestHostileRequests(ProxiedCase):
     def test_hostile_requests_are_refused_or_disconnected_and_others_are_served(self):
         self.assert_withstood(EACH)
 
-    @periodic("a random variant of the test of each")
+    @periodic("a random variant of the test of fixed requests")
     def test_mutated_requests_are_refused_or_disconnected_and_others_are_served(self):
         chance = random.Random(14)
         self.assert_withstood(mutated(chance) for _ in range(MUTATED))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python-monascaclient against the running API: what it creates comes back by way of Kafka and the persister."""
+"""python-monascaclient with a running API: created objects are read again, through Kafka and the persister."""
 
 import subprocess
 import sys
@@ -88,11 +88,11 @@ class TestMonascaclient(ApiProcessCase):
             process = subprocess.Popen(command, stdout=output, stderr=output)
         self.addCleanup(lambda: self.assertEqual(0, process.wait(PATIENCE_SECONDS), log.read_text()))
         self.addCleanup(process.terminate)
-        # Once it answers it knows what to do with the SIGTERM at the end of a short test.
+        # Once it answers, it handles the SIGTERM at the end of a short test.
         self.wait_until(lambda: _answers(f"http://127.0.0.1:{port}/healthcheck"))
 
     def create(self):
-        """Seven rows of each of five hosts, and one of mem; back when all of them can be read."""
+        """Post seven rows of each of five hosts, and one of mem, and wait until they can be read."""
         for row in range(_ROWS):
             self.metrics.create(
                 jsonbody=[
@@ -108,7 +108,7 @@ class TestMonascaclient(ApiProcessCase):
         self.metrics.create(
             name="mem",
             dimensions={"hostname": "host-0", "名": "é"},
-            timestamp=self.base_ms + 0.75,  # the command-line client's own default is a float
+            timestamp=self.base_ms + 0.75,  # the default of the command-line client is a float
             value=7.5,
             value_meta={"why": "日本"},
         )
@@ -167,7 +167,7 @@ class TestMonascaclient(ApiProcessCase):
             )
 
     def assert_paged(self, ask, *, limit, rows=None, **asked):
-        """As a caller pages: the client keeps the link named next, from which the offset is taken."""
+        """Read all pages by the offset in the next link, like a caller of the client."""
         whole, paged, offset = _flat(ask(**asked), rows), [], {}
         while True:
             page = _flat(ask(**asked, limit=limit, **offset), rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that send slowly, or nothing, or too much, to an API behind nginx: the others are served as before."""
+"""Slow, silent and excessive clients of an API behind nginx do not affect others."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ KINDS = (slow_clients.SILENT, slow_clients.HEADER, slow_clients.BODY, slow_clien
 
 class AttackedCase(ProxiedCase):
     def assert_served_beside(self, api, counts, headers):
-        """Health, and posts with these headers, are answered within a second while slow clients come and go."""
+        """Check that health, and posts with these headers, are answered within a second under attack."""
         port = self.proxy(api).port
         self.wait_until(lambda: self.ask(port, "POST", METRICS, metric("warm"), headers)[0] == 204)
         (worker,) = api.workers()
@@ -63,7 +63,7 @@ class TestSlowClientsWithoutToken(AttackedCase, KeystoneCase):
 
 
 class TestProxy(ProxiedCase):
-    """What nginx refuses itself, and how the API's own answers come through it."""
+    """Refusals of nginx, and answers of the API through it."""
 
     # Rule 51
     def test_slow_headers_and_slow_bodies_are_disconnected(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional tests of the persister share: the command as a process, on a real Kafka and a real database."""
+"""The base of the persister's functional tests: the command with a real Kafka and a real database."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.persister import envelopes
 
 SECONDS = PATIENCE_SECONDS
-QUICK_SESSION_SECONDS = 1.5  # where a member dies that another one is to replace
+QUICK_SESSION_SECONDS = 1.5  # for tests in which another member replaces a dead one
 PARTITIONS = 2
 
 _CONFIGURATION = """\
@@ -60,7 +60,7 @@ max_wait_time_seconds = 0.01
 
 NO_ALARMS = "[kafka_alarm_history]\nenabled = false"
 
-# A table in which a row that is written twice is there twice.
+# A table that stores a row twice if it is written twice.
 _WITHOUT_KEY = {
     "sqlite": (
         "DROP TABLE measurements",
@@ -80,7 +80,7 @@ class PersisterProcess:
         self.log = log
 
     def status(self):
-        """What /healthcheck says of each worker; nothing while nobody answers."""
+        """Return the state of each worker in /healthcheck; empty without an answer."""
         try:
             with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=SECONDS) as answer:
                 return json.load(answer)["workers"]
@@ -91,7 +91,7 @@ class PersisterProcess:
             return {}
 
     def is_well(self, path):
-        """Whether this probe answers 200; not while nobody answers."""
+        """Return whether this probe answers 200."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=SECONDS) as answer:
                 return answer.status == 200
@@ -102,7 +102,7 @@ class PersisterProcess:
         return self.status().get(name, {})
 
     def counter(self, name, **labels):
-        """The sum over all workers; 0 while nobody answers."""
+        """Return the sum over all workers; 0 without an answer."""
         try:
             with urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS) as answer:
                 lines = answer.read().decode().splitlines()
@@ -116,13 +116,13 @@ class PersisterProcess:
         )
 
     def terminate(self):
-        """The exit status after SIGTERM, and how many seconds that took."""
+        """Return the exit status after SIGTERM, and the seconds until then."""
         began = time.monotonic()
         self.process.terminate()
         return self.process.wait(SECONDS), time.monotonic() - began
 
     def kill(self):
-        """SIGKILL, its workers included."""
+        """Send SIGKILL to the process and its workers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(SECONDS)
@@ -131,8 +131,8 @@ class PersisterProcess:
 class PersisterCase(Waiting, base.BaseTestCase):
     cluster_settings: ClassVar[dict[str, Any]] = {}
     database = "sqlite"
-    own_server = False  # one that the test may kill
-    session_seconds = 30.0  # nobody loses a partition because the machine is busy
+    own_server = False  # a server that the test may kill
+    session_seconds = 30.0  # a busy machine must not expire a session
 
     def setUp(self):
         super().setUp()
@@ -179,7 +179,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
             return connection.execute(sa.text(statement))
 
     def rows(self):
-        """The number of each metric that is stored, as often as it is."""
+        """Return the number of each stored metric, repeated if it is stored twice."""
         with self.engine.connect() as connection:
             times = connection.execute(sa.text("SELECT time FROM measurements")).scalars()
             return [time_ms - self.base_ms for time_ms in times]
@@ -190,7 +190,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         return envelopes.metric(number, time_ms=self.base_ms, creation_time=self.base_ms // 1000, **facts)
 
     def publish(self, numbers, *, bad=(), partition=None):
-        """Metrics of these numbers, those in ``bad`` spoilt, round the partitions; told in ``self.told``."""
+        """Send metrics of these numbers (``bad``: invalid) to all partitions in turn; record them in ``self.told``."""
         records = []
         for number in numbers:
             value = b"no metric %d" % number if number in bad else self.metric(number)
@@ -205,7 +205,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
             self.told |= {numbers[delivery.index]: outcome for delivery in deliveries}
 
     def dead_letters(self):
-        """(number, cause, origin) of each."""
+        """Return (number, cause, origin) of each."""
         letters = []
         for message in read_topic(self.cluster, self.dlq):
             headers = dict(message.headers())
@@ -230,8 +230,8 @@ class PersisterCase(Waiting, base.BaseTestCase):
         others=NO_ALARMS,
         name="persister",
     ):
-        """The command, as soon as it was started. ``owns``: every partition, whatever the group says. ``metrics``:
-        further options of that group; ``others``: further groups. ``crashes``: a seed, and how many workers die."""
+        """Start the command. ``owns``: it reads all partitions regardless of the group. ``metrics``: further options of
+        that group. ``others``: further groups. ``crashes``: a seed, and the number of workers that die."""
         (port,) = ports.free_ports(1)
         configuration = self.folder / f"{name}.conf"
         configuration.write_text(
@@ -273,16 +273,16 @@ class PersisterCase(Waiting, base.BaseTestCase):
         return running
 
     def workers(self, persister):
-        """The processes that read and store; their number is told by the configuration."""
+        """Return the configured number of worker processes."""
         found = []
         for pid in dict.fromkeys(worker["pid"] for worker in persister.status().values()):
             if pid:
-                with contextlib.suppress(psutil.NoSuchProcess):  # it ended since it was told of
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
                     found.append(psutil.Process(pid))
         return found
 
     def wait_for_all(self, seconds=PATIENCE_SECONDS, *, dead=0):
-        """Until as many rows (of distinct numbers) are there as can be."""
+        """Wait until all rows (of distinct numbers) are stored."""
         wanted = sum(told is Told.ACKED for told in self.told.values()) - dead
         self.wait_until(lambda: len(set(self.rows())) >= wanted, f"{wanted} rows", seconds=seconds)
 
@@ -293,4 +293,4 @@ class PersisterCase(Waiting, base.BaseTestCase):
     def assert_ends_in_order(self, persister):
         status, seconds = persister.terminate()
         self.assertEqual(0, status)
-        self.assertLess(seconds, 60)  # ten are promised, and the machine may be busy
+        self.assertLess(seconds, 60)  # ten are documented, but the machine may be busy

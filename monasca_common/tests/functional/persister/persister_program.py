@@ -41,12 +41,12 @@ _BREATH_SECONDS = 0.05
 
 
 def patch(owner, name, value):
-    """For good: this process is the mutant."""
+    """Patch permanently: this process is the mutant."""
     mock.patch.object(owner, name, value).start()
 
 
 def no_fence():
-    """Rows are written whatever the stored offset says."""
+    """Rows are written regardless of the stored offset."""
     patch(fence, "first_to_store", lambda claim, rows, stored: 0)
 
 
@@ -59,7 +59,7 @@ def trusts_kafkas_offsets():
 
 
 def commits_to_kafka_first():
-    """Kafka is told before the database."""
+    """Commits to Kafka before the database."""
     write = handler.RowsHandler._write
 
     def written(rows_handler, part, rows):
@@ -83,7 +83,7 @@ def drops_a_batch_on_an_error():
 
 
 def forgets_dead_letters():
-    """The stored offset stays before them."""
+    """The stored offset does not advance past dead letters."""
     patch(handler.RowsHandler, "accounted", lambda rows_handler, partition, start, end: None)
 
 
@@ -96,7 +96,7 @@ def dies_at_once():
 
 
 def owns_everything(topic, partitions):
-    """Believes that every partition is its own, whatever the group says."""
+    """Reads all partitions regardless of the group."""
     everything = [TopicPartition(topic, number) for number in range(partitions)]
     patch(member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
 
@@ -113,7 +113,7 @@ def arms_the_first_workers_only(text):
 
 
 def arms_every_worker(seed, count):
-    """By lot where, and at which of its first passes, each of the first ``count`` workers dies; at once replaced."""
+    """Kill each of the first ``count`` workers at a random fail point and pass; they are replaced immediately."""
     patch(service.Respawns, "rest_seconds", lambda respawns, slot: 0.0)
     patch(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", lambda manager: time.sleep(_BREATH_SECONDS))
     made = service.PersisterWorker.__init__
@@ -124,7 +124,7 @@ def arms_every_worker(seed, count):
             lot = random.Random(f"{seed}/{died}")
             point = lot.choice(CRASH_POINTS)
             rare = point in _RARE_POINTS
-            # Where the place is not come by, as without a rebalance: nobody lives for ever.
+            # End the worker if it does not pass the fail point, as without a rebalance.
             failpoints.arm("persister.before_write", f"kill@{100 if rare else 30}")
             failpoints.arm(point, f"kill@{1 if rare else lot.randint(1, 12)}")
         made(worker, worker_id, plan, *arguments)
@@ -133,7 +133,7 @@ def arms_every_worker(seed, count):
 
 
 def end_with_the_test():
-    """However the test ends, nothing of this is left."""
+    """Remove everything, however the test ends."""
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGKILL)
@@ -145,7 +145,7 @@ def main(arguments):
         globals()[name]()
     if "owns" in facts:
         owns_everything(*facts["owns"])
-    # Tests look at the status, and should not wait for it; nor should a busy broker's answer be missing in it.
+    # Tests read the status often; a busy broker's answer must not be missing in it.
     patch(status_board, "_REPORT_SECONDS", 0.2)
     patch(member_health, "LAG_SECONDS", 5.0)
     if "crashes" in facts:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs and events without a time of their own, posted again and again under their keys at two hosts whose clocks stand
-on either side of midnight, while answers are lost and workers of the persister die: each is one row."""
+"""Logs and events without their own time, posted repeatedly with keys at two hosts whose clocks are before and after
+midnight, while answers are lost and workers of the persister die: each is one row."""
 
 import sys
 import tempfile
@@ -62,7 +62,7 @@ class KeyedPosts:
         return self.start(others="\n".join(groups), fail_points=points, mutants=mutants)
 
     def post_everything(self):
-        """Each bulk at the two hosts by turns, until both have answered that it is taken."""
+        """Post each bulk to both hosts in turn, until both have accepted it."""
         for fault in (
             Fault.cut_answer(ApiKey.PRODUCE, probability=0.2, seed=3, times=6),
             Fault.drop_answer(ApiKey.PRODUCE, probability=0.1, seed=3, times=2),
@@ -103,7 +103,7 @@ class KeyedPosts:
         self.assert_ends_in_order(persister)
 
     def is_through(self):
-        """Whether all that is in the topics is accounted for."""
+        """Return whether all messages of the topics are stored or dead letters."""
         with self.engine.connect() as connection:
             found = connection.execute(sa.text('SELECT topic, partition, "next" FROM kafka_offset')).all()
         stored = {TopicPartition(topic, partition): next_offset for topic, partition, next_offset in found}

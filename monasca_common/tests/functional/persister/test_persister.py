@@ -26,7 +26,7 @@ _COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "persister"]
 
 
 class TestStart(PersisterCase):
-    """What keeps it from starting is one line, and status 1."""
+    """A failed start logs one line and exits with 1."""
 
     def refused(self, text):
         path = self.folder / "refused.conf"
@@ -107,7 +107,7 @@ class TestRunning(PersisterCase):
         committed = self.cluster.admin.group_offsets(self.group)
         self.assertEqual(stored, sum(committed.values()))
         again = self.start(name="again")
-        # Its predecessor left: no session has to expire before partitions are given.
+        # The previous persister left the group, so no session must expire.
         self.wait_until(lambda: again.worker().get("partitions") == PARTITIONS, what="the assignment")
         self.wait_for_all()
         self.assert_ends_in_order(again)
@@ -121,7 +121,7 @@ class TestRunning(PersisterCase):
         for path in ("/healthz", "/readyz"):
             self.wait_until(lambda path=path: persister.is_well(path), path)
         self.assert_ends_in_order(persister)
-        # The broker of the tests has one copy of each message, which is told once before the start.
+        # The test broker has one replica, which causes one warning before the start.
         could_be_lost, start, stop = persister.log.read_text().splitlines()
         self.assertIn("there is one replica", could_be_lost)
         for part in (self.topic, self.group, self.servers, self.url.partition("@")[2] or self.url, persister.url[7:]):
@@ -187,7 +187,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(persister)
 
     def steady_memory(self, process):
-        """Its memory in bytes, as soon as it is about the same half a second later."""
+        """Return its memory in bytes, once it is constant for half a second."""
         seen = [0]
 
         def is_steady():
@@ -207,7 +207,7 @@ class TestRunning(PersisterCase):
         with self.engine.connect() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             value = envelopes.metric(0, time_ms=self.base_ms, host="x" * 200)
-            # Not compressed, so that a byte of a fetch is a byte of memory.
+            # Not compressed, so that fetched bytes are bytes of memory.
             settings = ProducerSettings(self.connection, linger_ms=5, compression="none")
             with plugins.kafka_producer(settings) as producer:
 
@@ -215,7 +215,7 @@ class TestRunning(PersisterCase):
                     for _ in range(bulks):
                         producer.publish(self.topic, [value] * 50_000, timeout=SECONDS).raise_for_undelivered()
 
-                # What the buffers hold, ten times over. How large the process is with them full, the allocators decide.
+                # Ten times the size of the buffers. The allocators determine the size of the process with full buffers.
                 add_to_the_backlog(2)
                 self.wait_until(lambda: persister.worker()["state"] == "waiting for the database", what="the wait")
                 full = self.steady_memory(worker)

@@ -41,7 +41,7 @@ class CrashCase(PersisterCase):
 
 
 class Points:
-    """Where it hurts."""
+    """The fail points."""
 
     @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
     def test_after_a_poll(self):
@@ -61,7 +61,7 @@ class Points:
         self.assert_exactly_once(self.crash("processor.after_dead_letter=kill@2"))
 
     def only_dead_letters(self, *, mutants=(), fail_points="", starts=5):
-        """How often each of two messages, both bad, is among the dead letters after so many starts."""
+        """Return how often each of two invalid messages is a dead letter after a number of starts."""
         self.publish(range(2), bad=range(2), partition=0)
         for number in range(starts):
             persister = self.start(name=f"start-{number}", fail_points=fail_points, mutants=mutants)
@@ -104,7 +104,7 @@ class Points:
         self.assert_exactly_once(verdict)
 
     def take_some(self):
-        """Another member joins the group once the first has begun, and leaves it again."""
+        """Let another member join the group after the first has started, and leave it."""
         self.wait_until(self.rows, what="the first row")
         settings = ConsumerSettings(
             self.connection,
@@ -136,7 +136,7 @@ class Points:
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
 
     def errors(self, *mutants):
-        """No crash: the third transaction fails."""
+        """Let the third transaction fail without a crash."""
         self.publish(range(MESSAGES))
         persister = self.start(fail_points="storage.in_transaction=raise@3", mutants=mutants)
         self.wait_until(lambda: self.is_through(persister), what="the end of the log")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database killed, locked and frozen while messages come: nothing lost, nothing doubled, no spinning."""
+"""A killed, locked and frozen database while messages arrive: no loss, no duplicates, no busy loop."""
 
 import time
 
@@ -8,11 +8,11 @@ from monasca_common.tests.periodic import periodic
 
 _WAITING = "waiting for the database"
 _AWAY_SECONDS = 3
-_BACK_SECONDS = 60  # some are promised, and the machine may be busy
-_SPINNING = 0.5  # of a core; who waits takes a tenth of that
+_BACK_SECONDS = 60  # a few are documented, but the machine may be busy
+_SPINNING = 0.5  # of a core; a waiting process takes a tenth of it
 
 
-class TestPostgresqlAway(PersisterCase):
+class TestPostgresqlUnavailable(PersisterCase):
     database = "postgresql"
     own_server = True
 
@@ -25,7 +25,7 @@ class TestPostgresqlAway(PersisterCase):
         (self.worker,) = self.workers(self.persister)
 
     def through_an_outage(self, begin, end, *, seconds=_AWAY_SECONDS):
-        """Messages before, during and after it; then what must hold of every outage."""
+        """Send messages before, during and after an outage, and check the common conditions."""
         self.publish(range(100, 300))
         begin()
         self.publish(range(300, 500))
@@ -92,7 +92,7 @@ class TestPostgresqlAway(PersisterCase):
 
 
 @periodic("twin of the PostgreSQL test")
-class TestSqliteAway(PersisterCase):
+class TestSqliteUnavailable(PersisterCase):
     def test_locked_by_another_process(self):
         self.drop_key()
         persister = self.start()
@@ -109,7 +109,7 @@ class TestSqliteAway(PersisterCase):
 
 
 @periodic("long outage; test_killed_and_started_again is the smoke test")
-class TestKafkaAway(PersisterCase):
+class TestKafkaUnavailable(PersisterCase):
     def test_brokers_that_do_not_answer_are_reported_until_they_return(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")

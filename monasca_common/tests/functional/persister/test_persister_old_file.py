@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of the published persister, as it is but for addresses and topics: from a real Kafka to a real InfluxDB."""
+"""The published persister's file with other addresses and topics, from a real Kafka to a real InfluxDB."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ class TestOldFile(PersisterCase):
         self.addCleanup(server().query, f'DROP DATABASE "{self.name}"')
 
     def rows(self):
-        """The number of each metric that is stored."""
+        """Return the number of each stored metric."""
         series = server().query('SELECT value FROM "cpu.percent"', self.name)
         return [time_ms - self.base_ms for each in series for time_ms, _ in each["values"]]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several writers that believe they own the same partitions: the stored offset lets one of them through."""
+"""Several writers of the same partitions, of which the stored offset permits one."""
 
 import signal
 import time
@@ -28,7 +28,7 @@ class ZombieCase(PersisterCase):
         self.drop_key()
 
     def publish_transactions(self):
-        """Every third one is aborted; all of them leave control records among the messages."""
+        """Abort every third transaction; each leaves a control record in the log."""
         settings = ProducerSettings(self.connection, linger_ms=0, transactional_id=self.group)
         with plugins.kafka_producer(settings) as producer:
             for first in range(0, MESSAGES, _TRANSACTION):
@@ -51,7 +51,7 @@ class _Aborted(Exception):
 
 class TestZombies(ZombieCase):
     def three_owners(self, *mutants):
-        """What became of everything, and how many rows were offered again and skipped."""
+        """Return the stored numbers, and the number of skipped rows."""
         slow = "persister.before_write=sleep:0.02"
         persisters = [
             self.start(name=f"persister-{number}", owns=True, mutants=mutants, fail_points=slow) for number in range(3)
@@ -70,7 +70,7 @@ class TestZombies(ZombieCase):
 
     def is_through(self, persister):
         worker = persister.worker()
-        # The last record of each partition is the control record of a transaction, which nobody ever reads.
+        # The last record of each partition is a control record, which consumers do not receive.
         return worker.get("partitions") == PARTITIONS and worker["lag"] <= PARTITIONS
 
     # Rule 23
@@ -105,7 +105,7 @@ class TestZombies(ZombieCase):
         self.assert_clean()
 
     def freeze_at_work(self, member):
-        """Stop it while of each partition something is stored, and much is not; again with more if that was over."""
+        """Stop it while a small part of each partition is stored; repeat with more messages if it had finished."""
         for first in range(0, 10 * MESSAGES, MESSAGES):
             before = self.stored()
             self.publish(range(first, first + MESSAGES))
@@ -117,6 +117,6 @@ class TestZombies(ZombieCase):
         self.fail("it was always through before it could be stopped")
 
     def stored(self):
-        """How many rows there are of each partition."""
+        """Return the number of rows per partition."""
         found = Counter(number % PARTITIONS for number in self.rows())
         return {partition: found[partition] for partition in range(PARTITIONS)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarm definitions over a database of either kind: mixed into a case with ``self.database``."""
+"""Tests of alarm definitions with any database: a mixin for a case with ``self.database``."""
 
 from unittest import mock
 
@@ -35,7 +35,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         return [tuple(row) for row in self.alarms_database.rows(statement)]
 
     def sub_expressions(self):
-        """(id, position, windows) by their text's beginning."""
+        """Return (id, position, windows) by the start of the text."""
         table = tables.alarm_sub_expression
         return {
             (row.position, row.function, row.metric_name): (row.id, row.windows)

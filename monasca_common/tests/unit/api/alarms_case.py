@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of definitions, alarms and notification methods share, over a database of either kind."""
+"""The base of tests of definitions, alarms and notification methods, with any database."""
 
 import json
 
-from falcon import testing
-
 from monasca_common.alarms.address_keys import PLAIN
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.api.app import make_app
-from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
-
-NOW_MS = 1_790_000_000_123
+from monasca_common.tests.unit.api.api_case import NOW_MS, client_of
 
 
 class AlarmsCase:
-    """Mixed into a case with ``self.database``: an application over it, whose clock ``self.now_ms`` is."""
+    """A mixin for a case with ``self.database``: an application with the clock ``self.now_ms``."""
 
     keys = PLAIN
 
@@ -29,23 +24,15 @@ class AlarmsCase:
         self.client = self.application()
 
     def application(self, **changes):
-        settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", **changes})
         producer = self.kafka.producer()
         self.addCleanup(producer.close, 0.0)
         reader = self.database.storage().open_reader()
         self.addCleanup(reader.close)
-        app = make_app(
-            settings,
-            ProducerPool(lambda _: producer),
-            reader,
-            now=lambda: self.now_ms / 1000,
-            alarms_database=self.alarms_database,
-            keys=self.keys,
-        )
-        return testing.TestClient(app)
+        parts = {"now": lambda: self.now_ms / 1000, "alarms_database": self.alarms_database, "keys": self.keys}
+        return client_of(ProducerPool(lambda _: producer), reader, changes, **parts)
 
     def ask(self, method, path, body=None, expected=200, *, tenant="t1", query=""):
-        """The JSON of the answer."""
+        """Return the JSON of the answer."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"X-Project-Id": tenant, "Content-Type": "application/json"}
         answer = self.client.simulate_request(method, path, body=data, headers=headers, query_string=query)
@@ -59,5 +46,5 @@ class AlarmsCase:
         return self.get(path, tenant=tenant, query=query)["elements"]
 
     def message(self, method, path, body, expected, **named):
-        """Of the error that answers."""
+        """Return the message of the error."""
         return self.ask(method, path, body, expected, **named)["error"]["message"]

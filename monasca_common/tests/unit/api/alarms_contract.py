@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms over a database of either kind: mixed into a case with ``self.database``."""
+"""Tests of alarms with any database: a mixin for a case with ``self.database``."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ class AlarmsContract(AlarmsCase):
         return self.ask("POST", DEFINITIONS, body, 201, tenant=tenant)["id"]
 
     def alarm(self, alarm_id, definition, *metrics, tenant="t1", **changes):
-        """An evaluator's: each of ``metrics`` is a name and its dimensions."""
+        """Create an alarm like the evaluator. ``metrics``: names and dimensions."""
         digest = hashlib.blake2b(alarm_id.encode(), digest_size=16).digest()
         row = {
             "id": alarm_id,
@@ -396,7 +396,7 @@ class AlarmsContract(AlarmsCase):
             self.ask(method, f"{PATH}/a", body, 404)
 
     def series_of(self, *alarm_ids, sub="s"):
-        """Each alarm is made of a series of its own, and of one that they share."""
+        """Create alarms that each have their own series and a common one."""
         keys = {alarm_id: alarm_id.encode() * 16 for alarm_id in (*alarm_ids, "+")}
         series = [
             {

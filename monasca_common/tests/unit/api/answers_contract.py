@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of bounded size, over a database of either kind: mixed into a case with ``self.database``."""
+"""Tests of the size of answers with any database: a mixin for a case with ``self.database``."""
 
 import json
 from unittest import mock
@@ -32,7 +32,7 @@ _ROWS = tuple(
 
 
 class AnswersContract(Reads):
-    """cpu has 20 series of 4 rows, with dimensions and value_meta of up to 200 bytes; beside it 40 other metrics."""
+    """cpu has 20 series of 4 rows, with dimensions and value_meta of up to 200 bytes; there are 40 other metrics."""
 
     page_limit = 1000
 
@@ -59,7 +59,7 @@ class AnswersContract(Reads):
         self.patch(paging, "MAX_ANSWER_BYTES", MAX_BYTES)
 
     def unbounded(self, path, **parameters):
-        """The elements of one answer, whatever their size."""
+        """Return the elements of an answer without a size limit."""
         with mock.patch.object(paging, "MAX_ANSWER_BYTES", _UNBOUNDED_BYTES):
             return self.elements(path, **parameters)
 

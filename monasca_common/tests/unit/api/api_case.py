@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API's tests share: an application over a broker in memory."""
+"""The base of the API's tests: an application with a broker in memory."""
 
 import json
 import threading
@@ -14,11 +14,17 @@ from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 
 NOW_MS = 1_790_000_000_123  # of the application's clock, in September 2026
-SECONDS = 0.05  # as long as a post waits in a test in which Kafka does not answer
+SECONDS = 0.05  # publish time-out of tests in which Kafka does not answer
+
+
+def client_of(producers, reader, settings, **parts):
+    """Return a client of an application without authentication and access log."""
+    settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", **settings})
+    return testing.TestClient(make_app(settings, producers, reader, **parts))
 
 
 class ApiCase(base.BaseTestCase):
-    """``self.post`` and ``self.get`` go to an application without authentication, as tenant ``t1``."""
+    """``self.post`` and ``self.get`` send requests to an application without authentication, for tenant ``t1``."""
 
     settings: dict[str, object] = {}  # noqa: RUF012  # oslotest's own style: nobody changes it
     kafka_settings: dict[str, object] = {}  # noqa: RUF012
@@ -33,25 +39,17 @@ class ApiCase(base.BaseTestCase):
         self.client = self.new_client()
 
     def producer_of(self, topic):
-        """The topic's producer, which all clients share."""
+        """Return the topic's producer, which all clients share."""
         with self._opening:
             if topic not in self._producers:
                 self._producers[topic] = self.kafka.producer(**self.kafka_settings)
-                self.addCleanup(self._producers[topic].close, 0.0)  # what is stuck is waited for by nobody
+                self.addCleanup(self._producers[topic].close, 0.0)
             return self._producers[topic]
 
     def new_client(self, *, reader=None, producer=None, now=lambda: NOW_MS / 1000, limits=None, **changes):
-        values = {
-            "auth_strategy": "noauth",
-            "access_log": "off",
-            "publish_timeout_seconds": 5.0,
-            **self.settings,
-            **changes,
-        }
-        settings = ApiSettings(**values)
         producers = ProducerPool((lambda _: producer) if producer else self.producer_of)
-        app = make_app(settings, producers, reader, limits=limits, now=now)
-        return testing.TestClient(app)
+        settings = {"publish_timeout_seconds": 5.0, **self.settings, **changes}
+        return client_of(producers, reader, settings, limits=limits, now=now)
 
     def post(self, path, body, headers=None, *, client=None):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -70,5 +68,5 @@ def metric(name="cpu.percent", **changes):
 
 
 def uuid_7(time_ms):
-    """A UUID of version 7 that was created then."""
+    """Return a UUID of version 7 with this creation time."""
     return str(uuid.UUID(int=time_ms << 80 | 7 << 76 | 2 << 62 | 5))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notification methods over a database of either kind: mixed into a case with ``self.database``."""
+"""Tests of notification methods with any database: a mixin for a case with ``self.database``."""
 
 from monasca_common.tests.unit.api.alarms_case import AlarmsCase
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was sent to whom, over a database of either kind: mixed into a case with ``self.database``."""
+"""Tests of notifications with any database: a mixin for a case with ``self.database``."""
 
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.sent_notifications import SENT_STATES
@@ -21,7 +21,7 @@ class NotificationsContract(AlarmsCase):
         self.method = NotificationMethods(self.alarms_database, self.keys).create("t1", HOOK, 1)
 
     def record(self, alarm="a1", *, method=None, at_ms=NOW_MS, outcomes=(("sent", "answered 200"),), **facts):
-        """The notification of a change, with an attempt for each outcome."""
+        """Store the notification of a change, with an attempt per outcome."""
         notification = notification_of(
             change(alarm_id=alarm, **{"time_ms": at_ms - 500, **facts}), method or self.method.id
         )

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of reads share: an application over a real SQLite file."""
+"""The base of tests of reads: an application with a SQLite file."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from urllib.parse import parse_qsl, urlsplit
 
-from falcon import testing
-
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.api import paging
-from monasca_common.api.app import make_app
 from monasca_common.api.query import iso
-from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id
+from monasca_common.tests.unit.api.api_case import client_of
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 BASE_MS = 1_790_000_000_000
@@ -24,7 +21,7 @@ PAGE_LIMIT = 50
 
 
 class Reads:
-    """Mixed into a case with ``self.database``: an application over it, and requests to it."""
+    """A mixin for a case with ``self.database``: an application and requests to it."""
 
     page_limit = PAGE_LIMIT
     settings: Mapping[str, object] = MappingProxyType({})
@@ -38,12 +35,11 @@ class Reads:
         self.client = self.application(reader, **self.settings)
 
     def application(self, reader, **changes):
-        settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", **changes})
         kafka = self.useFixture(MemoryKafka())
         producers = ProducerPool(lambda _: kafka.producer())
         alarms = AlarmsDatabase(self.database.settings)
         self.addCleanup(alarms.close)
-        return testing.TestClient(make_app(settings, producers, reader, alarms_database=alarms))
+        return client_of(producers, reader, changes, alarms_database=alarms)
 
     def store(self, *rows, kind=Kind.METRICS):
         offsets = range(self._next, self._next + len(rows))
@@ -66,25 +62,25 @@ class Reads:
         return self.get(path, **parameters)["elements"]
 
     def results(self, path, **parameters):
-        """Of every page the result, following the links named next."""
+        """Yield the answers of all pages, following next links."""
         while parameters is not None:
             result = self.result(path, **parameters)
             yield result
             parameters = following(result.json)
 
     def pages(self, path, **parameters):
-        """Of every page its elements."""
+        """Return the elements of all pages."""
         return [result.json["elements"] for result in self.results(path, **parameters)]
 
 
 def following(body):
-    """The parameters of the next page; ``None``: there is none."""
+    """Return the parameters of the next page, or ``None``."""
     found = [link["href"] for link in body["links"] if link["rel"] == "next"]
     return dict(parse_qsl(urlsplit(found[0]).query)) if found else None
 
 
 class ReadsCase(Reads, SqliteTestCase):
-    """cpu has three series of four rows, at the same four times; mem has one."""
+    """The metric cpu has three series of four rows, at the same four times; mem has one."""
 
     def setUp(self):
         super().setUp()

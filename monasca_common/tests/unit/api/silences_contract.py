@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silences over a database of either kind: mixed into a case with ``self.database``."""
+"""Tests of silences with any database: a mixin for a case with ``self.database``."""
 
 from monasca_common.alarms import silences
 from monasca_common.alarms.silences import Silence

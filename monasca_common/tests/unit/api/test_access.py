@@ -46,7 +46,7 @@ def answering(status):
 
 
 class AccessCase(base.BaseTestCase):
-    """``self.get`` asks an application that ``self.serve`` is, and returns its answer and its line."""
+    """``self.get`` sends a request to an application that calls ``self.serve``, and returns the answer and its line."""
 
     def setUp(self):
         super().setUp()
@@ -60,7 +60,7 @@ class AccessCase(base.BaseTestCase):
             return False
 
         new = Access(self.answer, ROUTES, count, self.written, now=lambda: 1_700_000_000.25)
-        new._due = True  # as if a flush were due: none comes between those of the test
+        new._due = True  # no flush except those of the test
         return new
 
     def answer(self, environ, start_response):
@@ -274,7 +274,7 @@ class TestHandler(base.BaseTestCase):
 
 
 class TestApplication(ApiCase):
-    """What the layers note of a request."""
+    """Access lines and counts of the whole application."""
 
     def setUp(self):
         super().setUp()

@@ -25,7 +25,7 @@ class TestElsewhere(ApiCase):
 
 class TestLimits(ConfigurationTestCase):
     def statuses(self, *storage):
-        """Of a metric of 50 days ago, and of one with three dimensions, at an API that has no database."""
+        """Return statuses for a metric of 50 days ago, and for one with three dimensions, without a database."""
         lines = [
             "[kafka]",
             "driver = memory",

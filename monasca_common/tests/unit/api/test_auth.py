@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules, given what keystonemiddleware says of a token; the tokens themselves are a functional test's."""
+"""Tests of rules with the headers of keystonemiddleware; functional tests use real tokens."""
 
 import io
 import json
@@ -21,10 +21,10 @@ PAGE = pathlib.Path(__file__).parents[4] / "doc" / "source" / "admin" / "keyston
 
 
 class Body(io.BytesIO):
-    looked_at = False
+    was_read = False
 
     def read(self, size=-1):
-        self.looked_at = True
+        self.was_read = True
         return super().read(size)
 
 
@@ -83,7 +83,7 @@ class TestRules(RulesCase):
         answer = self.request(
             "POST", "/v2.0/metrics", "monasca-read-only-user", extras={"wsgi.input": body, "CONTENT_LENGTH": "7"}
         )
-        self.assertEqual((401, 401, False), (answer.status_code, answer.json["error"]["code"], body.looked_at))
+        self.assertEqual((401, 401, False), (answer.status_code, answer.json["error"]["code"], body.was_read))
 
     def test_a_valid_token_with_a_project_is_required(self):
         self.assertEqual(401, self.code("GET", "/v2.0/metrics", "admin", status="Invalid"))

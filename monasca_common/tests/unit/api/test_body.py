@@ -19,7 +19,7 @@ LIMIT = 4096
 
 
 class Sparing(io.BytesIO):
-    """Counts what is read of it."""
+    """Counts the bytes that are read."""
 
     taken = 0
 
@@ -31,7 +31,7 @@ class Sparing(io.BytesIO):
 
 class Silent(io.BytesIO):
     def read(self, size=-1):
-        raise BlockingIOError(11, "Resource temporarily unavailable")  # as SO_RCVTIMEO makes it
+        raise BlockingIOError(11, "Resource temporarily unavailable")  # raised with SO_RCVTIMEO
 
 
 class Malformed(io.BytesIO):
@@ -109,7 +109,7 @@ class TestGzip(ApiCase):
         members = gzip.compress(b" ") * 45_000  # 950 KB
         answer = self.post(METRICS, members, GZIP)
         self.assertEqual((413, True), (answer.status_code, "members" in answer.json["error"]["message"]))
-        self.assertLessEqual(sum(taken), 20 * len(members))  # zlib copies all of it that lies behind a member's end
+        self.assertLessEqual(sum(taken), 20 * len(members))  # zlib copies all bytes after the end of a member
 
     def test_a_thousand_members_are_one_body(self):
         text = json.dumps([metric(f"m{number}") for number in range(100)]).encode()
@@ -123,7 +123,7 @@ class TestGzip(ApiCase):
         self.assertEqual(204, self.post(METRICS, body, GZIP).status_code)
 
     def patch_decompressed(self):
-        """How many bytes each call takes, and how many it makes."""
+        """Record the sizes of input and output of each call."""
         real = zlib.decompressobj
         taken, made = [], []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many files a reader must open to follow a post: counted in real calls on the memory driver."""
+"""A limit of the number of files that a post enters, counted with the memory driver."""
 
 import sys
 

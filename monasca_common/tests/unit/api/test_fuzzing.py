@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is sent: an answer of the API's own, and 204 only for what is in Kafka."""
+"""Any request has an answer of the API, and 204 only if its messages are in Kafka."""
 
 import gzip
 import json
@@ -45,7 +45,7 @@ GOOD_EVENTS = some.fixed_dictionaries(
 
 
 def nearly(good):
-    """The same with one member changed, or one added."""
+    """Generate documents with one member changed or added."""
     names = some.sampled_from(["name", "timestamp", "value", "dimensions", "value_meta", "message", "event"])
     return some.builds(lambda made, name, value: {**made, name: value}, good, names | some.text(max_size=3), ANYTHING)
 
@@ -74,7 +74,7 @@ class TestFuzzing(ApiCase):
         return sum(len(self.records(topic)) for topic in ("metrics", "metrics.dlq", "log", "monevents"))
 
     def assert_told_the_truth(self, before, answer, body):
-        """Taken whole or not at all, where nothing is dropped."""
+        """Check that a request is accepted completely or refused."""
         taken = self.count() - before
         if answer.status_code >= 400:
             self.assertEqual(0, taken)

@@ -76,7 +76,7 @@ class TestIdempotencyKey(ApiCase):
         self.assertEqual((2, 4, first), (len(first), len(self.ids()), set(self.ids())))
 
     def at(self, now_ms, body, headers=None):
-        """A post at this time, each to another worker."""
+        """Post at this time to a new worker."""
         client = self.new_client(producer=self.kafka.producer(), now=lambda: now_ms / 1000)
         self.assertEqual(204, self.post(METRICS, body, headers, client=client).status_code)
 
@@ -141,7 +141,7 @@ class TestIdempotencyKey(ApiCase):
         self.assertEqual(204, self.post(METRICS, metric(), {"Idempotency-Key": "~" * 255}).status_code)
 
     def an_attachment(self):
-        """Set once a message waits for the outcome of an earlier one with its id."""
+        """Return an event that is set when a message waits for an earlier one with its id."""
         happened = threading.Event()
         reserve = self.producer._table.reserve
 

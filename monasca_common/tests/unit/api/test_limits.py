@@ -86,7 +86,7 @@ class TestInFlightLimit(LimitCase):
 
 
 class TestAuthenticated(LimitCase):
-    """The validation of tokens gets a request only while there is a slot."""
+    """Tokens are validated only for requests with a slot."""
 
     def authenticated(self, app):
         def validate(environ, start_response):
@@ -124,7 +124,7 @@ class TestAuthenticated(LimitCase):
         self.assertEqual(503, client.simulate_post("/v2.0/metrics").status_code)
 
 
-class TestPlaces(base.BaseTestCase):
+class TestSlots(base.BaseTestCase):
     def test_a_quarter_of_the_slots_is_reserved_per_topic(self):
         self.assertEqual(
             RequestSlots(posts=64 + 2 * 16, others=32, of_topic=64, own_of_topic=16), request_slots(ApiSettings())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API says of itself, and requests made of it by schemathesis."""
+"""The OpenAPI description, and requests generated from it by schemathesis."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def text(rule):
-    """The schema of a string that keeps a rule."""
+    """Return the schema of a string that keeps a rule."""
     start = f"(?!{re.escape(rule.prefix)})" if rule.prefix else ""
     forbidden = "".join(f"\\{character}" if character in '\\"' else character for character in rule.forbidden)
     pattern = f"^{start}[^\\u0000{forbidden}]*$"
@@ -61,7 +61,7 @@ class TestDescription(ReadsCase):
         self.document = self.client.simulate_get("/openapi.json").json
 
     def resolved(self, part):
-        """The part without references."""
+        """Return the part with resolved references."""
         if isinstance(part, dict) and "$ref" in part:
             found = self.document
             for name in part["$ref"].removeprefix("#/").split("/"):
@@ -98,10 +98,10 @@ class TestDescription(ReadsCase):
             if "get" not in found or template in PUBLIC_PATHS:
                 continue
             parameters = self.resolved(found["get"].get("parameters", []))
-            looked_at = self.looked_at(template, parameters)
-            self.assertEqual({each["name"] for each in parameters}, looked_at, template)
+            used_parameters = self.used_parameters(template, parameters)
+            self.assertEqual({each["name"] for each in parameters}, used_parameters, template)
 
-    def looked_at(self, template, parameters):
+    def used_parameters(self, template, parameters):
         names = set()
 
         class Recording(dict):
@@ -217,7 +217,7 @@ class TestDescription(ReadsCase):
 
 
 class TestFuzzed(ReadsCase):
-    """Every operation that the description has; the same requests at every run."""
+    """Requests for each operation of the description; the same in each run."""
 
     def setUp(self):
         super().setUp()
@@ -245,11 +245,11 @@ class TestFuzzed(ReadsCase):
             response = case.call()
             try:
                 case.validate_response(response, checks=CHECKS)
-            except FailureGroup as failures:  # which is no `Exception`
+            except FailureGroup as failures:  # not a subclass of `Exception`
                 self.fail(str(failures))
             self.assertLess(response.status_code, 500, response.text)
             statuses.add(response.status_code)
 
-        with contextlib.suppress(Unsatisfiable):  # without parameters there is nothing to break
+        with contextlib.suppress(Unsatisfiable):  # without parameters no request is invalid
             ask_once()
         return statuses

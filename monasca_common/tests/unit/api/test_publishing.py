@@ -18,13 +18,13 @@ LOGS = "/v2.0/logs"
 EVENTS = "/v1.0/events"
 A_LOG = {"logs": [{"message": "a"}]}
 AN_EVENT = {"events": [{"event": {"event_type": "a"}}]}
-PATIENCE = 60.0  # at most; what is waited for takes milliseconds
+PATIENCE = 60.0  # normally milliseconds
 
 
 class TestUndelivered(ApiCase):
     def setUp(self):
         super().setUp()
-        self.patch(producer_pool, "_PROBE_AFTER_SECONDS", 3600.0)  # a slow machine must not make a post try
+        self.patch(producer_pool, "_PROBE_AFTER_SECONDS", 3600.0)  # no probe on a slow machine
         self.impatient = self.new_client(publish_timeout_seconds=SECONDS)
         self.post(METRICS, metric())
 
@@ -73,7 +73,7 @@ class TestUndelivered(ApiCase):
 
 
 class TestStuckTopic(ApiCase):
-    """The topic of logs acknowledges nothing, the others do."""
+    """Only the topic of logs does not acknowledge."""
 
     def setUp(self):
         super().setUp()
@@ -131,17 +131,17 @@ class TestStuckTopic(ApiCase):
         waiting = []
         for _ in range(4):
             waiting.append(self.start_post(client, METRICS, body))
-            self.wait_for(at_kafka, 1)  # until then it has a slot of each of its topics
+            self.wait_for(at_kafka, 1)  # until it waits, it has a slot of each of its topics
         refused = self.post(METRICS, body, client=client)
         self.assertEqual((503, (0, 2, 0)), (refused.status_code, self.counts(refused)))
         self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
-        self.assertEqual(5, len(self.records()))  # of what is refused nothing was sent
+        self.assertEqual(5, len(self.records()))  # no message of a refused post was sent
         self.producer_of("metrics.dlq").close(0.0)
         for thread in waiting:
             thread.join(PATIENCE)
 
     def test_a_stuck_topic_uses_only_its_share_of_the_budget(self):
-        self.kafka_settings = {"budget_messages": 2}  # of a producer that is opened from now on
+        self.kafka_settings = {"budget_messages": 2}  # of producers opened after this
         impatient = self.new_client(publish_timeout_seconds=SECONDS)
         for _ in range(3):
             self.assertEqual(503, self.post(LOGS, A_LOG, client=impatient).status_code)
@@ -159,7 +159,7 @@ class TestStuckTopic(ApiCase):
         return self.producer_of(topic).health().outstanding_messages
 
     def waiting_posts(self, topic):
-        """A semaphore that each post releases when it begins to wait for the topic."""
+        """Return a semaphore that each post releases when it starts to wait for the topic."""
         waiting, producer = threading.Semaphore(0), self.producer_of(topic)
         publish = producer.publish
 
@@ -182,7 +182,7 @@ class TestStuckTopic(ApiCase):
 
 class TestReopening(ApiCase):
     def finish(self):
-        """The permission to write is missing, once: a fatal error, at which a request fails."""
+        """Refuse one write with a fatal error, with which a request fails."""
         self.kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
         self.assertEqual(503, self.post(METRICS, metric()).status_code)
         self.assertTrue(self.producer.health().finished)
@@ -190,7 +190,7 @@ class TestReopening(ApiCase):
     # Rule 6
     def test_a_post_after_a_fatal_error_is_accepted_once_it_is_permitted(self):
         self.finish()
-        other = self.new_client()  # whose look at the producer is not a moment ago
+        other = self.new_client()  # it has not checked the producer recently
         self.assertEqual(204, self.post(METRICS, metric(), client=other).status_code)
         self.assertEqual(1, len(self.records()))
 
@@ -199,15 +199,15 @@ class TestReopening(ApiCase):
         self.assertEqual(200, self.client.simulate_get("/healthcheck", params={"part": "producer"}).status_code)
 
 
-class TestTopicPlaces(base.BaseTestCase):
-    """``max_in_flight`` is 4, and there are three topics: each has one slot of its own."""
+class TestTopicSlots(base.BaseTestCase):
+    """``max_in_flight`` is 4, and each of three topics has a reserved slot."""
 
     def setUp(self):
         super().setUp()
         self.slots = TopicRequestSlots(request_slots(ApiSettings(max_in_flight=4)))
 
     def taken(self, topic):
-        """How many posts of the topic get a slot."""
+        """Return the number of posts of the topic that get a slot."""
         return sum(self.slots.take(topic) for _ in range(10))
 
     def test_a_topic_has_slots_however_many_others_are_stuck(self):

@@ -7,15 +7,15 @@ METRICS = "/v2.0/metrics"
 
 
 class Stored:
-    """A database that has these series."""
+    """A database with these series."""
 
-    def __init__(self, *names, away=False):
+    def __init__(self, *names, unavailable=False):
         self.names = names
-        self.away = away
+        self.unavailable = unavailable
 
     def iter_series(self, which, page):
-        if self.away:
-            raise StorageUnavailable("away")
+        if self.unavailable:
+            raise StorageUnavailable("unavailable")
         ids = sorted(series_id(which.tenant, which.region, name, {"host": "a"}) for name in self.names)
         after = bytes.fromhex(page.after) if page.after else b""
         found = [Series(own_id, which.tenant, which.region, "n", {}) for own_id in ids if own_id > after]
@@ -47,7 +47,7 @@ class TestSeriesLimit(ApiCase):
         self.assertEqual(429, self.post(METRICS, metric("d"), client=client).status_code)
 
     def test_an_unavailable_database_does_not_stop_posts(self):
-        client = self.new_client(reader=Stored(away=True))
+        client = self.new_client(reader=Stored(unavailable=True))
         self.assertEqual(204, self.post(METRICS, metric("a"), client=client).status_code)
 
     def test_no_limit_is_the_default(self):

@@ -33,7 +33,7 @@ class ApiStatusTest(base.BaseTestCase):
         ).health
 
     def answered(self, status, body):
-        """What ``/readyz`` and ``/healthcheck`` are while a worker answers this."""
+        """Return readiness and health while a worker gives this answer."""
         self.server.status, self.server.body = status, body
         serving = Thread(target=lambda: [self.server.handle_request() for _ in range(2)])
         serving.start()

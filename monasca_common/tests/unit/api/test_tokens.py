@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of a Keystone that is missing, silent or not ours; a real one is a functional test's."""
+"""Tests of a missing, silent or wrong Keystone; functional tests use a real one."""
 
 import io
 import json
@@ -155,7 +155,7 @@ class TestTokenCache(base.BaseTestCase):
 
 
 class Server:
-    """In place of keystonemiddleware's: answers, raises, or waits until `opened`."""
+    """Replaces keystonemiddleware's: answers, raises, or waits until `opened`."""
 
     def __init__(self, error=None):
         self.error = error
@@ -271,7 +271,7 @@ class Unread(io.RawIOBase):
 
 
 class TestBeforeTheBody(ConfigurationTestCase):
-    """A request is refused before its body is read if no body can change that."""
+    """Refusals that do not depend on the body precede reading it."""
 
     def setUp(self):
         super().setUp()
@@ -279,7 +279,7 @@ class TestBeforeTheBody(ConfigurationTestCase):
         fetched = lambda *given, **named: self.fetch_token(*given, **named)  # noqa: E731
         self.useFixture(fixtures.MonkeyPatch("monasca_common.api.tokens.Tokens.fetch_token", fetched))
         conf = self.configured(f"[keystone_authtoken]\n{SETTINGS}\nauth_url = http://k/v3\n")
-        self.producer = object()  # nobody uses it
+        self.producer = object()
         settings = ApiSettings(access_log="off")
         self.app = make_app(settings, ProducerPool(lambda _: self.producer), conf=conf)
 
@@ -331,8 +331,8 @@ class _Answer(BaseHTTPRequestHandler):
         pass
 
 
-class TestStrangers(ConfigurationTestCase):
-    """What answers at auth_url is no Keystone, or not well."""
+class TestWrongServers(ConfigurationTestCase):
+    """The server at auth_url is not a Keystone, or not healthy."""
 
     def setUp(self):
         super().setUp()

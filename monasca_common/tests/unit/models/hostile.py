@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON texts that once broke somebody's parser, and a strategy that makes envelopes out of them."""
+"""JSON texts that have broken parsers, and a strategy that generates envelopes from them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ TEXTS = TREES.map(lambda value: json.dumps(value).encode()) | st.sampled_from(VA
 
 
 def members(*names: str) -> st.SearchStrategy[bytes]:
-    """Objects with some of these members, whatever they hold."""
+    """Generate objects with some of these members and any values."""
     pairs = st.dictionaries(st.sampled_from(names), TEXTS, max_size=len(names))
     return pairs.map(lambda parts: b"{%b}" % b",".join(b'"%b":%b' % (k.encode(), v) for k, v in parts.items()))

@@ -6,7 +6,7 @@ from oslotest import base
 from monasca_common.models.errors import InvalidEnvelope, Violation, key_place
 from monasca_common.models.limits import POSTED, REGION, STORED, TENANT, TextRule
 
-# What the limits speak of, and what they do not: small alphabets make collisions likely.
+# Characters with and without rules; small alphabets cause collisions.
 TEXT = st.text(alphabet='ab_<>={},"\\;&() \0\n\u00e9\U0001f600', max_size=5) | st.sampled_from(["x" * 255, "x" * 256])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics as they are posted to /v2.0/metrics, and as they are read from messages."""
+"""Tests of posted metrics and of metrics in messages."""
 
 import json
 import math
@@ -211,7 +211,7 @@ class TestBadPosts(MetricPostCase):
         self.assertEqual(posted.total, len(posted.valid) + len(posted.rejected))
         for rejected in posted.rejected:
             self.assertNotIn("cannot be read as a metric", str(rejected.violations[0]))
-        # What is accepted is stored: the persister's rules are wider than the API's.
+        # The persister accepts each metric that the API accepts.
         rows = MetricDecoder().decode_all([models.envelope(text, "t", "r", 5) for text in posted.valid])
         self.assertEqual({}, rows.errors)
         self.assertTrue(all(math.isfinite(row.value) for row in rows.rows))
@@ -462,7 +462,7 @@ class TestBadMessages(MetricDecoderCase):
         self.assertEqual([decoded.indices, decoded.errors.keys()], [readings.indices, readings.errors.keys()])
         for error in decoded.errors.values():
             self.assertIsInstance(error, InvalidEnvelope)
-            self.assertNotIn("cannot be read as a metric", str(error))  # the fast look and the thorough one agree
+            self.assertNotIn("cannot be read as a metric", str(error))  # the fast and the slow check agree
             str(error).encode()
         for row in decoded.rows:
             self.assertTrue(math.isfinite(row.value))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The id of a series: vectors that every implementation must meet, and what makes two series one."""
+"""Tests of series ids, with vectors for other implementations."""
 
 import json
 from pathlib import Path

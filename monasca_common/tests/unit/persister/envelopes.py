@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of messages as they are on the wire."""
+"""Values of messages."""
 
 import json
 
@@ -7,7 +7,7 @@ NOW_MS = 1_790_000_000_000
 
 
 def metric(number, *, host="h", time_ms=NOW_MS, value=None, creation_time=NOW_MS // 1000):
-    """Each ``number`` is a measurement of its own, at its own millisecond."""
+    """Return a measurement; each ``number`` has its own millisecond."""
     return json.dumps(
         {
             "metric": {

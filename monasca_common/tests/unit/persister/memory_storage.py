@@ -10,7 +10,7 @@ from monasca_common.storage.fence import StoredNext
 
 
 class MemoryStorage(Storage):
-    """``faults``: errors that the next calls of writers raise, first one first. ``rows``: one entry a row stored."""
+    """``faults``: errors that the next calls of writers raise, in order. ``rows``: the stored rows."""
 
     capabilities = frozenset(Capability)
     kinds = frozenset(Kind)

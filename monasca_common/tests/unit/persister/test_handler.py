@@ -21,7 +21,7 @@ TP = TopicPartition("metrics", 3)
 
 
 class Raw:
-    """As much of a client's message as the handler needs."""
+    """The parts of a client's message that the handler uses."""
 
     def __init__(self, offset, value, headers=()):
         self._offset, self._value, self._headers = offset, value, headers
@@ -109,7 +109,7 @@ class HandlerTest(base.BaseTestCase):
 
     def test_offsets_without_rows_advance_the_stored_offset(self):
         self.handler.accounted(TP, 0, 4)
-        self.handler.accounted(TP, 0, 2)  # again, after a crash: below what is stored
+        self.handler.accounted(TP, 0, 2)  # repeated after a crash, below the stored offset
         self.assertEqual(4, self.storage.next["g", *TP].next_offset)
         again = self.assertRaises(ReadFrom, self.handler.accounted, TP, 9, 10)
         self.assertEqual(4, again.offset)

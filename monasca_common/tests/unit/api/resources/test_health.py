@@ -13,7 +13,7 @@ from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
 
 
 class Database:
-    """Answers nothing, or that it is away."""
+    """A database that is empty or unavailable."""
 
     away = False
     asked = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes, codes, and pages that lose and repeat nothing."""
+"""Tests of shapes, statuses and pages."""
 
 from urllib.parse import parse_qsl, urlsplit
 

@@ -2,7 +2,6 @@
 from cryptography.fernet import Fernet
 
 from monasca_common.alarms.address_keys import AddressKeys
-from monasca_common.tests.unit.api.api_case import ApiCase
 from monasca_common.tests.unit.api.notification_methods_contract import EMAIL, PATH, NotificationMethodsContract
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
@@ -22,10 +21,3 @@ class TestEncryptedNotificationMethods(NotificationMethodsContract, SqliteTestCa
             "the database is unavailable: repeat the request later",
             self.message("GET", f"{PATH}/{made['id']}", None, 503),
         )
-
-
-class TestWithoutADatabaseOfAlarms(ApiCase):
-    def test_it_is_said(self):
-        for method in ("GET", "DELETE"):
-            answer = self.client.simulate_request(method, f"{PATH}/a")
-            self.assertEqual(501, answer.status_code)
