@@ -14,7 +14,8 @@ from monasca_common.api.query import iso
 from monasca_common.kafka.transport.memory.injection import Fail
 from monasca_common.models import alarm as wire
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.api.alarms_case import NOW_MS, AlarmsCase
+from monasca_common.tests.unit.api.alarms_case import AlarmsCase
+from monasca_common.tests.unit.api.api_case import NOW_MS
 
 PATH = "/v2.0/alarms"
 DEFINITIONS = "/v2.0/alarm-definitions"

@@ -7,7 +7,8 @@ from monasca_common.notification.deferred import DeferredNotifications
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.stages import SILENCED, Deferral
-from monasca_common.tests.unit.api.alarms_case import NOW_MS, AlarmsCase
+from monasca_common.tests.unit.api.alarms_case import AlarmsCase
+from monasca_common.tests.unit.api.api_case import NOW_MS
 from monasca_common.tests.unit.notification.receivers import change
 
 PATH = "/v2.0/notifications"

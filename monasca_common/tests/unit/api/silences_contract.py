@@ -3,7 +3,8 @@
 
 from monasca_common.alarms import silences
 from monasca_common.alarms.silences import Silence
-from monasca_common.tests.unit.api.alarms_case import NOW_MS, AlarmsCase
+from monasca_common.tests.unit.api.alarms_case import AlarmsCase
+from monasca_common.tests.unit.api.api_case import NOW_MS
 
 PATH = "/v2.0/silences"
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

@@ -72,7 +72,7 @@ class TestCommandLine(base.BaseTestCase):
             port = taken.getsockname()[1]
             path.write_text(f"[kafka]\nbootstrap_servers = a:1\n[api]\nauth_strategy = noauth\nport = {port}\n")
             self.assertEqual(1, main(["api", "--config-file", str(path)]))
-        self.assertIn(f"port in group [api] is {port}, at which 127.0.0.1 cannot be", self.text(self.err))
+        self.assertIn("change port or host in group [api]", self.text(self.err))
 
     def test_a_wrong_port_is_told_in_the_words_of_the_option(self):
         self.assertRaises(SystemExit, main, ["broker", "start", "--port", "kafka"])
