@@ -42,10 +42,10 @@ EMPTY = PanelView(
 _COLUMNS = ("Status", "Group", "Reads", "Unread", "Oldest unread", "Reads/s", "Headroom", "Deleted", "Trend")
 _TONES = {LagStatus.OK: Tone.GOOD, LagStatus.WARNING: Tone.WARNING}
 _PROBLEMS = {
-    LagStatus.STALL: "stalled at one offset",
-    LagStatus.STOP: "stopped",
-    LagStatus.REWIND: "went back to an earlier offset",
-    LagStatus.OFFLINE: "cannot be read",
+    LagStatus.STALL: " stalled at one offset",
+    LagStatus.STOP: " stopped",
+    LagStatus.REWIND: " went back to an earlier offset",
+    LagStatus.OFFLINE: " cannot be read",
 }
 
 
@@ -179,11 +179,13 @@ def _concern(group: GroupFigures) -> Concern:
     offline = [
         f"{tp.topic}/{tp.partition}" for tp, each in group.partitions.items() if each.status is LagStatus.OFFLINE
     ]
-    facts += [f"without a leader: {', '.join(offline)}"] if offline else []
+    facts += [f"partitions without a leader: {', '.join(offline)}"] if offline else []
     if lag.expires_soon:
         facts.append(f"at its speed, retention deletes unread messages in {span(lag.lost_in_seconds or 0.0)}")
-    subject = " ".join(filter(None, (group.name, _PROBLEMS.get(lag.status, ""))))
-    text = f"{subject}: {'; '.join([*facts, *group.which_counts[:_SHOWN_LINES]])}"
+    problem = _PROBLEMS.get(lag.status, "")
+    if lag.status is LagStatus.WARNING and not (lag.truncated or lag.hidden):
+        problem = " does not catch up"
+    text = f"{group.name}{problem}: {'; '.join([*facts, *group.which_counts[:_SHOWN_LINES]])}"
     if lost := lag.deleted + lag.truncated:
         return Concern(_tone(lag), text, Harm.LOST, lost)
     return Concern(_tone(lag), text, Harm.LOST_SOON if lag.expires_soon else Harm.LATE, lag.messages)

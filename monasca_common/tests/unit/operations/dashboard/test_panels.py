@@ -188,6 +188,8 @@ class LagPanelTest(base.BaseTestCase):
         (concern,) = view.concerns
         self.assertEqual(Tone.ERROR, concern.tone)
         self.assertEqual("persister stopped: 12,400 unread, oldest 12 min 5 s", concern.text)
+        (concern,) = self.panel(group("persister", lag(LagStatus.WARNING, 78, 600))).concerns
+        self.assertEqual("persister does not catch up: 78 unread, oldest 10 min", concern.text)
 
     def test_deletions_by_retention_are_concerns_before_and_after(self):
         near = self.panel(group("late", lag(messages=7, seconds=60, headroom=600, expires_soon=True)))
