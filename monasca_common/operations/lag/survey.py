@@ -15,7 +15,7 @@ from dataclasses import replace
 from monasca_common.kafka import Admin, AuthorizationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.operations.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
+from monasca_common.operations.lag.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
 from monasca_common.operations.lag.history import LagHistory, end_at, spaced
 from monasca_common.operations.lag.verdict import Commit, LagWindow, LogScan, PartitionState, expected_start
 from monasca_common.operations.log_reading import LogReader

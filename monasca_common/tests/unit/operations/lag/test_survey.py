@@ -18,8 +18,8 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.admin import GroupAssignment, TopicDescription
 from monasca_common.operations import log_reading
-from monasca_common.operations.commit_records import OFFSETS_TOPIC, CommitRecord
 from monasca_common.operations.durability import durability_findings, topic_durability
+from monasca_common.operations.lag.commit_records import OFFSETS_TOPIC, CommitRecord
 from monasca_common.operations.lag.history import LagHistory, PartitionHistory, following, to_keep
 from monasca_common.operations.lag.survey import LagSurvey, spaced_commits
 from monasca_common.operations.lag.verdict import (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.commit_records import CommitRecord, commit_record
+from monasca_common.operations.lag.commit_records import CommitRecord, commit_record
 
 _TIME_MS = 1_700_000_000_123
 
