@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of storage, written once: what a driver stores, promises and reads.
+"""The contract of storage drivers.
 
-A driver declares its capabilities; the contract's suite holds it to each, and expects the rest to fail loudly.
+A driver declares its capabilities. The tests of the contract check each of them, and that other calls raise an error.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Kind(enum.StrEnum):
     EVENTS = "events"
 
 
-#: The kinds of which a row may be identified by its message id alone (`Rows.by_id`).
+#: The kinds whose rows may be identified only by their message id (`Rows.by_id`).
 KINDS_BY_ID = frozenset({Kind.LOGS, Kind.EVENTS})
 
 
 class Capability(enum.Enum):
-    TRANSACTIONAL_OFFSETS = "rows and the offset that was read become visible together, or not at all"
-    READS = "what is stored can be read back through a Reader"
-    MANY_WRITERS = "several processes may write at once"
+    TRANSACTIONAL_OFFSETS = "rows and their offset become visible together, or not at all"
+    READS = "stored rows can be read through a Reader"
+    MANY_WRITERS = "several processes may write concurrently"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A range of one partition that a call accounts for wholly: offsets from ``start`` to just before ``end``.
+    """A range of one partition that a call accounts for, from offset ``start`` to before ``end``.
 
     An offset without a row stores nothing: it is a dead letter or a control record, or it was compacted away.
     """
@@ -46,7 +46,7 @@ class Claim:
     group: str
     topic: str
     partition: int
-    topic_id: str | None  # None: the broker does not report it; then it is not compared
+    topic_id: str | None  # None: not reported by the broker, and not compared
     start: int
     end: int
 
@@ -62,8 +62,8 @@ class Rows:
     ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, as ``kind`` says. ``message_ids`` key
     the rows of every kind but metrics, whose key is (series, time).
 
-    ``by_id``: which logs and events their message id alone identifies, because each attempt to send them gave them
-    another time; none if it is empty. Of the rows of such an id the first that is stored stays, with its time.
+    ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
+    time; empty: none is. Of the rows with such an id, the first one stored is kept, with its time.
     """
 
     kind: Kind
@@ -75,10 +75,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the rows of one call; the four counts add up to the rows given.
+    """The outcomes of the rows of one call; the four counts add up to their number.
 
-    ``stored``: new. ``repeated``: the same row was there. ``conflicting``: the key was there, or twice in the call,
-    with another value; the greater version was kept. ``skipped``: below the stored offset, so it was stored before.
+    ``stored``: new. ``repeated``: the same row existed. ``conflicting``: the key existed, or was twice in the call,
+    with another value; the greater version was kept. ``skipped``: below the stored offset, thus stored before.
     """
 
     stored: int = 0
@@ -89,7 +89,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What one step of pruning removed from a table; ``unit`` is ``rows`` or ``partitions``."""
+    """The result of one step of pruning a table; ``unit`` is ``rows`` or ``partitions``."""
 
     table: str
     removed: int
@@ -109,8 +109,8 @@ class StoredOffset:
 class StorageStatus:
     """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: this
     program's revision. ``size_bytes``: of the whole database. ``partitions``: the number over all tables, if the
-    database has partitions. ``usable``: this program may run on it, even if a newer program made the schema.
-    ``refusal``: why `Storage.upgrade` refuses the database; empty: it does not.
+    database has partitions. ``usable``: this program may run on it, even if a newer program created the schema.
+    ``refusal``: why `Storage.upgrade` refuses the database; empty if it does not.
     """
 
     found: str | None
@@ -123,9 +123,9 @@ class StorageStatus:
 
     @property
     def mismatch(self) -> str:
-        """Why this program may not run on a database that is not usable, and the remedy."""
+        """The reason why this program may not run on an unusable database, and the remedy."""
         return self.refusal or (
-            f"the database's schema is {self.found or 'not there'}, and this program needs {self.wanted}: run "
+            f"the database's schema is {self.found or 'missing'}, and this program needs {self.wanted}: run "
             "`monasca-common db upgrade`"
         )
 
@@ -138,7 +138,7 @@ class Writer(ABC):
 
     @abstractmethod
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """The next offset of each partition that has a stored one. The values of ``partitions`` are the topics' ids.
+        """Return the stored offsets of these partitions, as far as they exist. The values are the topics' ids.
 
         Raises `TopicMismatch`.
         """
@@ -147,8 +147,8 @@ class Writer(ABC):
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
-        """Store the first offset of partitions that have none. Returns the stored offsets, perhaps of another
-        process."""
+        """Store the first offset of partitions that have none. Return the stored offsets, which another process may
+        have stored."""
 
     @abstractmethod
     def write(self, claim: Claim, rows: Rows) -> Written:
@@ -160,12 +160,12 @@ class Writer(ABC):
 
     @abstractmethod
     def accounted(self, claim: Claim) -> None:
-        """Store the offset ``claim.end`` without rows, by the same compare-and-swap: of what lies within the claim
-        nothing is to be stored (dead letters that are acknowledged, control records, what was compacted away).
+        """Store the offset ``claim.end`` without rows, by the same compare-and-swap, for acknowledged dead letters,
+        control records and compacted messages.
 
-        A claim that lies below the stored offset changes nothing, so the call may be repeated; where nothing is
-        stored the partition begins with the claim, as in `write`. Does nothing where the driver has no transactional
-        offsets. Raises `RangeBeyondNext`, `TopicMismatch`.
+        A claim below the stored offset changes nothing, so the call may be repeated. Without a stored offset the
+        partition starts with the claim, as in `write`. A driver without transactional offsets does nothing.
+        Raises `RangeBeyondNext`, `TopicMismatch`.
         """
 
     def reset_offsets(
@@ -176,11 +176,11 @@ class Writer(ABC):
     ) -> dict[TopicPartition, int]:
         """Replace the stored offsets and topic ids by these, in one transaction and without a comparison.
 
-        ``None`` removes a partition. Returns what was stored before. An operator calls this, not a reader: a claim that
-        is under way from the former offset is skipped, or has to read again from the new one. Raises `NotSupported`
-        without `Capability.TRANSACTIONAL_OFFSETS`.
+        ``None`` removes a partition. Return the former offsets. Only an operator calls this: a concurrent claim from
+        the former offset is skipped, or its reader reads again from the new one. Raises `NotSupported` without
+        `Capability.TRANSACTIONAL_OFFSETS`.
         """
-        raise NotSupported(f"{type(self).__name__} stores no offsets: those that count are in Kafka")
+        raise NotSupported(f"{type(self).__name__} stores no offsets; they are in Kafka")
 
     @abstractmethod
     def close(self) -> None: ...
@@ -195,7 +195,7 @@ class Writer(ABC):
 
 
 class Storage(ABC):
-    """A driver: its capabilities, and how to open it. The constructor does not connect."""
+    """A driver. The constructor does not connect."""
 
     capabilities: frozenset[Capability]
     kinds: frozenset[Kind]
@@ -208,19 +208,19 @@ class Storage(ABC):
     def open_reader(self) -> Any:
         """Open a `Reader` that threads may share. Raises `NotSupported` without `Capability.READS`."""
 
-    # An operator calls these, with `monasca-common db`. They change no schema that is not ours.
+    # The commands `monasca-common db` call these. They do not change schemas of other programs.
 
     def upgrade(self) -> None:
-        """Bring the schema to this program's. Raises `StorageUnavailable`, `SchemaMismatch` (a newer program's)."""
-        raise NotSupported(f"{type(self).__name__} has no schema of this program: there is nothing to upgrade")
+        """Upgrade the schema to this program's. Raises `StorageUnavailable`, `SchemaMismatch` (a newer program's)."""
+        raise NotSupported(f"{type(self).__name__} has no schema of this program, so it needs no upgrade")
 
     def status(self) -> StorageStatus:
-        """The state of the database. Raises `StorageUnavailable`."""
-        raise NotSupported(f"{type(self).__name__} has no schema of this program: there is nothing to report")
+        """Return the state of the database. Raises `StorageUnavailable`."""
+        raise NotSupported(f"{type(self).__name__} has no schema of this program, so it has no status")
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
-        """Remove what is older than its retention, in steps that each commit, and yield the result of each.
+        """Remove rows older than their retention, in steps that each commit, and yield the result of each.
 
         Raises `StorageUnavailable`, `SchemaMismatch`.
         """
-        raise NotSupported(f"{type(self).__name__} prunes nothing: set a retention policy in the database itself")
+        raise NotSupported(f"{type(self).__name__} does not prune: set a retention policy in the database itself")

@@ -6,7 +6,7 @@
     StorageError
     ├── StorageUnavailable   a condition that may pass (unreachable, locked, full, too slow): retry the call
     │   └── TooMuchAtOnce    the batch exceeded a time-out or the resources of the database: write fewer rows
-    ├── RowsRefused          these rows can never be stored, and nothing was: write the others without them
+    ├── RowsRefused          these rows can never be stored, and none was: write the others without them
     ├── DuplicateKey         another row has this key
     ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
     ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
@@ -23,23 +23,23 @@ from collections.abc import Mapping
 
 
 class StorageError(Exception):
-    """Base of everything that storage raises."""
+    """Base of the errors of storage."""
 
 
 class StorageUnavailable(StorageError):
-    """The database is unreachable, locked, full or too slow. Whether a commit that was under way took effect is
-    unknown. Call `Writer.write` again with the same range: it skips what was stored."""
+    """The database is unreachable, locked, full or too slow. The outcome of a pending commit is unknown. Call
+    `Writer.write` again with the same range: it skips stored rows."""
 
 
 class TooMuchAtOnce(StorageUnavailable):
     """The batch is too slow for its time-out, or needs more locks or memory than the database has.
 
-    Fewer rows at once may pass, unless the database is frozen or otherwise unavailable.
+    Fewer rows may succeed, unless the database is frozen or otherwise unavailable.
     """
 
 
 class RowsRefused(StorageError):
-    """Rows that can never be stored, by their positions in the call; nothing of the call was stored."""
+    """Rows that can never be stored, by their positions in the call, of which no row was stored."""
 
     def __init__(self, reasons: Mapping[int, str], *, first: int = 0) -> None:
         """``reasons``: by the positions of the rows, counted from ``first``."""
@@ -49,11 +49,11 @@ class RowsRefused(StorageError):
 
 
 class DuplicateKey(StorageError):
-    """Another row has the key of one that was to be written; nothing of the transaction was stored."""
+    """A row with this key exists; the transaction was rolled back."""
 
 
 class RangeBeyondNext(StorageError):
-    """A range starts beyond what is stored; ``next_offset`` is where to read on."""
+    """A range starts beyond the stored offset; read again from ``next_offset``."""
 
     def __init__(self, topic: str, partition: int, start: int, next_offset: int) -> None:
         super().__init__(
@@ -69,7 +69,7 @@ class TopicMismatch(StorageError):
     def __init__(self, topic: str, stored_id: str, topic_id: str) -> None:
         super().__init__(
             f"topic {topic!r} was deleted and recreated: stored offsets are of id {stored_id}, the topic is "
-            f"{topic_id}; if what the old one held is stored or given up, run `monasca-common offsets reset`"
+            f"{topic_id}; if the messages of the old one are stored or given up, run `monasca-common offsets reset`"
         )
         self.topic = topic
         self.stored_id = stored_id

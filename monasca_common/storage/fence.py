@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a claim against the stored offset, in the same way for every database that keeps offsets beside its rows.
+"""Checks a claim against the stored offset, for every database that stores offsets with its rows.
 
 The driver reads and updates the stored offset in one transaction. The update must match exactly one row that still has
 the offset that was read. This compare-and-swap fences a writer that wrongly believes it owns the partition.
@@ -23,7 +23,7 @@ class StoredNext:
 
 
 def check_call(claim: Claim, rows: Rows) -> None:
-    """Raise `ValueError` for an inconsistent call, which is the caller's bug and not a fault of a row."""
+    """Raise `ValueError` for an inconsistent call, which is a bug of the caller."""
     count = len(rows.values)
     keyed = rows.kind is not Kind.METRICS
     if len(rows.offsets) != count or (keyed and len(rows.message_ids) != count):
@@ -61,6 +61,6 @@ def check_claim(claim: Claim, stored: StoredNext) -> None:
 
 
 def first_to_store(claim: Claim, rows: Rows, stored: StoredNext) -> int:
-    """The position of the first row that is not stored yet. Raises what `check_claim` raises."""
+    """Return the position of the first row that is not stored yet. Raises the errors of `check_claim`."""
     check_claim(claim, stored)
     return bisect_left(rows.offsets, stored.next_offset)

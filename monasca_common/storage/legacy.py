@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the old persister and the old API kept their rows: ``[influxdb]``, ``[repositories]`` and their like.
+"""The storage options of the old persister and the old API: ``[influxdb]``, ``[repositories]`` and others.
 
-``[influxdb]`` is translated into a driver and a URL. What cannot be translated is logged once, with what to write.
+``[influxdb]`` is translated into a driver and a URL. Other options are logged once, with their replacement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALARMS = "alarm definitions, alarms and notification methods are where [alarms]
 
 INFLUXDB = OldGroup(
     "influxdb",
-    "nobody ever read that, correct its name or remove it",
+    "no service reads that, correct its name or remove it",
     (
         OldOption("ip_address", Fate.SERVICE, "the host of [database] connection"),
         OldOption("port", Fate.SERVICE, "the port of [database] connection"),
@@ -42,7 +42,7 @@ INFLUXDB = OldGroup(
 )
 REPOSITORIES = OldGroup(
     "repositories",
-    "nobody ever read that, correct its name or remove it",
+    "no service reads that, correct its name or remove it",
     (
         OldOption("metrics_driver", Fate.SERVICE, "[storage] driver, if it is InfluxDB's"),
         OldOption("alarm_state_history_driver", Fate.IGNORED, _ONE_STORAGE),
@@ -50,7 +50,7 @@ REPOSITORIES = OldGroup(
         OldOption(
             "ignore_parse_point_error",
             Fate.IGNORED,
-            "a message that cannot be stored goes to dead_letter_topic, and the others go on",
+            "a message that cannot be stored goes to dead_letter_topic, and the others are stored",
         ),
         OldOption("alarm_definitions_driver", Fate.IGNORED, _ALARMS),
         OldOption("alarms_driver", Fate.IGNORED, _ALARMS),
@@ -68,13 +68,13 @@ ELASTICSEARCH = OldGroup(
 )
 OLD_GROUPS = (INFLUXDB, REPOSITORIES, CASSANDRA, ELASTICSEARCH)
 
-_DEFAULT_USER = "mon_persister"  # what the old persister took beside a password
+_DEFAULT_USER = "mon_persister"  # the old persister's default if only a password was set
 _OLD_DATABASES = ("mysql", "mariadb")  # of the old API's alarm definitions
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUrl:
-    """A driver, and the URL of its database, which is secret; ``None``: there is none."""
+    """A driver and the URL of its database, which is secret; ``None`` without a database."""
 
     driver: str
     connection: str | None = field(repr=False)
@@ -91,11 +91,11 @@ class OldInfluxdb:
     password: str | None = option(None, secret=True, help="The user's password.")
     ssl: bool = option(False, help="Whether TLS is used.")
     verify_ssl: bool = option(False, help="Whether the server's certificate is verified.")
-    db_per_tenant: bool = option(False, help="Whether each tenant has a database of its own.")
+    db_per_tenant: bool = option(False, help="Whether each tenant has its own database.")
 
     @property
     def connection(self) -> str:
-        """The same as a URL, with the password."""
+        """The URL of the server, with the password."""
         user = self.user or (_DEFAULT_USER if self.password else None)
         secret = f":{quote(self.password, safe='')}" if self.password else ""
         host = f"[{self.ip_address}]" if ":" in self.ip_address else self.ip_address
@@ -117,10 +117,10 @@ _REPOSITORIES = OptionGroup(REPOSITORIES.name, options_of(OldRepositories), shar
 
 
 def old_place(conf: cfg.ConfigOpts, named: StorageUrl, *, driver_is_set: bool) -> StorageUrl:
-    """Where rows are: as ``[storage]`` and ``[database]`` say (``named``), or else as old groups say.
+    """Return the storage of ``[storage]`` and ``[database]`` (``named``), or that of old groups.
 
-    What old groups hold is logged once, with what counts or what to write. Raises `ConfigurationError` for a value
-    that cannot be read.
+    The options of old groups are logged once, with their replacement. Raises `ConfigurationError` for an unreadable
+    value.
     """
     read = GroupReader(conf, _INFLUXDB)
     server, metrics_driver = read.settings(OldInfluxdb), GroupReader(conf, _REPOSITORIES)["metrics_driver"]
@@ -150,7 +150,7 @@ def old_place(conf: cfg.ConfigOpts, named: StorageUrl, *, driver_is_set: bool) -
 def _untranslated(
     named: StorageUrl, server: OldInfluxdb, metrics_driver: str | None, *, driver_is_set: bool
 ) -> str | None:
-    """Why ``[influxdb]`` is not where rows are; ``None``: it is, if it names a server."""
+    """Return why ``[influxdb]`` is not used, or ``None`` if it is."""
     if named.connection:
         return "[storage] driver and [database] connection count"
     if driver_is_set and named.driver != "influxdb":
@@ -158,9 +158,7 @@ def _untranslated(
     if metrics_driver and "influxdb" not in metrics_driver.lower():
         return f"the class in [repositories] metrics_driver has no driver here, {_WRITE}"
     if server.db_per_tenant:
-        return (
-            f"db_per_tenant = true is not there, because one database takes the rows of all tenants: {_WRITE_INFLUXDB}"
-        )
+        return f"db_per_tenant = true is not supported; one database has the rows of all tenants: {_WRITE_INFLUXDB}"
     return None
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes rows in parts that the database completes within its time-outs; each part is a claim of its own.
+"""Writes rows in parts that the database completes within its time-outs; each part is a claim.
 
-A batch that is too large for one transaction is halved by offset, [start, mid) and [mid, end), at each further attempt,
-down to a single row. The size that worked is remembered, and grows again when the database is fast.
+After each failed attempt, a batch that is too large for one transaction is halved by offset, [start, mid) and
+[mid, end), down to a single row. The size that worked is kept, and grows again when the database is fast.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from monasca_common.storage.base import Claim, Rows, Writer, Written
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
 
-_QUICK = 0.25  # of the time that was too long: a part that took less may be twice as large the next time
+_QUICK = 0.25  # after less than this share of the time that was too long, the size doubles
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What was stored: everything below ``claim.end`` is accounted for."""
+    """A stored part: all offsets below ``claim.end`` are accounted for."""
 
     claim: Claim
     written: Written
 
 
 class PartSize:
-    """How many rows to write at once. ``None``: all of them. Thread-safe."""
+    """The maximum number of rows of one write; ``None``: no limit. Thread-safe."""
 
     def __init__(self) -> None:
         self.most_rows: int | None = None
@@ -35,7 +35,7 @@ class PartSize:
         self._lock = threading.Lock()
 
     def too_much(self, rows: int, seconds: float) -> bool:
-        """Note that a write of ``rows`` failed after ``seconds``. Returns whether a smaller part is possible."""
+        """Note that a write of ``rows`` failed after ``seconds``. Return whether a smaller part is possible."""
         with self._lock:
             half = max(1, rows // 2)
             if self.most_rows is None or half < self.most_rows:
@@ -58,8 +58,8 @@ def write(
 ) -> Iterator[Part]:
     """Store ``rows`` part by part, and yield each stored part.
 
-    Raises what `Writer.write` raises; the parts that were yielded before stay stored. `TooMuchAtOnce`: the next attempt
-    writes smaller parts. The positions in `RowsRefused` are those in ``rows``.
+    Raises the errors of `Writer.write`; parts that were yielded before stay stored. After `TooMuchAtOnce` the next
+    attempt writes smaller parts. The positions in `RowsRefused` are those in ``rows``.
     """
     first = 0
     while True:
@@ -67,17 +67,17 @@ def write(
         last = len(rows.values) if most is None else min(first + most, len(rows.values))
         end = rows.offsets[last] if last < len(rows.values) else claim.end
         part = replace(claim, end=end)
-        began = monotonic()
+        started_at = monotonic()
         try:
             written = writer.write(part, part_of(rows, first, last))
         except RowsRefused as error:
             raise RowsRefused(error.reasons, first=first) from error
         except TooMuchAtOnce as error:
-            if size.too_much(last - first, monotonic() - began):
+            if size.too_much(last - first, monotonic() - started_at):
                 raise
             raise StorageUnavailable(f"a single row is too much for the database now: {error}") from error
         if not written.skipped:
-            size.worked(last - first, monotonic() - began)
+            size.worked(last - first, monotonic() - started_at)
         yield Part(part, written)
         if end == claim.end:
             return
@@ -85,7 +85,7 @@ def write(
 
 
 def part_of(rows: Rows, start: int, stop: int | None = None) -> Rows:
-    """The rows from ``start`` to just before ``stop``."""
+    """Return the rows from ``start`` to before ``stop``."""
     if start == 0 and (stop is None or stop == len(rows.values)):
         return rows
     part = slice(start, stop)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the storage driver that the configuration names."""
+"""Loads the storage driver of the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRIVERS = "monasca_common.storage"
 
 
 def load_storage(conf: cfg.ConfigOpts) -> Storage:
-    """The storage that ``[storage]`` and ``[database]`` describe; registers the options that it reads.
+    """Return the storage of ``[storage]`` and ``[database]``.
 
     It does not connect. Raises `ConfigurationError`, which names the option.
     """
@@ -22,13 +22,13 @@ def load_storage(conf: cfg.ConfigOpts) -> Storage:
 
 
 def open_storage(settings: StorageSettings, *, clock: Clock | None = None) -> Storage:
-    """The driver that the settings name. Raises `ConfigurationError` for an unknown driver, or a URL of another one, or
-    one that the driver refuses."""
+    """Return the driver of the settings. Raises `ConfigurationError` for an unknown driver, a URL of another one, or a
+    URL that the driver refuses."""
     return driver_of(settings)(settings, clock=clock or SystemClock())  # type: ignore[call-arg]
 
 
 def driver_of(settings: StorageSettings) -> type[Storage]:
-    """The driver's class, for what it can do. Raises `ConfigurationError` for an unknown one, or a URL of another."""
+    """Return the driver's class. Raises `ConfigurationError` for an unknown driver, or a URL of another one."""
     driver: type[Storage] = entry_point(DRIVERS, settings.driver, option="driver in group [storage]")
     check_dialect(settings)
     return driver

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored offsets of each group: the table ``kafka_offset``, for every part that stores results with offsets.
+"""The stored offsets of each group, in the table ``kafka_offset``: the statements for both databases, and the rule for
+first reads.
 
-It has the statements for both databases, and the one rule for first reads. It opens no connection, and neither begins
-nor commits: each call runs in its caller's transaction, and needs as many statements for 10,000 partitions as for one.
+Each call runs in its caller's transaction. The number of statements does not depend on the number of partitions.
 `fence` checks a claim against the stored offset.
 """
 
@@ -32,7 +32,7 @@ Execute = Callable[[str, Any], Result]
 
 @dataclass(frozen=True, slots=True)
 class AskedPosition:
-    """One row of a statement's input. ``expected``: ``next_offset`` replaces the stored offset only if it is this."""
+    """One row of a statement's input. ``next_offset`` replaces the stored offset only if that is ``expected``."""
 
     partition: TopicPartition
     topic_id: str | None = None
@@ -58,8 +58,8 @@ def _as_json(group: str, rows: Sequence[AskedPosition]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The differences between the databases: how rows enter a statement, as the table ``asked``, and how a row is
-    locked against other transactions."""
+    """The differences between the databases: the input of a statement, as the table ``asked``, and the lock of a row
+    against other transactions."""
 
     asked: str
     parameters: Callable[[str, Sequence[AskedPosition]], dict[str, Any]]
@@ -78,7 +78,7 @@ POSTGRESQL = Dialect(
         )
     """,
     parameters=_as_arrays,
-    # In one order, so that two transactions that lock the same partitions wait, and do not deadlock.
+    # Ordered, so that two transactions that lock the same partitions do not deadlock.
     lock=" ORDER BY stored.topic, stored.partition FOR UPDATE OF stored",
     of_topic=" WHERE consumer_group = %(consumer_group)s AND topic = %(topic)s",
 )
@@ -92,7 +92,7 @@ SQLITE = Dialect(
         )
     """,
     parameters=_as_json,
-    lock="",  # a writing transaction locks the whole file from its begin
+    lock="",  # a writing transaction locks the whole file
     of_topic=" WHERE consumer_group = :consumer_group AND topic = :topic",
 )
 DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE}
@@ -101,7 +101,7 @@ _COLUMNS = "topic, partition, next, topic_id"
 _SAME = """
     stored.consumer_group = asked.consumer_group AND stored.topic = asked.topic AND stored.partition = asked.partition
 """
-# CROSS JOIN: SQLite looks each one up by its key, and never reads the whole table first.
+# CROSS JOIN: SQLite looks each row up by its key instead of reading the whole table.
 SELECT = f"""
     SELECT stored.topic, stored.partition, stored.next, stored.topic_id
     FROM asked CROSS JOIN kafka_offset AS stored WHERE {_SAME}
@@ -131,11 +131,10 @@ UPDATE = f"""
 def first_reads(
     partitions: Iterable[P], begun: Mapping[P, int], resolve: Callable[[Sequence[P]], Mapping[P, int]]
 ) -> Mapping[P, int]:
-    """The first offsets of those of one topic's ``partitions`` that have no stored offset yet.
+    """Return the first offsets of one topic's ``partitions`` that have no stored offset.
 
-    ``begun``: the stored offsets of this topic. Without any, ``resolve`` returns them, by the option ``start``.
-    A partition that is added to a topic with stored offsets is new: it is read from its beginning, whatever the option
-    says, so that no message is missed.
+    ``begun``: the stored offsets of the topic. If it has none, ``resolve`` applies the option ``start``. A partition
+    that is added later is read from its beginning, whatever the option is, so that no message is missed.
     """
     missing = sorted(set(partitions) - begun.keys())
     if begun or not missing:
@@ -146,8 +145,8 @@ def first_reads(
 class StoredPositions:
     """The stored offsets, within one transaction of ``execute``'s connection.
 
-    Raises `TopicMismatch` if the stored id of a topic and the given one are both known and differ, and what ``execute``
-    raises.
+    Raises the errors of ``execute``, and `TopicMismatch` if the stored id of a topic and the given one are both known
+    and differ.
     """
 
     def __init__(self, execute: Execute, dialect: Dialect) -> None:
@@ -155,12 +154,12 @@ class StoredPositions:
         self._dialect = dialect
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """The next offset of each partition that has a stored one. The values of ``partitions`` are the topics' ids."""
+        """Return the stored offsets of these partitions, as far as they exist. The values are the topics' ids."""
         found = self._returned(SELECT, group, [AskedPosition(each) for each in partitions])
         return _checked(found, partitions)
 
     def of_topic(self, group: str, topic: str, topic_id: str | None) -> dict[int, int]:
-        """The next offset of each partition of the topic that has a stored one."""
+        """Return the stored offsets of the topic."""
         statement = SELECT_TOPIC + self._dialect.of_topic
         found = _by_partition(self._execute(statement, {"consumer_group": group, "topic": topic}))
         return {each.partition: offset for each, offset in _checked(found, dict.fromkeys(found, topic_id)).items()}
@@ -168,8 +167,8 @@ class StoredPositions:
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
-        """Store the first offset of partitions that have none. Returns the stored offsets, perhaps of another
-        process."""
+        """Store the first offset of partitions that have none. Return the stored offsets, which another process may
+        have stored."""
         return _checked(self._insert(group, starts, topic_ids), topic_ids)
 
     def lock(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StoredNext]:
@@ -177,8 +176,8 @@ class StoredPositions:
         return self._returned(SELECT, group, [AskedPosition(each) for each in sorted(partitions)], self._dialect.lock)
 
     def hold(self, claim: Claim) -> StoredNext:
-        """Lock and return the stored offset of the claim's partition; ``claim.start`` if there was none, because a
-        partition begins with its first claim."""
+        """Lock and return the stored offset of the claim's partition. If there is none, store ``claim.start``, because
+        a partition starts with its first claim."""
         partition = claim.topic_partition
         found = self.lock(claim.group, [partition])
         found = found or self._insert(claim.group, {partition: claim.start}, {partition: claim.topic_id})
@@ -187,7 +186,7 @@ class StoredPositions:
     def advance(self, claims: Mapping[Claim, StoredNext]) -> None:
         """Move each stored offset to the end of its claim, never backwards. All claims are of one group.
 
-        Raises `StorageUnavailable` if an offset has changed since it was read: the transaction must be rolled back.
+        Raises `StorageUnavailable` if an offset has changed since it was read; roll the transaction back.
         """
         moves = [
             AskedPosition(claim.topic_partition, claim.topic_id, claim.end, stored.next_offset)
@@ -201,14 +200,12 @@ class StoredPositions:
         if len(updated) != len(moves):
             topic, partition = moves[0].partition
             which = f"{topic}/{partition}" if len(moves) == 1 else f"{len(moves)} partitions of {topic}"
-            raise StorageUnavailable(
-                f"the stored offset of {which} changed within a transaction, of which nothing is stored"
-            )
+            raise StorageUnavailable(f"the stored offset of {which} changed within a transaction, which is rolled back")
 
     def accounted(self, claim: Claim) -> None:
         """Move the stored offset over ``claim``, which has no rows. A claim below the offset changes nothing.
 
-        Raises `RangeBeyondNext`, and what `advance` raises.
+        Raises `RangeBeyondNext`, and the errors of `advance`.
         """
         stored = self.hold(claim)
         fence.check_claim(claim, stored)
@@ -220,9 +217,9 @@ class StoredPositions:
         starts: Mapping[TopicPartition, int | None],
         topic_ids: Mapping[TopicPartition, str | None],
     ) -> dict[TopicPartition, int]:
-        """Replace the stored offsets and ids by these; ``None`` removes one. Returns what was stored before.
+        """Replace the stored offsets and ids by these; ``None`` removes one. Return the former offsets.
 
-        It waits for the transactions that advance the former offsets.
+        It waits for transactions that advance the former offsets.
         """
         before = self.lock(group, starts)
         ordered = sorted(starts.items(), key=lambda item: item[0])

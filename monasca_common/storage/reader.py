@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface for reads: those of the API, each bounded in time and in rows.
+"""The interface for the reads of the API, each limited in time and in rows.
 
-What strangers can make long is an iterator, named ``iter_…``: rows are read in small steps, and whoever has enough
-closes it. It has a connection until it is exhausted or closed. Names, values and statistics are short: a list.
+Results that clients can make long are iterators, named ``iter_…``, which read rows in small steps and use a connection
+until they are exhausted or closed. Names, values and statistics are short lists.
 
-Names and values are sorted by their UTF-8 bytes, ids by their bytes: every list has one order, whatever the database.
+Names and values are sorted by their UTF-8 bytes, ids by their bytes, so the order does not depend on the database.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SeriesFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageOf:
-    """One page: the position to continue after (it need not exist), and how many to return at most."""
+    """One page: the maximum number of items, and the position to continue after, which need not exist."""
 
     limit: int
     after: str | None = None
@@ -54,7 +54,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place among a group's rows, ordered by time and series. Without a series: after all rows of that time."""
+    """A position in a group's rows, ordered by time and series. Without a series: after all rows of that time."""
 
     time_ms: int
     series_id: bytes | None = None
@@ -93,7 +93,7 @@ class AlarmFilter:
 class StoredTransition:
     """A transition. ``id`` is unique within a tenant, and `PageOf` takes it.
 
-    ``metrics`` and ``sub_alarms`` as stored: lists of objects, but whoever wrote the message may have put anything in.
+    ``metrics`` and ``sub_alarms`` are as stored: usually lists of objects, but the writer of the message chose them.
     """
 
     id: str
@@ -114,10 +114,10 @@ class Reader(ABC):
 
     @abstractmethod
     def iter_series(self, which: SeriesFilter, page: PageOf) -> Generator[Series]:
-        """The series, ordered by id; ``page.after`` is a hexadecimal id."""
+        """Yield the series, ordered by id; ``page.after`` is a hexadecimal id."""
 
     def series(self, which: SeriesFilter, page: PageOf) -> list[Series]:
-        """The same as a list, for few of them."""
+        """Return a few series as a list."""
         return list(self.iter_series(which, page))
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Reader(ABC):
     def iter_measurements(
         self, groups: Sequence[Sequence[bytes]], span: Span, *, limit: int, after: Position | None = None
     ) -> Generator[Point]:
-        """The measurements of groups of series ids, ordered by group, time and series; no row is merged.
+        """Yield the measurements of groups of series ids, ordered by group, time and series, unmerged.
 
         ``after`` is a position in the first group.
         """
@@ -149,14 +149,14 @@ class Reader(ABC):
         limit: int,
         after_ms: int | None = None,
     ) -> list[StatisticsPeriod]:
-        """Statistics (of ``FUNCTIONS``) over windows of ``period_ms`` from the span's start, without empty windows.
+        """Return statistics (of ``FUNCTIONS``) over the windows of ``period_ms`` that are not empty.
 
         Ordered by group, then time. ``after_ms``: continue after the window of the first group that contains it.
         """
 
     @abstractmethod
     def iter_alarm_history(self, which: AlarmFilter, page: PageOf) -> Generator[StoredTransition]:
-        """The transitions, ordered by time."""
+        """Yield the transitions, ordered by time."""
 
     @abstractmethod
     def close(self) -> None: ...

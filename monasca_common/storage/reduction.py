@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduces the measurements of one call by key, so that the database gets each key once.
 
-The winner, and how the others count, depend on the rows and not on their order. Of rows with one key the greatest
-``(version, value, value_meta)`` stays; a row with the winner's value and value_meta counts as repeated, any other as
-conflicting. The same holds between the winner and what is stored.
+The result does not depend on the order of rows. Of rows with one key, the one with the greatest
+``(version, value, value_meta)`` is kept. A row with the same value and value_meta counts as repeated, any other as
+conflicting. The kept row and a stored one are compared in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reduced:
 
 
 def rank(row: MeasurementRow) -> tuple[Any, ...]:
-    """The order of rows with one key; a missing value_meta is less than any other."""
+    """Return the sort key of rows with one key; a missing value_meta is less than any other."""
     _, _, value, value_meta, version = row
     return (version, value, value_meta is not None, value_meta or "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the rows that a database refuses, by halving, so that one bad row does not fail its batch."""
+"""Finds the rows that a database refuses, by halving a batch, so that one bad row does not fail the others."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 def find_refused(count: int, trial: Callable[[int, int], str | None]) -> dict[int, str]:
-    """The reason, by position, for each of ``count`` rows that is refused on its own.
+    """Return the reason, by position, for each of ``count`` rows that is refused by itself.
 
-    ``trial(start, stop)`` tries these rows and rolls them back; it returns why the database refuses them, or ``None``.
-    It takes about ``2 * log2(count)`` trials for each bad row.
+    ``trial(start, stop)`` tries these rows, rolls them back, and returns why the database refuses them, or ``None``.
+    There are about ``2 * log2(count)`` trials for each bad row.
     """
     reasons: dict[int, str] = {}
     spans = [(0, count)]

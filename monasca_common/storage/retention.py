@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How old and how new a row may be."""
+"""The times that rows may have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY_MS = 86_400_000
 
 
 def window(limits: RowLimits, kind: Kind, now_ms: int) -> Window:
-    """The times that a row may have."""
+    """Return the times that a row may have."""
     return Window(
         now_ms - limits.retention_of(kind) * DAY_MS,
         now_ms + limits.future_tolerance_seconds * 1000,
@@ -21,7 +21,7 @@ def window(limits: RowLimits, kind: Kind, now_ms: int) -> Window:
 
 
 def refused(times_ms: Sequence[int], allowed: Window) -> dict[int, str]:
-    """The reason, by position, for each time outside the window."""
+    """Return the reason, by position, for each time outside the window."""
     if not times_ms or (min(times_ms) in allowed and max(times_ms) in allowed):
         return {}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a storage driver: frozen, declared here as the options of ``[storage]`` and ``[database]``."""
+"""The settings of storage drivers, declared as the options of ``[storage]`` and ``[database]``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORAGE_GROUP = "storage"
 DATABASE_GROUP = "database"
 DEFAULT_RETENTION_DAYS = 45
 _CENTURY_DAYS = 36_525
-#: The measurement of alarm history in InfluxDB. A metric is a measurement of its own name, so none may have this one.
+#: The measurement of alarm history in InfluxDB, which no metric may have as its name.
 ALARM_HISTORY_MEASUREMENT = "alarm_state_history"
 _RESERVED_NAMES: Mapping[str, frozenset[str]] = {"influxdb": frozenset({ALARM_HISTORY_MEASUREMENT})}
 _EXAMPLE = "sqlite:////var/lib/monasca/monasca.sqlite or postgresql://user:password@host/monasca"
@@ -40,16 +40,16 @@ def _retention_option(kind: Kind) -> Option:
         minimum=1,
         maximum=_CENTURY_DAYS,
         unit="days",
-        help=f"How many days {kind.replace('_', ' ')} are kept. Unset: retention_days.",
+        help=f"The days for which {kind.replace('_', ' ')} are kept. Unset: retention_days.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Which rows are stored. The persister refuses others, and so does an API, which needs no database to know that.
+    """The rows that are stored. The persister and the API refuse others.
 
-    ``retention_days``: the kinds whose retention differs from ``default_retention_days``. ``reserved_names``: those
-    that no metric may have, because of the driver.
+    ``retention_days``: the kinds whose retention differs from ``default_retention_days``. ``reserved_names``: names
+    that the driver reserves, which no metric may have.
     """
 
     default_retention_days: int = option(
@@ -58,9 +58,9 @@ class RowLimits:
         minimum=1,
         maximum=_CENTURY_DAYS,
         unit="days",
-        help="How many days rows are kept, by their event time. `monasca-common db prune` removes older ones. The API "
-        "refuses older ones, and those that arrive at the persister become dead letters: give both the same value. "
-        "Too small: late rows are refused too. Larger: the database takes more room.",
+        help="The days for which rows are kept, by event time. `monasca-common db prune` removes older ones. The API "
+        "refuses older ones, and the persister sends them to the dead letters; use the same value for both. Too small: "
+        "late rows are refused. Too large: the database needs more space.",
     )
     retention_days: Mapping[Kind, int] = field(
         default_factory=lambda: MappingProxyType({}), metadata=made_of(*map(_retention_option, Kind))
@@ -70,24 +70,24 @@ class RowLimits:
         minimum=0,
         maximum=_CENTURY_DAYS * 86_400,
         unit="seconds",
-        help="How far in the future a row's time may be. The API refuses a row beyond it, and the persister makes it a "
-        "dead letter, because its sender's clock is wrong: give both the same value. Too small: rows of senders whose "
-        "clocks differ a little are refused. Too large: rows with a wrong time are stored, and on PostgreSQL each day "
-        "that occurs gets a partition.",
+        help="The maximum time of a row in the future. The API refuses later rows, whose sender's clock is wrong, and "
+        "the persister sends them to the dead letters; use the same value for both. Too small: rows of senders whose "
+        "clocks differ slightly are refused. Too large: rows with a wrong time are stored, and PostgreSQL creates a "
+        "partition for each day among them.",
     )
     max_dimensions: int = option(
         MOST_DIMENSIONS,
         minimum=1,
         maximum=10_000,
         unit="dimensions",
-        help="How many dimensions a metric, a log or an event may have. The API refuses one with more, and the "
-        "persister makes it a dead letter: give both the same value. Too small: valid metrics are refused. Too large: "
-        "a few metrics make long rows and long answers.",
+        help="The maximum number of dimensions of a metric, log or event. The API refuses one with more, and the "
+        "persister sends it to the dead letters; use the same value for both. Too small: valid metrics are refused. "
+        "Too large: few metrics cause long rows and answers.",
     )
     reserved_names: frozenset[str] = frozenset()
 
     def retention_of(self, kind: Kind) -> int:
-        """The retention of a kind, in days."""
+        """Return the retention of a kind, in days."""
         return self.retention_days.get(kind, self.default_retention_days)
 
 
@@ -100,15 +100,15 @@ class StorageSettings(RowLimits):
             default="sqlite",
             help="The database: sqlite (a file; one process writes), postgresql, influxdb (version 1.x; written "
             "at least once, never read), or another plugin in monasca_common.storage. [database] connection must "
-            "agree.",
+            "be a URL of it.",
         )
     )
-    # A default in the user's own folders would give the API and the persister, run by different users, different files.
+    # A default in a user's folders would give different files to an API and a persister of different users.
     connection: str = field(
         repr=False,
         metadata=declared(
             secret=True,
-            help=f"Where the database is, as a SQLAlchemy URL: {_EXAMPLE}. There is no default. Write $$ for each $.",
+            help=f"The SQLAlchemy URL of the database: {_EXAMPLE}. There is no default. Write $$ for each $.",
         ),
     )
     write_timeout_seconds: float = option(
@@ -116,29 +116,29 @@ class StorageSettings(RowLimits):
         minimum=0.1,
         maximum=3600.0,
         unit="seconds",
-        help="How long a write waits for the database before the database counts as unavailable and the write is "
-        "repeated. Too small: large batches never finish. Too large: a database that hangs is noticed late.",
+        help="The time-out of a write, after which the database counts as unavailable and the write is repeated. Too "
+        "small: large batches never finish. Too large: a hanging database is detected late.",
     )
     read_timeout_seconds: float = option(
         10.0,
         minimum=0.1,
         maximum=3600.0,
         unit="seconds",
-        help="How long one read may take before it is cancelled. Too small: large queries fail. Too large: a slow "
-        "query keeps its connection, and others wait.",
+        help="The time-out of a read, which is then cancelled. Too small: large queries fail. Too large: slow queries "
+        "occupy connections, and others wait.",
     )
     read_connections: int = option(
         10,
         minimum=1,
         maximum=1000,
         unit="connections",
-        help="How many reads of one process may run in the database at once; further ones wait. Too small: requests "
-        "wait or fail under load. Too large: the database runs out of connections.",
+        help="The maximum number of concurrent reads of one process; others wait. Too small: requests wait or fail "
+        "under load. Too large: the database runs out of connections.",
     )
     allow_insecure_credentials: bool = option(
         False,
         help="Send the password in [database] connection to InfluxDB on another machine without TLS (influxdb://), "
-        "where everybody on the network path can read it. Without it that is refused at start: use influxdb+https://.",
+        "readable on the network path. If false, this is refused at start: use influxdb+https://.",
     )
 
 
@@ -154,12 +154,12 @@ DATABASE = OptionGroup(DATABASE_GROUP, options_of(StorageSettings, "connection")
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Every group with its options, for oslo.config's generator of sample files."""
+    """Return every group with its options, for oslo.config's generator of sample files."""
     return [STORAGE.listed(), DATABASE.listed()]
 
 
 def storage_settings(conf: cfg.ConfigOpts) -> StorageSettings:
-    """The settings in ``[storage]`` and ``[database]``; registers the options that it reads.
+    """Read ``[storage]`` and ``[database]``.
 
     Raises `ConfigurationError`, which names the option and quotes no secret.
     """
@@ -179,7 +179,7 @@ def storage_settings(conf: cfg.ConfigOpts) -> StorageSettings:
 
 
 def row_limits(conf: cfg.ConfigOpts) -> RowLimits:
-    """The limits in ``[storage]``, without a database; the defaults, where a file has no such group.
+    """Read the limits in ``[storage]``, which need no database.
 
     Raises `ConfigurationError`, which names the option.
     """
@@ -197,19 +197,19 @@ def _retention_days(read: GroupReader) -> Mapping[Kind, int]:
 
 
 def has_database(conf: cfg.ConfigOpts) -> bool:
-    """Whether the configuration names a database. Raises `ConfigurationError` if an option cannot be read."""
+    """Return whether the configuration names a database. Raises `ConfigurationError` for an unreadable option."""
     return bool(_place(conf).connection)
 
 
 def _place(conf: cfg.ConfigOpts) -> StorageUrl:
-    """Of ``[storage]`` and ``[database]``, or else of the groups of the old services."""
+    """Read ``[storage]`` and ``[database]``, or the groups of the old services."""
     read = GroupReader(conf, STORAGE)
     named = StorageUrl(read["driver"], GroupReader(conf, DATABASE)["connection"] or None)
     return old_place(conf, named, driver_is_set=read.is_set("driver"))
 
 
 def dialect_of(connection: str) -> str:
-    """``postgresql`` of ``postgresql+psycopg://…``: the name of the driver."""
+    """Return the driver of a URL: ``postgresql`` of ``postgresql+psycopg://…``."""
     return connection.partition("://")[0].partition("+")[0]
 
 
@@ -218,8 +218,8 @@ def check_dialect(settings: StorageSettings) -> None:
     dialect = dialect_of(settings.connection)
     if dialect != settings.driver:
         raise _refused(
-            f"is a URL of {dialect!r}, but driver in group [{STORAGE_GROUP}] is {settings.driver!r}: make them agree, "
-            f"such as {_EXAMPLE}"
+            f"is a URL of {dialect!r}, but driver in group [{STORAGE_GROUP}] is {settings.driver!r}: change one of "
+            f"them, such as {_EXAMPLE}"
         )
 
 

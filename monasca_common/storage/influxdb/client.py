@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few requests to InfluxDB that the driver needs, over one persistent connection."""
+"""The requests to InfluxDB, over one persistent connection."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
 _EXAMPLE = "influxdb://user:password@host:8086/monasca (influxdb+https:// for TLS)"
 _PLAIN, _TLS = "influxdb", "influxdb+https"
 _QUERY_NAMES = {"retention_policy", "ca_file"}
-_MOST_ANSWER_BYTES = 65_536
-_MOST_REASON_CHARACTERS = 300
+_MAX_ANSWER_BYTES = 65_536
+_MAX_REASON_CHARACTERS = 300
 _ERROR = re.compile(r'\A\s*\{\s*"error"\s*:\s*"')
 _FAULTS_OF_ROWS = ("partial write", "unable to parse")
 # Limits that an operator can raise. The rows are valid, so they must not become dead letters.
@@ -49,7 +49,7 @@ class Address:
 
 
 def address(connection: str) -> Address:
-    """The address in a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
+    """Return the address in a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
     try:
         url = make_url(connection)
     except (ArgumentError, ValueError):
@@ -67,7 +67,7 @@ def address(connection: str) -> Address:
 
 
 def check_credentials(where: Address, *, insecure_allowed: bool) -> None:
-    """Raise `ConfigurationError` if a password would go to another machine without TLS, and nobody allowed that."""
+    """Raise `ConfigurationError` if a password would be sent to another machine without TLS and permission."""
     if not where.password or where.tls or insecure_allowed or _is_this_machine(where.host):
         return
     raise ConfigurationError(
@@ -89,7 +89,7 @@ def _refused(rule: str) -> ConfigurationError:
 
 
 class InfluxClient:
-    """A client for one thread at a time. It connects when it first sends something."""
+    """A client for one thread at a time. It connects at its first request."""
 
     def __init__(self, where: Address, *, timeout_seconds: float) -> None:
         self._where = where
@@ -105,7 +105,7 @@ class InfluxClient:
         self._write_path = f"/write?{urlencode(parameters)}"
 
     def write(self, lines: bytes) -> None:
-        """Write lines; no lines only test whether a write is possible. Raises `LinesRefused`, `StorageUnavailable`."""
+        """Write lines; an empty write tests the connection. Raises `LinesRefused`, `StorageUnavailable`."""
         status, answer = self._post(self._write_path, lines, "text/plain; charset=utf-8")
         if 200 <= status < 300:
             return
@@ -130,12 +130,12 @@ class InfluxClient:
             self._connection = None
 
     def _post(self, path: str, body: bytes, content_type: str) -> tuple[int, bytes]:
-        kept = self._connection is not None
+        was_open = self._connection is not None
         try:
             return self._post_once(path, body, content_type)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             # A server closes idle connections. Sending again is safe, because lines overwrite themselves.
-            if not kept:
+            if not was_open:
                 raise self._unavailable(error) from error
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from error
@@ -149,7 +149,7 @@ class InfluxClient:
         try:
             connection.request("POST", path, body, {**self._headers, "Content-Type": content_type})
             response = connection.getresponse()
-            answer = response.read(_MOST_ANSWER_BYTES)
+            answer = response.read(_MAX_ANSWER_BYTES)
             if not response.isclosed():  # longer than any answer of InfluxDB
                 self.close()
         except BaseException:
@@ -173,14 +173,14 @@ def _reason(answer: bytes) -> str:
     # Without a JSON parser, because an answer quotes every line that could not be parsed, and may be truncated above.
     text = _ERROR.sub("", answer.decode(errors="replace"))
     text = " ".join(text.split())
-    return text if len(text) <= _MOST_REASON_CHARACTERS else text[:_MOST_REASON_CHARACTERS] + "…"
+    return text if len(text) <= _MAX_REASON_CHARACTERS else text[:_MAX_REASON_CHARACTERS] + "…"
 
 
 def _remedy(status: int) -> str:
     if status in (401, 403):
         return "; correct user and password in connection in group [database], or grant the user WRITE"
     if status == 404:
-        return "; make the database with `monasca-common db upgrade`"
+        return "; create the database with `monasca-common db upgrade`"
     if status == 413:
         return "; raise max-body-size in its configuration to 25 MB, its default"
     return ""

@@ -7,8 +7,8 @@ A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` a
 
 The protocol cannot express everything, and InfluxDB often misreads a line without an error: a line that begins with
 ``#`` is a comment, tabs before a name are dropped, and a backslash before a separator, before a quote or at the end
-escapes what is behind it. Such names and dimensions are refused here, because a refused row becomes a dead letter,
-while a misread one is lost. An empty tag is not a tag.
+escapes the next character. Such names and dimensions are refused, because a refused row becomes a dead letter, while a
+misread one is lost. Empty tags are not written.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _QUOTED = str.maketrans({'"': '\\"', "\\": "\\\\"})
 
 
 class NotWritable(ValueError):
-    """The protocol has no way to write this row; the text says why."""
+    """The protocol cannot express this row, for the reason in the text."""
 
 
 def series_head(series: Series) -> str:
-    """The part of a line before the fields. Raises `NotWritable`."""
+    """Return the part of a line before the fields. Raises `NotWritable`."""
     if series.name == ALARM_HISTORY_MEASUREMENT:
         raise NotWritable(
             f"its name, {series.name}, is that of InfluxDB's measurement of alarm history: a metric of a tenant would "
@@ -54,7 +54,7 @@ def measurement_line(head: str, row: Measurement) -> str:
 
 
 def transition_line(row: AlarmTransition, message_id: bytes) -> str:
-    """The line of a transition. Raises `NotWritable`."""
+    """Return the line of a transition. Raises `NotWritable`."""
     fields = {
         "alarm_definition_id": row.alarm_definition_id,
         "alarm_name": row.alarm_name,
@@ -75,7 +75,7 @@ def transition_line(row: AlarmTransition, message_id: bytes) -> str:
 
 
 def _head(name: str, tags: dict[str, str]) -> str:
-    """Tags in order of their keys, which spares the server the sorting."""
+    """Return name and tags, sorted by key so that the server need not sort them."""
     parts = [_checked(name).translate(_NAME_SEPARATORS)]
     parts += [f"{_tag_text(key)}={_tag_text(tags[key])}" for key in sorted(tags) if tags[key]]
     return ",".join(parts)

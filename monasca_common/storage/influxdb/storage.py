@@ -19,17 +19,17 @@ from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
 _KINDS = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
-_MOST_SERIES = 200_000  # about 300 bytes each
-_MOST_REQUEST_LINES = 10_000
-_MOST_REQUEST_BYTES = 8 * 1024 * 1024  # a server takes 25 MB by default
+_MAX_SERIES = 200_000  # about 300 bytes each
+_MAX_REQUEST_LINES = 10_000
+_MAX_REQUEST_BYTES = 8 * 1024 * 1024  # a server takes 25 MB by default
 
 
 class InfluxdbStorage(Storage):
-    """InfluxDB 1.x has no transactions, so nothing here is exactly once.
+    """InfluxDB 1.x has no transactions, so no row is stored exactly once.
 
     Rows are written at least once. A row that is read again after a crash overwrites itself, because the key of a point
-    is its measurement, tags and time, and alarm ids are tags. The last write stays, whatever its version, and every row
-    counts as stored. There are no offsets beside the rows: a consumer starts at its committed offset in Kafka.
+    is its measurement, tags and time, and alarm ids are tags. The last write is kept, whatever its version, and every
+    row counts as stored. No offsets are stored, so a consumer starts at its committed offset in Kafka.
     """
 
     capabilities = frozenset({Capability.MANY_WRITERS})
@@ -62,7 +62,7 @@ class InfluxdbWriter(Writer):
         """Raises `StorageUnavailable` if a write is impossible."""
         self._settings = settings
         self._clock = clock
-        self._heads: Seen[bytes, str] = Seen(_MOST_SERIES)
+        self._heads: Seen[bytes, str] = Seen(_MAX_SERIES)
         self._client = InfluxClient(where, timeout_seconds=settings.write_timeout_seconds)
         try:
             self._client.write(b"")
@@ -71,18 +71,18 @@ class InfluxdbWriter(Writer):
             raise
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """An empty result, because only Kafka's committed offsets exist."""
+        """Return an empty result, because only Kafka's committed offsets exist."""
         return {}
 
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
-        """Nothing is stored; the starts, as they are."""
+        """Return the starts without storing them."""
         return dict(starts)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
-        """As `Writer.write`, with one difference: if InfluxDB itself refuses rows, the others of the call may be stored
-        already. Writing them again overwrites them."""
+        """Write rows as `Writer.write`, except that other rows of the call may be stored if InfluxDB itself refuses
+        some. Writing these again overwrites them."""
         fence.check_call(claim, rows)
         if rows.kind not in _KINDS:
             raise NotSupported(f"InfluxDB keeps metrics and alarm history, and no {rows.kind}")
@@ -99,7 +99,7 @@ class InfluxdbWriter(Writer):
         return Written(stored=len(lines))
 
     def accounted(self, claim: Claim) -> None:
-        """Does nothing, because there is no offset to move: only Kafka's commit exists."""
+        """Do nothing, because only Kafka stores offsets."""
         fence.check_order(claim)
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class InfluxdbWriter(Writer):
         return head
 
     def _send(self, lines: Sequence[bytes], start: int, stop: int) -> dict[int, str]:
-        """The reason, by position, for each row that InfluxDB refuses on its own."""
+        """Return the reason, by position, for each row that InfluxDB refuses by itself."""
 
         def trial(first: int, last: int) -> str | None:
             try:
@@ -140,11 +140,11 @@ class InfluxdbWriter(Writer):
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Spans of lines that fit into one request each; a line that is too large gets a span of its own."""
+    """Yield spans of lines that each fit into a request; a line that is too large gets its own span."""
     start = size_bytes = 0
     for position, line in enumerate(lines):
         size_bytes += len(line) + 1
-        if position > start and (size_bytes > _MOST_REQUEST_BYTES or position - start >= _MOST_REQUEST_LINES):
+        if position > start and (size_bytes > _MAX_REQUEST_BYTES or position - start >= _MAX_REQUEST_LINES):
             yield start, position
             start, size_bytes = position, len(line) + 1
     if start < len(lines):

@@ -21,7 +21,7 @@ from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, open_connection
 from monasca_common.storage.sql.bounds import Bounds
 
-_OLDEST_VERSION = 14  # the first that detaches partitions without stopping everybody
+_OLDEST_VERSION = 14  # the first that detaches partitions concurrently
 _LIMIT_EXCEEDED = "54"  # the class of SQLSTATE: an index entry or a JSON document that is too large
 
 #: Errors that rows may cause: during encoding (`orjson` raises a `TypeError`), or in the server.
@@ -29,7 +29,7 @@ ROW_ERRORS = (psycopg.Error, ValueError, OverflowError, struct.error, orjson.JSO
 
 
 def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: str) -> BoundedConnection:
-    """A connection in autocommit. Raises `StorageUnavailable`, `SchemaMismatch`."""
+    """Open a connection in autocommit mode. Raises `StorageUnavailable`, `SchemaMismatch`."""
     bounds = Bounds(timeout_seconds, timeout_seconds / 2, timeout_seconds)
     with translated():
         connection = open_connection(
@@ -38,7 +38,7 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
     try:
         with translated():
             connection.give(timeout_seconds)
-            # An answered COMMIT must survive a loss of power, also where the server's default says otherwise.
+            # An acknowledged COMMIT must survive a power failure, whatever the server's default is.
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = %s",
                 ["off"],
@@ -53,7 +53,7 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
 
 def _session_settings() -> dict[str, str]:
     return {
-        # A statement must see what was committed while the one before waited for a lock.
+        # A statement must see rows that were committed while the previous one waited for a lock.
         "default_transaction_isolation": "read\\ committed",
         # JIT compilation costs more than any statement here: a tenth of a second for joins of partitions.
         "jit": "off",
@@ -71,13 +71,13 @@ def _check_version(connection: BoundedConnection) -> None:
         raise SchemaMismatch(f"PostgreSQL {version} is too old: this program needs {_OLDEST_VERSION} or newer")
 
 
-# A time-out of the server or of ours, or too few locks: each day of the batch's rows takes some.
+# A time-out of the server or of ours, or too few locks, of which each day of the rows needs some.
 _TOO_MUCH = (errors.QueryCanceled, errors.IdleInTransactionSessionTimeout, errors.OutOfMemory, NoAnswer)
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Translate what psycopg raises within the block to `StorageUnavailable` or `SchemaMismatch`."""
+    """Translate psycopg's errors within the block to `StorageUnavailable` or `SchemaMismatch`."""
     try:
         yield
     except (errors.UndefinedTable, errors.UndefinedColumn) as error:
@@ -89,7 +89,7 @@ def translated() -> Iterator[None]:
 
 
 def is_of_a_row(error: BaseException) -> bool:
-    """Whether rows cause the error, rather than the state of the database."""
+    """Return whether rows cause the error, not the state of the database."""
     if isinstance(error, psycopg.Error):
         sqlstate = error.sqlstate or ""
         return isinstance(error, psycopg.DataError | psycopg.IntegrityError) or sqlstate.startswith(_LIMIT_EXCEEDED)
@@ -97,11 +97,11 @@ def is_of_a_row(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """The reason why a row is refused, in one line."""
+    """Return the reason why a row is refused, in one line."""
     return f"the database refuses it: {_text(error) if isinstance(error, psycopg.Error) else error}"
 
 
 def _text(error: psycopg.Error) -> str:
-    """The first line of the server's error, and the code. The other lines may quote rows."""
+    """Return the first line of the server's error, with the code. Other lines may quote rows."""
     message = error.diag.message_primary or (str(error).splitlines() or [type(error).__name__])[0]
     return f"{message} ({error.sqlstate})" if error.sqlstate else message

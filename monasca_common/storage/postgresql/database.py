@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database itself, which a server has to have before there can be tables in it."""
+"""The creation of the database in the server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from psycopg import errors, sql
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql.bounded import BoundedConnection, open_connection
 
-_MAINTENANCE = "postgres"  # a database that every server has, to connect to while the wanted one is not there
+_MAINTENANCE = "postgres"  # a database of every server, to connect to before ours exists
 
 
 def is_missing(arguments: Mapping[str, Any]) -> bool:
-    """Whether the server says that it has no such database; ``False`` where it cannot be asked.
+    """Return whether the server lacks the database; ``False`` if it cannot be asked.
 
-    ``arguments``: of libpq. A refused connection carries no code for this, only a text in the server's language.
+    ``arguments``: of libpq. The error of a refused connection has only a text in the server's language.
     """
     try:
         with _maintenance(arguments) as connection:
@@ -29,23 +29,23 @@ def is_missing(arguments: Mapping[str, Any]) -> bool:
 
 
 def create(arguments: Mapping[str, Any]) -> None:
-    """Make the database, unless it is there. Raises `StorageError` where the user may not."""
+    """Create the database if it does not exist. Raises `StorageError` without the permission."""
     name = name_of(arguments)
     try:
         with _maintenance(arguments) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    except (errors.DuplicateDatabase, errors.UniqueViolation):  # somebody else made it meanwhile
+    except (errors.DuplicateDatabase, errors.UniqueViolation):  # another process has created it
         return
     except errors.InsufficientPrivilege as error:
         user = arguments.get("user", "")
         raise StorageError(
-            f"PostgreSQL has no database {name!r}, and user {user!r} may not make it: let an administrator run "
+            f"PostgreSQL has no database {name!r}, and user {user!r} may not create it: let an administrator run "
             f'CREATE DATABASE "{name}" OWNER "{user}"'
         ) from error
 
 
 def name_of(arguments: Mapping[str, Any]) -> str:
-    """As libpq has it, which takes the user's name where no database is named."""
+    """Return the name of the database; like libpq, use the user's name if none is given."""
     return str(arguments.get("dbname") or arguments.get("user") or "")
 
 

@@ -42,7 +42,7 @@ class KeyedTable:
 
     @property
     def json_positions(self) -> frozenset[int]:
-        """The positions of JSON among the columns after the key."""
+        """The positions of JSON columns after the key."""
         return frozenset(at for at, column in enumerate(self.columns[2:]) if column in _JSON_COLUMNS)
 
 
@@ -99,10 +99,7 @@ def _copy(encoded: list[bytes]) -> bytes:
 
 
 def jsonb_text(text: str) -> str:
-    """A JSON object of strings in the form in which PostgreSQL writes jsonb: equal objects have equal texts.
-
-    So two rows of one call compare as a row and a stored one do.
-    """
+    """Return a JSON object of strings as PostgreSQL writes jsonb, so that rows compare as they do in the database."""
     return json.dumps(_in_order(json.loads(text)), ensure_ascii=False, separators=(", ", ": "))
 
 
@@ -114,7 +111,7 @@ def _in_order(value: Any) -> Any:
 
 
 def first_of_each_key(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows of ``(time_ms, message_id, …)``; of several with one key only the first."""
+    """Return rows of ``(time_ms, message_id, …)``, only the first of each key."""
     kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
         kept.setdefault(row[:2], row)

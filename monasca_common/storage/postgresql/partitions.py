@@ -2,9 +2,9 @@
 """One partition per day and table, created before it is needed and dropped when all its rows are too old.
 
 Neither stops writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the longest
-transaction on it; attaching a table that was created separately does not conflict with writes. A plain ``DROP`` would
-lock the whole table too, and all sessions would queue behind it while it waits for one long read; detaching
-``CONCURRENTLY`` waits alone. If it is interrupted, the next pruning finishes it.
+transaction on it; attaching a separately created table does not conflict with writes. A plain ``DROP`` would also lock
+the whole table, and all sessions would wait while it waits for a long read. Detaching ``CONCURRENTLY`` blocks no other
+session. If it is interrupted, the next pruning finishes it.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _DELETE_IDS = sql.SQL(
 
 
 def day_of(time_ms: int) -> int:
-    """The day of a time, in days since the epoch."""
+    """Return the day of a time, in days since the epoch."""
     return time_ms // DAY_MS
 
 
 def around(now_ms: int, allowed: Window) -> set[int]:
-    """The days of rows that are expected soon."""
+    """Return the days of rows that are expected soon."""
     today = day_of(now_ms)
     days = range(today - _DAYS_BEHIND, today + _DAYS_AHEAD + 1)
     return {day for day in days if day_of(allowed.earliest_ms) <= day <= day_of(allowed.latest_ms) + 1}
@@ -78,15 +78,15 @@ def partition_name(table: str, day: int) -> str:
 
 
 def made(connection: BoundedConnection, table: str) -> set[int]:
-    """The days that have a partition."""
+    """Return the days that have a partition."""
     return set(_attached(connection, table))
 
 
 def make(connection: BoundedConnection, table: str, days: Iterable[int], *, timeout_seconds: float) -> set[int]:
-    """Create the missing partitions. Returns the days that have one then.
+    """Create the missing partitions. Return the days that have one afterwards.
 
-    Each has its own transaction and time-out, because a partition takes locks until its transaction ends, and a
-    database has a limited number of locks. If several processes do so at once, one creates it and the others find it.
+    Each transaction and time-out covers a limited number of days, because a partition takes locks until its transaction
+    ends, and a database has a limited number of locks. Concurrent processes find the partitions that another creates.
     """
     there = made(connection, table)
     missing = sorted(set(days) - there)
@@ -135,7 +135,7 @@ def prune(
 def _prune_ids(
     give: Callable[[float], BoundedConnection], timeout_seconds: float, table: str, earliest_ms: int
 ) -> Iterator[Pruned]:
-    """Remove the ids of rows that were removed."""
+    """Remove the ids of removed rows."""
     statement = _DELETE_IDS.format(table=sql.Identifier(table))
     removed = _IDS_A_STEP
     while removed == _IDS_A_STEP:
@@ -151,7 +151,7 @@ def _detach(connection: BoundedConnection, table: str, day: int, *, pending: boo
 
 
 def _attached(connection: BoundedConnection, table: str) -> dict[int, bool]:
-    """Whether a detachment was begun and not finished, by day."""
+    """Return, by day, whether a detachment was started and not finished."""
     found = connection.execute(_ATTACHED.encode(), [table]).fetchall()
     days = ((_day_of_name(table, name), pending) for name, pending in found)
     return {day: pending for day, pending in days if day is not None}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes series without measurements, while writers remember which series exist.
+"""Removes series without measurements, although writers cache the existing series.
 
 No measurement is committed without its series. A transaction that writes measurements holds a shared lock until it
 ends, and reads the generation once it has the lock. Pruning holds the same lock exclusively while it removes series and
-raises the generation. So a series that a writer remembers either still exists, or is of an older generation; then the
-writer forgets all of them and inserts its series again.
+raises the generation. So a cached series either still exists or is of an older generation; then the writer clears its
+cache and inserts its series again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.postgresql.connection import translated
 from monasca_common.storage.sql.bounded import BoundedConnection
 
-#: How many series one statement checks at most, and removes while writers wait.
+#: The maximum number of series that one statement checks, and removes while writers wait.
 SERIES_A_STEP = 2000
 _FIRST_WAIT_SECONDS = 0.5
 
@@ -30,9 +30,9 @@ HOLD = b"SELECT pg_advisory_xact_lock_shared" + _LOCK
 _HOLD_ALONE = b"SELECT pg_advisory_xact_lock" + _LOCK
 SELECT_GENERATION = b"SELECT generation FROM series_generation"
 _RAISE_GENERATION = b"UPDATE series_generation SET generation = generation + 1"
-_LOOK = b"""
-    SELECT id, NOT EXISTS (SELECT 1 FROM measurements WHERE series_id = looked_at.id)
-    FROM (SELECT id FROM series WHERE id > %s ORDER BY id LIMIT %s) AS looked_at ORDER BY id
+_CHECK = b"""
+    SELECT id, NOT EXISTS (SELECT 1 FROM measurements WHERE series_id = checked.id)
+    FROM (SELECT id FROM series WHERE id > %s ORDER BY id LIMIT %s) AS checked ORDER BY id
 """
 _DELETE = b"""
     DELETE FROM series WHERE id = ANY (%s)
@@ -41,7 +41,7 @@ _DELETE = b"""
 
 
 def hold(connection: BoundedConnection) -> int:
-    """Prevent the removal of series until this transaction ends. Returns their generation."""
+    """Prevent the removal of series until this transaction ends. Return their generation."""
     fail_point("storage.before_series")
     connection.execute(HOLD)
     # A separate statement, because the one that waits for the lock would see the state from before its wait.
@@ -56,11 +56,11 @@ def prune(give: Callable[[float], BoundedConnection], timeout_seconds: float) ->
     after = b""
     while True:
         with translated():
-            looked_at = give(timeout_seconds).execute(_LOOK, [after, SERIES_A_STEP], binary=True).fetchall()
-        if not looked_at:
+            checked = give(timeout_seconds).execute(_CHECK, [after, SERIES_A_STEP], binary=True).fetchall()
+        if not checked:
             return
-        after = looked_at[-1][0]
-        dead = [series_id for series_id, is_dead in looked_at if is_dead]
+        after = checked[-1][0]
+        dead = [series_id for series_id, is_dead in checked if is_dead]
         if not dead:
             continue
         began = time.monotonic()
@@ -71,8 +71,8 @@ def prune(give: Callable[[float], BoundedConnection], timeout_seconds: float) ->
 
 
 def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, dead: Sequence[bytes]) -> int:
-    """Remove those of ``dead`` that still have no measurement. Every new writer queues behind a wait for the lock, so
-    the first wait is short and each further one longer; all take at most ``timeout_seconds``."""
+    """Remove those of ``dead`` that still have no measurement. New writers queue while this waits for the lock, so the
+    first wait is short and each further one longer, within ``timeout_seconds``."""
     deadline = time.monotonic() + timeout_seconds
     wait_seconds = min(_FIRST_WAIT_SECONDS, timeout_seconds / 4)
     with translated():
@@ -82,7 +82,7 @@ def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, 
             except errors.LockNotAvailable as error:
                 if time.monotonic() + 3 * wait_seconds > deadline:
                     raise StorageUnavailable(
-                        f"PostgreSQL: series could not be removed, because writes went on for {timeout_seconds:g} s: "
+                        f"PostgreSQL: series could not be removed, because writes continued for {timeout_seconds:g} s: "
                         "prune again"
                     ) from error
             time.sleep(wait_seconds)  # so that waiting writers proceed

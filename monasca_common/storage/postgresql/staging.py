@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores rows whose keys may exist already: copies them into a temporary table, and merges them from there.
+"""Stores rows whose keys may exist: copies them to a temporary table, and merges them from there.
 
 The insertion keeps existing rows. Rows whose key exists are set apart and counted, and replace a row only if they are
 greater. So a repeated batch writes nothing, while ``ON CONFLICT DO UPDATE`` would lock and log every row of it.
@@ -49,7 +49,7 @@ _NOTE_IDS = """
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """How many keys exist, how many with the same value, and how many with a row to replace."""
+    """The numbers of existing keys, of those with the same value, and of those with a row to replace."""
 
     count: int
     same: int
@@ -63,7 +63,7 @@ def make(connection: BoundedConnection) -> None:
 
 
 def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow], *, repeated: bool) -> WriteCounts:
-    """Merge rows: the greater ``(version, value, value_meta)`` stays, in any order of arrival.
+    """Merge rows, keeping the greater ``(version, value, value_meta)`` in any order of arrival.
 
     ``repeated``: every key probably exists, so checking first saves an insertion that fails.
     """
@@ -94,23 +94,22 @@ def _taken(connection: BoundedConnection, source: str, bounds: tuple[int, int]) 
 
 
 def _reduced(rows: list[MeasurementRow]) -> Reduced:
-    """Reduce the rows by key. Only rows with a repeated key are compared: they are few, and each costs a
-    microsecond."""
+    """Reduce the rows by key. Only the few rows with a repeated key are compared, a microsecond each."""
     keys = list(map(itemgetter(0, 1), rows))
     if len(set(keys)) == len(rows):
         return Reduced(rows, 0, 0)
     several = {key for key, count in Counter(keys).items() if count > 1}
-    alone = [row for key, row in zip(keys, rows, strict=True) if key not in several]
+    single = [row for key, row in zip(keys, rows, strict=True) if key not in several]
     kept = reduced(
         (*row[:3], row[3] and encoding.jsonb_text(row[3]), row[4])
         for key, row in zip(keys, rows, strict=True)
         if key in several
     )
-    return Reduced(alone + kept.rows, kept.repeated, kept.conflicting)
+    return Reduced(single + kept.rows, kept.repeated, kept.conflicting)
 
 
 def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]]) -> int:
-    """Merge rows: the first row of a key stays. Returns how many are new."""
+    """Merge rows, keeping the first of each key. Return the number of new rows."""
     staged = f"pg_temp.{_staged(table)}"
     copy(connection, staged, encoding.keyed(table, rows), columns=table.columns)
     columns = ", ".join(table.columns)

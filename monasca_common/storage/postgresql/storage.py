@@ -42,7 +42,7 @@ class PostgresqlStorage(Storage):
         return open_sql_reader(self.settings)
 
     def upgrade(self) -> None:
-        """Make the database where there is none, and bring its schema to this program's."""
+        """Create the database if it does not exist, and upgrade its schema."""
         try:
             if database.is_missing(self._arguments):
                 database.create(self._arguments)

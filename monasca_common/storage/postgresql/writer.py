@@ -42,7 +42,7 @@ from monasca_common.storage.sql.writer import (
 
 LOG = logging.getLogger(__name__)
 
-_ATTEMPTS = 4  # a key that exists, a day without a partition, and each of them again after the other
+_ATTEMPTS = 4  # an existing key, a missing partition, and each again after the other
 
 # Sorted, so that two writers that insert the same series wait for each other instead of deadlocking.
 _INSERT_SERIES = b"""
@@ -55,7 +55,7 @@ _INSERT_SERIES = b"""
 
 
 class _KeyExists(Exception):
-    """Rows were copied as if all were new, and one is not: repeat the call, and check first."""
+    """One of the rows, copied as if all were new, exists; repeat the call with a check."""
 
 
 class _PartitionMissing(Exception):
@@ -71,11 +71,11 @@ class PostgresqlWriter(SqlWriter):
         super().__init__(settings, clock)
         self._arguments = arguments
         self._days: dict[Kind, set[int]] = {}  # with a partition
-        self._today: dict[Kind, int] = {}  # when partitions were last made ahead
-        # Kinds whose last batch had keys that exist. Repeated batches come in sequence, and a copy into the table
-        # that fails costs half as much again. A batch that is all new removes the kind.
+        self._today: dict[Kind, int] = {}  # the last day of `_make_ahead`
+        # Kinds whose last batch had existing keys. Repeated batches come in sequence, and a failed copy costs half as
+        # much again. A batch of only new rows removes the kind.
         self._merging: set[Kind] = set()
-        self._repeating = False  # all the measurements merged last existed already
+        self._repeating = False  # all measurements of the last merge existed
         self._can_merge = False  # this connection has its temporary tables
         self._connection: BoundedConnection | None = self._connect()
 
@@ -90,7 +90,7 @@ class PostgresqlWriter(SqlWriter):
                     self._merging.add(rows.kind)
                 except _PartitionMissing as missing:
                     self._make_partitions(connection, rows.kind, missing.days)
-        raise StorageUnavailable("partitions vanish as fast as they are made: does a pruning use another retention?")
+        raise StorageUnavailable("partitions are removed as they are created: use the same retention for `db prune`")
 
     def close(self) -> None:
         self._closed = True
@@ -124,13 +124,12 @@ class PostgresqlWriter(SqlWriter):
     def _meaning(
         self, connection: BoundedConnection, rows: Rows, first: int, error: Exception, *, merged: bool
     ) -> Exception | None:
-        """The exception for an error within the transaction, which is rolled back; ``None``: the database's state
-        caused it."""
+        """Return the exception for an error within the transaction, which is rolled back; ``None`` if the database's
+        state caused it."""
         if isinstance(error, errors.UniqueViolation) and not merged:
             return _KeyExists()
         if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
-            # The only one without a name is "no partition found for row": another process dropped a partition that this
-            # one knew.
+            # Only "no partition found for row" has no name: another process dropped a partition that is cached here.
             self._days.pop(rows.kind, None)
             return _PartitionMissing({partitions.day_of(time) for time in times_of(rows)})
         if not is_of_a_row(error):
@@ -142,7 +141,7 @@ class PostgresqlWriter(SqlWriter):
         return refusal(rows, first, trial, cause=reason(error), database="PostgreSQL")
 
     def _trial(self, connection: BoundedConnection, rows: Rows) -> str | None:
-        """The reason why these rows are refused, or ``None``; the rows are rolled back."""
+        """Return why these rows are refused, or ``None``; roll them back."""
         connection.give(self._settings.write_timeout_seconds)
         self._prepare_merge(connection)
         try:
@@ -162,7 +161,7 @@ class PostgresqlWriter(SqlWriter):
         if len(days) > 1 or not days <= known:
             missing = {partitions.day_of(time) for time in times} - known
             if missing:
-                # Not within this transaction: creating a partition locks out other creators until the transaction ends.
+                # Not within this transaction, because a new partition locks out other creators until its end.
                 raise _PartitionMissing(missing)
 
     def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:
@@ -178,8 +177,12 @@ class PostgresqlWriter(SqlWriter):
         except psycopg.OperationalError as error:
             if connection.broken or connection.closed:
                 raise
-            # Rows that need one of them create it, or fail. The others need not wait for a lock.
-            LOG.warning("Partitions of %s could not be made ahead: %s", partitions.TABLES[kind], reason(error))
+            # Rows that need a partition create it or fail; other rows need not wait for a lock.
+            LOG.warning(
+                "creating partitions of %s in advance failed: %s",
+                partitions.TABLES[kind],
+                reason(error),
+            )
 
     def _make_partitions(self, connection: BoundedConnection, kind: Kind, days: set[int]) -> None:
         timeout_seconds = self._settings.write_timeout_seconds
@@ -187,7 +190,7 @@ class PostgresqlWriter(SqlWriter):
         connection.give(timeout_seconds)
 
     def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[WriteCounts, list[Series]]:
-        """Insert rows and their series that are new to this writer. Returns these, to be remembered after the
+        """Insert rows, and series that are not in the writer's cache. Return these series, for the cache after the
         commit."""
         if not rows.values:
             return WriteCounts(), []
@@ -229,7 +232,7 @@ class PostgresqlWriter(SqlWriter):
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[BoundedConnection]:
-        """A connection with the time-out of one call; an unusable one is closed afterwards."""
+        """Yield a connection with the time-out of one call, and close it afterwards if it is unusable."""
         if self._closed:
             raise ValueError("this writer is closed")
         if self._connection is None:
@@ -239,7 +242,7 @@ class PostgresqlWriter(SqlWriter):
             with translated():
                 yield connection
         except BaseException as error:
-            # After an interruption as well, because it may have come in the middle of an answer.
+            # Also after an interruption, which may have come in the middle of an answer.
             if isinstance(error, StorageUnavailable) or not isinstance(error, Exception) or connection.closed:
                 self._disconnect()
             raise
@@ -249,7 +252,7 @@ class PostgresqlWriter(SqlWriter):
         return connect(self._arguments, timeout_seconds=timeout_seconds, application="monasca-common writer")
 
     def _disconnect(self) -> None:
-        """Close the connection, and forget the cached state: the database may be restored to an older one meanwhile."""
+        """Close the connection and clear the caches, because the database may be restored to an older state."""
         connection, self._connection = self._connection, None
         self._known.clear()
         self._days.clear()

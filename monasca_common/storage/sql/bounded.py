@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens every connection to PostgreSQL (writers, readers, pipeline, migrations), with bounds in time.
+"""Opens every connection to PostgreSQL (writers, readers, pipeline, migrations), with time limits.
 
-The server cancels what takes too long and reports why. If the server itself hangs, the connection is closed.
+The server cancels slow statements and reports why. If the server itself hangs, the connection is closed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from monasca_common.storage.sql.bounds import Bounds, milliseconds
 T = TypeVar("T")
 
 _CONNECT_SECONDS = (2, 10)
-# The server's time-out comes first: then its answer says why, and it rolls the transaction back.
+# The server's time-out comes first, so that it reports the reason and rolls the transaction back.
 _GRACE_SECONDS = 1.0
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server did not answer in time. It may be frozen, and then none of its own time-outs ends the wait."""
+    """The server did not answer in time. It may be frozen, so that its own time-outs do not end the wait."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose waits end at ``deadline`` (of the monotonic clock), and after ``each_seconds`` for each
-    answer."""
+    """A connection whose waits end at ``deadline`` (of the monotonic clock), or ``each_seconds`` after a request."""
 
     deadline = float("inf")
     each_seconds = float("inf")
@@ -42,15 +41,15 @@ class BoundedConnection(psycopg.Connection[Any]):
         return super().wait(self._until_deadline(gen), *args, **kwargs)
 
     def _until_deadline(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """``gen`` until the deadline: its driver resumes it ten times a second, ready or not."""
+        """Run ``gen`` until the deadline; psycopg resumes it ten times a second."""
         latest = min(self.deadline, time.monotonic() + self.each_seconds)
         try:
             waits_for = next(gen)
             while True:
                 ready = yield waits_for
                 if not ready and time.monotonic() > latest:
-                    self.pgconn.finish()  # nothing more can be sent, not even a rollback
-                    raise NoAnswer("no answer in time; the connection is given up")
+                    self.pgconn.finish()  # not even a rollback can be sent
+                    raise NoAnswer("no answer in time; the connection is closed")
                 waits_for = gen.send(ready)
         except StopIteration as done:
             value: T = done.value
@@ -63,7 +62,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def connect_arguments(connection: str) -> dict[str, Any]:
-    """The arguments of libpq for a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
+    """Return the arguments of libpq for a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
     try:
         url = make_url(connection).set(drivername="postgresql+psycopg")
         arguments = PGDialect_psycopg().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
@@ -88,7 +87,7 @@ def open_connection(
     """Open a connection. ``arguments``: from `connect_arguments`; they override ours. ``session``: further settings of
     the session. ``options``: of ``psycopg.connect``. ``bounds``: ``None`` for a migration, which has no time limit.
 
-    Raises what psycopg raises.
+    Raises psycopg's errors.
     """
     shortest, longest = _CONNECT_SECONDS
     settings = {"timezone": "UTC", **session}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long a session may run a statement, wait for another session's lock, and be idle in a transaction. SQLite has
-    the second alone."""
+    """The maximum times of a statement, of a wait for another session's lock, and of an idle transaction. SQLite only
+    has the second."""
 
     statement_seconds: float
     lock_seconds: float
@@ -20,7 +20,7 @@ class Bounds:
             "statement_timeout": milliseconds(self.statement_seconds),
             # Different from the time-out of a statement, so that a wait for a lock has its own error.
             "lock_timeout": milliseconds(self.lock_seconds),
-            # The locks of a process that is frozen in a transaction do not keep its successor out indefinitely.
+            # So that a process that is frozen in a transaction does not lock out its successor indefinitely.
             "idle_in_transaction_session_timeout": milliseconds(self.idle_seconds),
         }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections for reads: pooled among threads, bounded in time, with translated errors.
+"""Connections for reads: pooled, limited in time, with translated errors.
 
-PostgreSQL cancels its own statement; if the server itself hangs, `BoundedConnection` ends the wait. SQLite calls back
-between instructions, and the callback may interrupt it.
+PostgreSQL cancels its own statement; if the server itself hangs, `BoundedConnection` ends the wait. SQLite calls a
+function between instructions, which may interrupt it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ReadConnections:
     """A pool of connections, created at the first read. It must not be used after a fork."""
 
     def __init__(self, settings: StorageSettings, check: Check | None = None) -> None:
-        """``check`` is called with each new connection; `run` raises what it raises."""
+        """``check`` is called with each new connection; `run` raises its errors."""
         self._settings = settings
         self._check = check
         self.dialect = sa.make_url(settings.connection).get_backend_name()
@@ -73,14 +73,14 @@ class ReadConnections:
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[sa.Connection, Deadline], T]) -> T:
-        """Call ``work``; repeat it on another connection if the one from the pool was closed meanwhile."""
+        """Call ``work``; repeat it on another connection if that of the pool was closed while idle."""
         with contextlib.closing(self.stream(lambda *arguments: iter((work(*arguments),)))) as results:
             return next(results)
 
     def stream(self, work: Callable[[sa.Connection, Deadline], Iterator[T]]) -> Generator[T]:
-        """What ``work`` yields, which reads by `in_steps`. It has a connection until it is exhausted or closed.
+        """Yield the results of ``work``, which reads by `in_steps`, using a connection until exhausted or closed.
 
-        As `run`, it begins again on another connection, unless something was yielded already.
+        As `run`, it restarts on another connection if no result was yielded.
         """
         deadline = Deadline(self._settings.read_timeout_seconds)
         first = True
@@ -126,7 +126,7 @@ class ReadConnections:
 def in_steps(
     connection: sa.Connection, statement: sa.Select[*tuple[Any, ...]], limit: int
 ) -> Iterator[sa.Row[*tuple[Any, ...]]]:
-    """The rows of a statement, at most ``limit``; few are in memory at a time. For `ReadConnections.stream`."""
+    """Yield at most ``limit`` rows of a statement, with few in memory. For `ReadConnections.stream`."""
     if limit <= _ROWS_A_STEP:
         yield from connection.execute(statement)
         return
@@ -137,21 +137,21 @@ def in_steps(
 
 @contextlib.contextmanager
 def snapshot(connection: sa.Connection) -> Iterator[None]:
-    """What is read within is of one moment. After an error the pool ends its transaction."""
+    """Read one state of the database within the block. After an error the pool ends its transaction."""
     connection.exec_driver_sql(_SNAPSHOT[connection.dialect.name])
     yield
     connection.exec_driver_sql("ROLLBACK")
 
 
 def _begin(connection: sa.Connection) -> None:
-    """A cursor of PostgreSQL lives in a transaction; the pool rolls it back."""
+    """Begin the transaction that a cursor of PostgreSQL needs; the pool rolls it back."""
     raw: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "postgresql" and not raw.info.transaction_status:
         connection.exec_driver_sql("BEGIN")
 
 
 class ConnectionDied(StorageUnavailable):
-    """An idle connection of the pool was closed meanwhile."""
+    """An idle connection of the pool was closed."""
 
 
 @contextlib.contextmanager
@@ -184,7 +184,7 @@ def _pool_options(settings: StorageSettings) -> dict[str, Any]:
         "pool_size": settings.read_connections,
         "max_overflow": 0,
         "pool_timeout": settings.read_timeout_seconds,
-        # No transaction stays open between reads: those of several statements have a `snapshot`, where they need one.
+        # No transaction stays open between reads; reads of several statements use `snapshot` if needed.
         "isolation_level": "AUTOCOMMIT",
     }
 
@@ -193,8 +193,8 @@ def _postgresql_engine(settings: StorageSettings, check: Check | None) -> sa.Eng
     from monasca_common.storage.sql.bounded import BoundedConnection, connect_arguments, open_connection
 
     arguments, seconds = connect_arguments(settings.connection), settings.read_timeout_seconds
-    # JIT compilation takes longer than any of these statements. Cursors are read to their end, mostly: by default they
-    # are planned for a quick first tenth.
+    # JIT compilation takes longer than any of these statements. Cursors are usually read to their end, but by default
+    # planned for a quick first tenth.
     session = {"default_transaction_read_only": "on", "jit": "off", "cursor_tuple_fraction": "1"}
 
     def connect() -> BoundedConnection:
@@ -238,21 +238,23 @@ def _checked(connection: Opened, check: Check | None, dialect: str) -> Opened:
 def translated(error: Exception, deadline: Deadline) -> StorageError:
     """Translate a driver's error to an error of storage."""
     if isinstance(error, exc.TimeoutError):
-        return StorageUnavailable("every connection for reading is busy: raise [storage] read_connections, or ask less")
+        return StorageUnavailable(
+            "every connection for reading is busy: raise [storage] read_connections, or send fewer requests"
+        )
     if not isinstance(error, exc.DBAPIError):
         return StorageError(f"a read failed: {error}")
-    said = str(error.orig).strip().partition("\n")[0]
+    reason = str(error.orig).strip().partition("\n")[0]
     code = getattr(error.orig, "sqlstate", None) or ""
-    if code == "57014" or said == "interrupted":
+    if code == "57014" or reason == "interrupted":
         return deadline.error()
-    if code in ("42P01", "42703") or said.startswith(("no such table", "no such column")):
-        return SchemaMismatch(f"the database lacks what is read ({said}): run `monasca-common db upgrade`")
+    if code in ("42P01", "42703") or reason.startswith(("no such table", "no such column")):
+        return SchemaMismatch(f"a table or column is missing ({reason}): run `monasca-common db upgrade`")
     if code == "22003":
         return QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
     if error.connection_invalidated:
-        return ConnectionDied(said)
-    if code == "25006":  # it writes to what has become a standby
-        return StorageUnavailable(said)
+        return ConnectionDied(reason)
+    if code == "25006":  # the server has become a standby
+        return StorageUnavailable(reason)
     if code[:2] in _MAY_PASS and isinstance(error, exc.OperationalError | exc.InterfaceError):
-        return StorageUnavailable(said)
-    return StorageError(f"a read failed: {said}")
+        return StorageUnavailable(reason)
+    return StorageError(f"a read failed: {reason}")

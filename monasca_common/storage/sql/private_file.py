@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def make_private_file(path: str | Path) -> None:
-    """Make an empty file (0600) unless there is one, whose permissions stay. SQLite itself would make it as the umask
-    says; what it puts beside it (``-wal``, ``-shm``, ``-journal``) gets the file's own permissions.
+    """Create an empty file (0600), or keep an existing one. SQLite itself would use the umask; it copies the file's
+    permissions to its other files (``-wal``, ``-shm``, ``-journal``).
 
-    Where it cannot be made, SQLite cannot make it either, and says so in an error that is translated.
+    If the file cannot be created, SQLite fails too, with an error that is translated.
     """
     # The target of a link, because an exclusive creation follows none. Exclusive, because closing a file that SQLite
     # has open would release this process's locks on it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements behind `Reader`: tables in, SQLAlchemy selects out, for SQLite and PostgreSQL. No I/O.
+"""The SQLAlchemy statements of `SqlReader`, for SQLite and PostgreSQL. No I/O.
 
 Four rules make them fast, and a test with EXPLAIN checks them. A page of series walks an index that ends in its order.
 "Has a measurement between" is probed for each series, never joined. A dimension is looked up in the GIN index. Rows of
@@ -22,7 +22,7 @@ from monasca_common.storage.sql import tables
 UNHEX = "monasca_unhex"  # a function that our SQLite connections define, because SQLite has one only since 3.41
 _SERIES, _ROWS, _ALARMS = tables.series, tables.measurements, tables.alarm_history
 
-_FEW_VALUES = 16  # of a dimension: so many are looked up in the index
+_FEW_VALUES = 16  # of a dimension, which are looked up in the index
 
 Select: TypeAlias = sa.Select[*tuple[Any, ...]]
 Condition: TypeAlias = sa.ColumnElement[bool]
@@ -65,7 +65,7 @@ class Queries:
     def measurements_merged(
         self, series_ids: Sequence[bytes], span: Span, *, limit: int, after: Position | None
     ) -> Select:
-        """Ordered by time, then series."""
+        """Order by time, then series."""
         statement = self._points(series_ids, span)
         if after is not None and after.series_id is None:
             statement = statement.where(_ROWS.c.time > after.time_ms)
@@ -80,7 +80,7 @@ class Queries:
     def measurements_apart(
         self, series_ids: Sequence[bytes], span: Span, *, limit: int, after_ms: int | None
     ) -> Select:
-        """Ordered by series, then time, which is the key's own order. ``after_ms``: in the first series."""
+        """Order by series, then time, as the key does. ``after_ms``: in the first series."""
         statement = self._points(series_ids, span)
         if after_ms is not None:
             statement = statement.where(sa.or_(_ROWS.c.series_id != series_ids[0], _ROWS.c.time > after_ms))
@@ -96,7 +96,7 @@ class Queries:
         limit: int,
         resume_ms: int | None,
     ) -> Select:
-        """Columns: group, number of the window, one for each function. ``resume_ms``: where the first group begins."""
+        """Columns: group, number of the window, one for each function. ``resume_ms``: the start in the first group."""
         members = self._members(groups)
         rows = (
             sa.select(
@@ -140,7 +140,7 @@ class Queries:
         return self.dialect == "postgresql"
 
     def _text(self, document: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-        """A JSON column as text: whoever reads many rows parses one at a time."""
+        """Return a JSON column as text, so that a caller parses one row at a time."""
         name = cast(sa.Column[Any], document).name
         return (sa.cast if self._on_postgresql else sa.type_coerce)(document, sa.Text).label(name)
 
@@ -164,12 +164,12 @@ class Queries:
             rows: Select = sa.select(sa.literal_column("1")).where(
                 _ROWS.c.series_id == _SERIES.c.id, *_between(_ROWS.c.time, Span(which.start_ms or 0, which.end_ms))
             )
-            # OFFSET keeps PostgreSQL from turning it into a join, which reads every measurement of the requested time.
+            # OFFSET prevents a join in PostgreSQL, which would read every measurement of the requested time.
             conditions.append(rows.limit(1).offset(0).exists())
         return conditions
 
     def match(self, document: sa.ColumnElement[Any], dimensions: Mapping[str, Sequence[str]]) -> list[Condition]:
-        """The conditions that a JSON object has each of these keys, with one of its values if it has any."""
+        """Return the conditions that a JSON object has each key, with one of its values if any are given."""
         if not self._on_postgresql:
             return [_pair_of(document, key, values) for key, values in dimensions.items()]
         # As few as possible: each takes PostgreSQL milliseconds to plan.
@@ -185,7 +185,7 @@ class Queries:
         for key, values in few.items():
             pairs = _array([{key: value} for value in values], postgresql.JSONB())
             conditions.append(_jsonb(document).contains(sa.any_(pairs)))
-        # No index has the values of these, but each row is looked at once and not once for each value.
+        # No index has these values, but each row is checked once instead of once per value.
         conditions += [
             sa.func.jsonb_extract_path(document, key) == sa.any_(_array(values, postgresql.JSONB()))
             for key, values in many.items()
@@ -193,7 +193,7 @@ class Queries:
         return conditions
 
     def _some_metric_has(self, dimensions: Mapping[str, Sequence[str]]) -> Condition:
-        """Whoever wrote the message may have put anything in: functions of objects and lists would fail for it."""
+        """Check types first, because messages may contain any JSON, for which functions of objects and lists fail."""
         stored = _ALARMS.c.metrics
         if self._on_postgresql:
             metrics = _jsonb(_if_of_type("array", sa.func.jsonb_typeof(stored), stored))

@@ -37,8 +37,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def open_sql_reader(settings: StorageSettings) -> Reader:
-    """The reader of the SQLite and PostgreSQL drivers. It connects at the first read. Open it in the process that uses
-    it."""
+    """Open the reader of SQLite and PostgreSQL, in the process that uses it. It connects at the first read."""
     return SqlReader(ReadConnections(settings, schema.check_database))
 
 
@@ -137,7 +136,7 @@ class SqlReader(Reader):
 
     def _check(self, limit: int) -> None:
         if limit > MAX_ROWS:
-            raise QueryTooLarge(f"{limit} rows are asked for at once, and {MAX_ROWS} is the limit: ask for pages")
+            raise QueryTooLarge(f"{limit} rows are requested, and the limit is {MAX_ROWS}: request pages")
 
 
 def _series(row: sa.Row[*tuple[Any, ...]]) -> Series:
@@ -158,9 +157,9 @@ def _transition(row: sa.Row[*tuple[Any, ...]]) -> StoredTransition:
 
 
 def _runs(groups: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequence[bytes]]]]:
-    """Slices of the groups that one statement can answer, each with the number of its first group.
+    """Yield slices of the groups that one statement can answer, each with the number of its first group.
 
-    Groups of one series each, ascending, come in the order of the key, so many of them are read at once.
+    Groups of one series each, ascending, come in the order of the key, so one statement reads many of them.
     """
     first = 0
     while first < len(groups):

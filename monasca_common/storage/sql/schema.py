@@ -24,7 +24,7 @@ from monasca_common.storage.sql.tables import kafka_offset
 
 Execute = Callable[[str], Result]
 
-#: The newest file in migrations/versions, which a test compares it with.
+#: The newest file in migrations/versions; a test compares them.
 REVISION = "0023"
 _FIRST = "0023"  # that of release 4.0.0; builds before it had others
 _POOLS: Mapping[bool, Mapping[str, Any]] = {
@@ -46,14 +46,14 @@ def check_database(execute: Execute, dialect: str) -> None:
 
     ``execute``: as in `positions`; ``dialect``: ``postgresql`` or ``sqlite``. The database's revision must
     be this program's, or a newer one that still allows this program: each migration stores the oldest program that it
-    allows. So a service is upgraded step by step: the database first, then one process after the other.
+    allows. So the database is upgraded first, then one process after another.
     """
     found = revision(execute, dialect)
     check(found, _one(execute(_SELECT_OLDEST)) if found is not None and found > REVISION else None)
 
 
 def check(found: str | None, oldest: str | None = None) -> None:
-    """``found``: the database's revision; ``oldest``: that of the oldest program that may run on it."""
+    """Check ``found``, the database's revision; ``oldest``: that of the oldest program that may run on it."""
     if found == REVISION or (found is not None and oldest is not None and oldest <= REVISION < found):
         return
     if found is None:
@@ -64,7 +64,7 @@ def check(found: str | None, oldest: str | None = None) -> None:
 
 
 def refusal(found: str | None) -> str:
-    """Return why `upgrade` refuses a database of this revision; empty: it does not."""
+    """Return why `upgrade` refuses a database of this revision; empty if it does not."""
     if found is not None and found > REVISION:
         return f"the database's schema is {found}, of a newer program than this one ({REVISION}): upgrade the program"
     if found is not None and found < _FIRST:
@@ -76,12 +76,11 @@ def refusal(found: str | None) -> str:
 
 
 def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None, kept: bool = False) -> sa.Engine:
-    """An engine without a pool: psycopg for PostgreSQL, and DDL within transactions on SQLite too.
+    """Create an engine without a pool, with DDL within transactions also on SQLite.
 
-    ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse it later.
-    ``bounds``: those of PostgreSQL sessions, and how long one waits for the writer of SQLite; ``None`` for migrations.
-    ``kept``: there is one connection, which stays
-    open, for one thread at a time.
+    ``to_write``: a transaction on SQLite takes the write lock at its start, because SQLite may refuse it later.
+    ``bounds``: the time limits of PostgreSQL sessions, and of waits for SQLite's writer; ``None`` for migrations.
+    ``kept``: one connection stays open, for one thread at a time.
     """
     url = sa.make_url(connection)
     if url.get_backend_name() == "postgresql":
@@ -89,7 +88,7 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
     waits = {} if bounds is None else {"timeout": bounds.lock_seconds}
     shared = {"check_same_thread": False} if kept else {}
     made = sa.create_engine(url, **_POOLS[kept], connect_args=waits | shared)
-    # The driver itself begins no transaction before DDL: a crash within an upgrade would leave half of it.
+    # The driver begins no transaction before DDL, so a crash within an upgrade would leave half of it.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
     file = url.database
     if file and file != ":memory:" and not file.startswith("file:"):
@@ -115,12 +114,12 @@ def _leave_transactions_alone(connection: object, _record: object) -> None:
 
 
 def revision(execute: Execute, dialect: str) -> str | None:
-    """The database's revision, or ``None`` if it has no tables yet."""
+    """Return the database's revision, or ``None`` if it has no tables yet."""
     return _one(execute(_SELECT_REVISION)) if _one(execute(_HAS_REVISION[dialect])) else None
 
 
 def is_usable(connection: sa.Connection) -> bool:
-    """Whether this program may run on the database."""
+    """Return whether this program may run on the database."""
     try:
         check_database(connection.exec_driver_sql, connection.dialect.name)
     except SchemaMismatch:
@@ -134,7 +133,7 @@ def _one(result: Result) -> str | None:
 
 
 def upgrade(connection: sa.Connection) -> None:
-    """Run the steps that are missing within the connection's transaction, one program at a time.
+    """Run the missing migrations in the connection's transaction, one program at a time.
 
     Raises `SchemaMismatch` if a newer program has upgraded it, or a build before release 4.0.0 created it.
     """
@@ -159,7 +158,7 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def stored_offsets(connection: sa.Connection) -> tuple[StoredOffset, ...]:
-    """All rows of `kafka_offset`, in order."""
+    """Return all rows of `kafka_offset`, in order."""
     table = kafka_offset.c
     columns = (table.consumer_group, table.topic, table.partition, table.topic_id, table.next)
     rows = connection.execute(sa.select(*columns).order_by(*columns[:3]))
@@ -167,5 +166,5 @@ def stored_offsets(connection: sa.Connection) -> tuple[StoredOffset, ...]:
 
 
 def reason(error: SQLAlchemyError) -> str:
-    """The database's error text, without the statement and without a link to the library's documentation."""
+    """Return the database's error text, without the statement and the link to documentation."""
     return str(error.orig if isinstance(error, DBAPIError) else error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions that write a few rows: bounded in number and in time, with translated errors."""
+"""Transactions that write few rows: limited in number and time, with translated errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from monasca_common.storage.sql.connections import ConnectionDied, Deadline, tra
 
 T = TypeVar("T")
 
-# So that nobody waits for long behind a group, whose statements follow each other.
-_MOST_IN_A_GROUP = 200
+# Statements of a group run one after another, so a larger group would delay others.
+_MAX_GROUP = 200
 
 
 class Transactions:
-    """Each has a connection of its own: those who write a few rows now and then need no pool."""
+    """Transactions with one connection each, for rare writes that need no pool."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._seconds = settings.read_timeout_seconds
@@ -39,7 +39,9 @@ class Transactions:
         Raises `DuplicateKey`, `StorageUnavailable`, `SchemaMismatch`.
         """
         if not self._places.acquire(timeout=self._seconds):
-            raise StorageUnavailable("every connection for writing is busy")
+            raise StorageUnavailable(
+                "every connection for writing is busy: raise [storage] read_connections, or send fewer requests"
+            )
         try:
             with _errors_translated(self._seconds), self._engine.begin() as connection:
                 schema.check_database(connection.exec_driver_sql, connection.dialect.name)
@@ -48,14 +50,14 @@ class Transactions:
             self._places.release()
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing, because no connection stays open."""
 
 
 class GroupedTransactions:
-    """Works of several threads in one transaction, on one connection that is kept: for those who write little, often.
+    """Group commits of several threads on one open connection, for frequent small writes.
 
-    While a transaction is under way, works wait for the next one, so its commit and its connection are shared by many.
-    ``work`` must change nothing beside the database, because after a failure of the group it is called again, alone.
+    While a transaction runs, further calls wait for the next one, and share its commit and its connection. ``work``
+    must only change the database, because after a failure of the group it is called again in a separate transaction.
     """
 
     def __init__(self, settings: StorageSettings) -> None:
@@ -76,7 +78,7 @@ class GroupedTransactions:
             self._waiting.append(mine)
             leads, self._is_led = not self._is_led, True
         if not leads:
-            mine.turn.wait()  # as long as the transactions before it, which are bounded
+            mine.turn.wait()  # for the previous transactions, which are limited in time
         if not mine.over:
             self._lead()
         if mine.error is not None:
@@ -88,9 +90,9 @@ class GroupedTransactions:
         self._engine.dispose()
 
     def _lead(self) -> None:
-        """One transaction for all that wait, this thread's own work among them; then another thread leads."""
+        """Run one transaction for all waiting calls, including this thread's; then another thread leads."""
         with self._lock:
-            group, self._waiting = self._waiting[:_MOST_IN_A_GROUP], self._waiting[_MOST_IN_A_GROUP:]
+            group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
         try:
             self._commit(group)
         finally:
@@ -113,13 +115,13 @@ class GroupedTransactions:
             if len(group) == 1:
                 group[0].error = error
                 return
-            for each in group:  # one of them is refused, and which one does not show
+            for each in group:  # the error does not show which one is refused
                 self._commit([each])
 
     def _together(self, group: Sequence[_Work]) -> None:
         try:
             self._attempt(group)
-        except ConnectionDied:  # it may have been closed while nobody used it
+        except ConnectionDied:  # it may have been closed while idle
             self._attempt(group)
 
     def _attempt(self, group: Sequence[_Work]) -> None:
@@ -134,7 +136,7 @@ class GroupedTransactions:
 
 
 class _Work:
-    """What a thread wants to have written, and what became of it. ``turn``: it is over, or its thread leads."""
+    """A thread's call and its result. ``turn`` is set when it is over, or when its thread leads."""
 
     __slots__ = ("error", "over", "result", "turn", "work")
 
@@ -143,7 +145,7 @@ class _Work:
         self.turn = threading.Event()
         self.over = False
         self.result: Any = None
-        self.error: Exception | None = StorageUnavailable("the thread that was to write it has ended")
+        self.error: Exception | None = StorageUnavailable("the thread of the group's transaction has ended")
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the writers of SQLite and PostgreSQL share: stored offsets, times that are refused, series that are known."""
+"""The common part of the writers of SQLite and PostgreSQL: stored offsets, refused times, cached series."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SqlWriter(Writer):
 
     @abstractmethod
     def _positions(self) -> AbstractContextManager[StoredPositions]:
-        """The stored offsets, in a transaction that commits at the end of the block."""
+        """Yield the stored offsets, in a transaction that commits at the end of the block."""
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
         with self._positions() as positions:
@@ -69,8 +69,8 @@ class SqlWriter(Writer):
             return positions.reset(group, starts, topic_ids)
 
     def _check_times(self, rows: Rows, first: int) -> Sequence[int]:
-        """The rows' times. ``first``: the position of the first row. Raises `RowsRefused` for times that are not
-        kept."""
+        """Return the rows' times. Raises `RowsRefused` for times outside the retention. ``first``: the position of the
+        first row."""
         times = times_of(rows)
         allowed = retention.window(self._settings, rows.kind, self._clock.time_ms())
         if reasons := retention.refused(times, allowed):
@@ -78,7 +78,7 @@ class SqlWriter(Writer):
         return times
 
     def _new_series(self, generation: int, rows: Rows, ids: set[bytes]) -> list[Series]:
-        """Those of the rows' series, with these ids, that this writer does not know to be stored."""
+        """Return the series of the rows, with these ids, that are not in the cache."""
         if generation != self._generation:
             self._generation = generation
             self._known.clear()
@@ -89,7 +89,7 @@ class SqlWriter(Writer):
         return [found[each] for each in sorted(found)]
 
     def _remember(self, series: Sequence[Series]) -> None:
-        # Only after the commit: a series that is remembered but rolled back would leave measurements without a series.
+        # Only after the commit, because a cached series that was rolled back would leave measurements without a series.
         if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
             self._known.clear()
         self._known.update(each.id for each in series)
@@ -98,10 +98,10 @@ class SqlWriter(Writer):
 def refusal(
     rows: Rows, first: int, trial: Callable[[int, int], str | None], *, cause: str, database: str
 ) -> StorageError:
-    """The error for rows that the database refuses, with the reason of each. ``trial``: as in `find_refused`."""
+    """Return the error for refused rows, with the reason of each. ``trial``: as in `find_refused`."""
     reasons = find_refused(len(rows.values), trial)
     if not reasons:
-        return StorageUnavailable(f"{database}: rows were refused together, and none alone: {cause}")
+        return StorageUnavailable(f"{database}: a batch was refused, but none of its rows by itself: {cause}")
     return RowsRefused(reasons, first=first)
 
 

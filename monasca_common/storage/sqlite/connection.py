@@ -16,7 +16,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
 from monasca_common.storage.sql import schema
 
-#: Errors that rows cause, not the database: a constraint, a size, a type, or a number or text without an encoding.
+#: Errors caused by rows: a constraint, a size, a type, or a number or text without an encoding.
 ROW_ERRORS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -32,14 +32,14 @@ _WAL_FILE_BYTES = 256 * 1024 * 1024
 
 
 def database_file(connection: str) -> Path:
-    """The file in a SQLAlchemy URL. Raises `ConfigurationError`."""
+    """Return the file in a SQLAlchemy URL. Raises `ConfigurationError`."""
     try:
         name = make_url(connection).database
     except (ArgumentError, ValueError):
         name = None
     if not name or name == ":memory:" or name.startswith("file:"):
         raise ConfigurationError(
-            "connection in group [database] names no file: write sqlite:/// and the file's path behind it, such as "
+            "connection in group [database] names no file: write sqlite:/// and the file's path, such as "
             "sqlite:////var/lib/monasca/monasca.sqlite (a database in memory would be lost, and no other process "
             "could read it)"
         )
@@ -47,12 +47,12 @@ def database_file(connection: str) -> Path:
 
 
 def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
-    """A connection whose user begins and commits transactions. Raises `StorageUnavailable`, `SchemaMismatch`."""
+    """Open a connection whose caller begins and commits transactions. Raises `StorageUnavailable`, `SchemaMismatch`."""
     if not path.exists():
         if path.parent.is_dir():
             schema.check(None)
         raise StorageUnavailable(
-            f"the folder of the database, {path.parent}, does not exist: make it, or correct "
+            f"the folder of the database, {path.parent}, does not exist: create it, or correct "
             "connection in group [database]"
         )
     with translated(path):
@@ -76,7 +76,7 @@ def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Translate what SQLite raises within the block to `StorageUnavailable` or `SchemaMismatch`."""
+    """Translate SQLite's errors within the block to `StorageUnavailable` or `SchemaMismatch`."""
     try:
         yield
     except sqlite3.Error as error:

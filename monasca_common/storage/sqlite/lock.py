@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lock that lets one process, with any number of threads, write to a database file.
+"""The lock on a database file, which only one process with any number of threads may write.
 
 The operating system releases the lock when the process ends, however it ends, so a crash leaves nothing to clean up.
 """
@@ -20,7 +20,7 @@ SUFFIX = ".writer-lock"
 
 @dataclass(slots=True)
 class WriterLock:
-    """The lock of this process on one file, shared by its writers. ``turn``: held for one transaction."""
+    """The lock of this process on one file, shared by its writers. Each transaction holds ``turn``."""
 
     path: Path
     descriptor: int
@@ -54,7 +54,7 @@ def _lock(path: Path) -> WriterLock:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StorageUnavailable(f"cannot open {path}, which keeps other writers away: {error.strerror}") from error
+        raise StorageUnavailable(f"cannot open {path}, which locks out other writers: {error.strerror}") from error
     try:
         # A POSIX lock, because a forked child does not inherit it: a child must not keep a dead writer's lock.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,17 +62,17 @@ def _lock(path: Path) -> WriterLock:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise WriterAlreadyRuns(
-            f"another process ({holder}) writes to {str(path).removesuffix(SUFFIX)}, and SQLite takes one: stop it, "
+            f"another process ({holder}) writes to {str(path).removesuffix(SUFFIX)}, and SQLite permits one: stop it, "
             "let one worker process write all kinds of rows, or use postgresql"
         ) from error
-    with contextlib.suppress(OSError):  # the holder is written for operators; a full disk is not a reason to fail here
+    with contextlib.suppress(OSError):  # the holder is only for operators, so a full disk is ignored
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return WriterLock(path, descriptor)
 
 
 def _forget() -> None:
-    """Forget the parent's locks, in a child after a fork: it does not hold them."""
+    """Forget the parent's locks in a forked child, which does not hold them."""
     global _guard
     _guard = threading.Lock()
     for lock in _held.values():

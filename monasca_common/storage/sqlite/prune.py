@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes rows older than their retention, in short transactions, so that a writer can continue beside it.
+"""Removes rows older than their retention, in short transactions, so that a writer can continue.
 
 The file does not shrink, because SQLite reuses the free space.
 """
@@ -19,7 +19,7 @@ from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import connect, translated
 
 ROWS_A_STEP = 10_000
-SERIES_A_STEP = 1000  # how many a step visits, whether they have old rows or not
+SERIES_A_STEP = 1000  # visited in one step, with or without old rows
 # The index begins with the series, so each series has its own bound, and one step removes a limited number of rows.
 _NEXT_SERIES = "SELECT series_id FROM measurements WHERE series_id > ? ORDER BY series_id LIMIT 1"
 _END_OF_STEP = "SELECT time FROM measurements WHERE series_id = ? AND time < ? ORDER BY time LIMIT 1 OFFSET ?"
@@ -47,7 +47,7 @@ def prune(path: Path, settings: StorageSettings, now_ms: int) -> Iterator[Pruned
                 yield from _steps(path, connection, _keyed(connection, ids, earliest_ms, key="message_id"), ids)
 
 
-# A step deletes within the transaction around it, and returns how many rows, and whether there is more to do.
+# A step deletes rows within a transaction, and returns their number and whether more remain.
 _Step = Callable[[], tuple[int, bool]]
 
 
@@ -73,7 +73,7 @@ def _steps(path: Path, connection: sqlite3.Connection, step: _Step, table: str) 
 
 
 def _keyed(connection: sqlite3.Connection, table: str, earliest_ms: int, *, key: str = "rowid") -> _Step:
-    """The step that removes the rows of a table with a column ``time``."""
+    """Return the step that removes the rows of a table with a column ``time``."""
     old = f"SELECT {key} FROM {table} WHERE time < ? ORDER BY time LIMIT ?"  # nosec B608
     delete = f"DELETE FROM {table} WHERE {key} IN ({old})"  # nosec B608
 
@@ -105,7 +105,7 @@ def _measurements(connection: sqlite3.Connection, earliest_ms: int) -> _Step:
 
 
 def _series(connection: sqlite3.Connection) -> _Step:
-    """The step that removes series without a measurement. It raises the generation, because writers cache series."""
+    """Return the step that removes series without a measurement, and raises the generation for writers' caches."""
     after = b""
 
     def step() -> tuple[int, bool]:

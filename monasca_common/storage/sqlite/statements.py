@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements that store a batch of rows, and the tuples that they take."""
+"""The statements that store a batch of rows, and their parameters."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from monasca_common.models.rows import AlarmTransition, Event, LogEntry
 from monasca_common.models.series import Series
 from monasca_common.storage.base import KINDS_BY_ID, Kind
 
-# ON CONFLICT DO NOTHING, and not INSERT OR IGNORE, which would also drop rows that violate something else.
+# ON CONFLICT DO NOTHING, because INSERT OR IGNORE would also drop rows that violate other constraints.
 INSERT_SERIES = (
     "INSERT INTO series (id, tenant, region, name, dimensions) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _COLUMNS = "series_id, time, value, value_meta, version"
 _PLACES = "(?, ?, ?, ?, ?)"
 INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES {_PLACES}"  # nosec B608
-# Rows per statement: a quarter less time than one row each, and other Python threads run meanwhile.
+# Rows per statement: a quarter less time than one row each, and other Python threads can run.
 _MEASUREMENTS_AT_ONCE = 100
 
 # For rows with keys that exist: the batch is staged, compared with the stored rows, and merged.
@@ -40,7 +40,7 @@ MERGE_STAGED = f"""
         > (version, value, value_meta IS NOT NULL, ifnull(value_meta, ''))
 """  # nosec B608
 
-# How often series were removed: a writer then forgets the series that it has cached.
+# Increases with each removal of series; a writer then clears its cache of series.
 SELECT_GENERATION = "SELECT generation FROM series_generation"
 RAISE_GENERATION = "UPDATE series_generation SET generation = generation + 1"
 
@@ -58,7 +58,7 @@ INSERT_KEYED = {
     Kind.EVENTS: _insert("events", Event),
 }
 
-# Rows by id: the id is noted with the time of its first row, and a row is inserted only under the time that is noted.
+# Rows by id: the id is stored with the time of its first row, and only a row with that time is inserted.
 NOTE_ID = {
     kind: f"INSERT INTO {kind}_by_id (time, message_id) VALUES (?, ?) ON CONFLICT DO NOTHING"  # nosec B608
     for kind in KINDS_BY_ID

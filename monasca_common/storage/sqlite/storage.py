@@ -24,7 +24,7 @@ from monasca_common.storage.sqlite.writer import SqliteWriter
 
 
 class SqliteStorage(Storage):
-    """A SQLite file with WAL and synchronous=FULL: a commit that returned survives a loss of power."""
+    """A SQLite file with WAL and synchronous=FULL: an acknowledged commit survives a power failure."""
 
     capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.READS})
     kinds = frozenset(Kind)
@@ -44,7 +44,7 @@ class SqliteStorage(Storage):
     def upgrade(self) -> None:
         if not self.path.parent.is_dir():
             raise StorageUnavailable(
-                f"the folder of the database, {self.path.parent}, does not exist: make it, or correct connection in "
+                f"the folder of the database, {self.path.parent}, does not exist: create it, or correct connection in "
                 "group [database]"
             )
         make_private_file(self.path)

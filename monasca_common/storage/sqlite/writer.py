@@ -28,7 +28,7 @@ from monasca_common.storage.sqlite.connection import ROW_ERRORS, connect, transl
 
 
 class _RowExists(Exception):
-    """Rows were inserted as if all were new, and one is not: repeat the call, and check first."""
+    """One of the rows, inserted as if all were new, exists; repeat the call with a check."""
 
 
 class SqliteWriter(SqlWriter):
@@ -88,7 +88,7 @@ class SqliteWriter(SqlWriter):
     def _store(
         self, connection: sqlite3.Connection, rows: Rows, *, expect_new: bool
     ) -> tuple[WriteCounts, list[Series]]:
-        """Insert rows and their series that are new to this writer. Returns these, to be remembered after the
+        """Insert rows, and series that are not in the writer's cache. Return these series, for the cache after the
         commit."""
         if rows.kind is not Kind.METRICS:
             inserted = _insert_keyed(connection, rows)
@@ -110,7 +110,7 @@ class SqliteWriter(SqlWriter):
         return WriteCounts(len(measured)), series
 
     def _refusal(self, rows: Rows, first: int, cause: BaseException) -> Exception:
-        """Find the rows that the database refuses, by trials that are rolled back."""
+        """Find the refused rows by trials that are rolled back."""
 
         def trial(start: int, stop: int) -> str | None:
             part = part_of(rows, start, stop)
@@ -132,7 +132,7 @@ class SqliteWriter(SqlWriter):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction while this writer has its turn; it commits at the end, unless the block rolls back."""
+        """Run the block in a transaction during this writer's turn. It commits unless the block rolls back."""
         if self._closed:
             raise ValueError("this writer is closed")
         if os.getpid() != self._pid:
@@ -178,7 +178,7 @@ class SqliteWriter(SqlWriter):
 
 
 def _insert_keyed(connection: sqlite3.Connection, rows: Rows) -> int:
-    """Insert rows; the first row of a key stays. Returns how many are new."""
+    """Insert rows, keeping the first of each key. Return the number of new rows."""
     keyed = keyed_rows(rows)
     if not rows.by_id:
         return connection.executemany(statements.INSERT_KEYED[rows.kind], keyed).rowcount
@@ -190,7 +190,7 @@ def _insert_keyed(connection: sqlite3.Connection, rows: Rows) -> int:
 
 
 def _merge(connection: sqlite3.Connection, measured: list[MeasurementRow]) -> WriteCounts:
-    """Insert what is new, and let the greater version win where a key exists."""
+    """Insert new rows, and keep the greater version of existing keys."""
     kept = reduced(measured)
     connection.execute(statements.CREATE_STAGED)
     connection.execute(statements.EMPTY_STAGED)

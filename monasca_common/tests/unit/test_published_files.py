@@ -132,7 +132,7 @@ class PublishedPersisterTest(PublishedFilesTestCase):
         (line,) = [line for line in logged if "ignore_parse_point_error" in line]
         self.assertEqual(
             "[repositories] ignore_parse_point_error is ignored: a message that cannot be stored goes to "
-            "dead_letter_topic, and the others go on",
+            "dead_letter_topic, and the others are stored",
             line,
         )
 

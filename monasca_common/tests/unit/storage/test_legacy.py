@@ -109,7 +109,7 @@ class OldStorageTest(ConfigurationTestCase):
     def test_a_url_of_the_new_form_without_its_driver_is_refused_as_ever(self):
         text = _SERVER + "[database]\nconnection = postgresql://u:hidden@host/d\n"
 
-        self.assertIn("make them agree", self.refused(load_storage, self.configured(text)))
+        self.assertIn("change one of them", self.refused(load_storage, self.configured(text)))
 
     def test_metrics_of_influxdb_are_read_as_its_driver(self):
         settings, logged = self.logged(_METRICS_DRIVER.format("influxdb.metrics_repository") + _SERVER)
@@ -171,7 +171,7 @@ class OldStorageTest(ConfigurationTestCase):
         for text in (
             "[influxdb] default_retention_hours is ignored: write [storage] retention_days",
             "[influxdb] batch_size is ignored: write batch_size in",
-            "[influxdb] is ignored (name): nobody ever read that",
+            "[influxdb] is ignored (name): no service reads that",
             "[repositories] ignore_parse_point_error is ignored: a message that cannot be stored goes to dead_letter",
             "[repositories] alarm_state_history_driver is ignored: ",
             "[repositories] events_driver is ignored: ",
