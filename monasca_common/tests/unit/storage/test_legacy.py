@@ -142,7 +142,7 @@ class OldStorageTest(ConfigurationTestCase):
     def test_a_database_per_tenant_is_not_translated(self):
         said = self.refused_with(_SERVER + "db_per_tenant = true\n")
 
-        self.assertIn("db_per_tenant = true is not there", said)
+        self.assertIn("db_per_tenant = true is not supported", said)
         self.assertIn("write [storage] driver = influxdb", said)
 
     def test_the_mysql_of_an_earlier_api_is_not_the_storage(self):
