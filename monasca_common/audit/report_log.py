@@ -80,12 +80,6 @@ class ReportLog:
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
     """Open the reports from this time on. Raises `ConfigurationError` without the topic, and `TransportError`."""
-    return ReportLog(connection, topic, report_extents(admin, topic, since_ms))
-
-
-def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the first and the next offset of the reports from this time on, per partition. Raises as
-    `open_report_log`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(
@@ -95,4 +89,5 @@ def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartiti
     partitions = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.end_offsets(partitions)
     starts = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
-    return {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}
+    extents = {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}
+    return ReportLog(connection, topic, extents)

@@ -9,12 +9,12 @@ import fnmatch
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from cliff.lister import Lister
 
 from monasca_common.audit.reconciliation import AuditTotals, Reconciliation
-from monasca_common.audit.report_log import ReportLog, open_report_log, report_extents
+from monasca_common.audit.report_log import ReportLog, open_report_log
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.cli import progress
@@ -25,8 +25,7 @@ from monasca_common.cli.command import (
     positive,
     until_interrupted,
 )
-from monasca_common.kafka.errors import ConfigurationError, MessagingError
-from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.kafka.errors import MessagingError
 from monasca_common.models import times
 
 _COLUMNS = (
@@ -46,18 +45,8 @@ _COLUMNS = (
     "max_delay_seconds",
 )
 _READ_SECONDS = 60.0
-_SPARK_READER = "monasca-audit-spark"  # Spark commits no offset under this name
 _INTERVAL_SECONDS = 10
 _MS = 1000
-
-
-class _LeftOut(Protocol):
-    """How many reports and messages are in no reconciliation: see `AuditTotals`."""
-
-    @property
-    def foreign(self) -> int: ...
-    @property
-    def early(self) -> int: ...
 
 
 class _AuditCommand(ClusterCommand):
@@ -101,67 +90,36 @@ class AuditShow(_AuditCommand, Lister):
     Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over.
     UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. RECREATED: the topic
     was deleted and recreated, so what arrived is not known. The exit status is 1 where something is INCOMPLETE or
-    UNCOUNTED, 2 where the brokers, or Spark, cannot be asked, 3 where nothing is known because nothing was reported.
+    UNCOUNTED, 2 where the brokers cannot be asked, 3 where nothing is known because nothing was reported.
     For example, what is missing of the last hour:
     monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
 
-    extra = "spark"
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--missing", action="store_true", help="only where something is missing")
-        parser.add_argument(
-            "--spark",
-            action="store_true",
-            help="read and balance on Spark, as [spark] says: for more reports than one process reads in a minute",
-        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        settings, all_found, left_out = self._on_spark(parsed_args) if parsed_args.spark else self._here(parsed_args)
-        if left_out.foreign:
-            self.complain(
-                f"{left_out.foreign} reports have buckets of another length and are left out: give all services the "
-                "same bucket_seconds in group [audit]"
-            )
-        if left_out.early:
-            self.complain(
-                f"{left_out.early} messages have times more than a day ahead and are left out: correct the clocks of "
-                "those who send them"
-            )
-        found = _chosen(all_found, parsed_args.topic, _since_ms(settings, parsed_args.last_seconds))
-        self.judge(found, parsed_args)
-        return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
-
-    def _here(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Reconciliation], _LeftOut]:
         settings, log = self.opened(parsed_args)
         totals = AuditTotals(settings.rules)
         with log:
             add_reports(log, totals, lines=parsed_args.progress)
-        return settings, totals.reconciliations(_now_ms()), totals
-
-    def _on_spark(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Reconciliation], _LeftOut]:
-        """Raises `MessagingError` where Spark fails, too: nothing is known then."""
-        if parsed_args.progress:
-            raise ConfigurationError("--progress: it is not known how far Spark is: leave out --progress, or --spark")
-        from monasca_common.pipeline.errors import PipelineError
-        from monasca_common.pipeline.settings import spark_settings
-        from monasca_common.pipeline.source.offset_store import OffsetRange
-        from monasca_common.pipeline.spark.audit_reconciliation import reconcile_log
-
-        conf = self.read(parsed_args)
-        settings = audit_settings(conf)
-        admin, connection = self.cluster(parsed_args)
-        since_ms = _since_ms(settings, parsed_args.last_seconds)
-        extents = report_extents(admin, settings.topic, since_ms)
-        ranges = [OffsetRange(tp.partition, start, end) for tp, (start, end) in extents.items() if start < end]
-        consumer = ConsumerSettings(connection, (settings.topic,), _SPARK_READER)
-        try:
-            found = reconcile_log(spark_settings(conf), consumer, ranges, settings.rules, _now_ms())
-        except PipelineError as error:
-            raise MessagingError(str(error)) from error
-        return settings, found.reconciliations, found
+        if totals.foreign:
+            self.complain(
+                f"{totals.foreign} reports have buckets of another length and are left out: give all services the "
+                "same bucket_seconds in group [audit]"
+            )
+        if totals.early:
+            self.complain(
+                f"{totals.early} messages have times more than a day ahead and are left out: correct the clocks of "
+                "those who send them"
+            )
+        found = _chosen(
+            totals.reconciliations(_now_ms()), parsed_args.topic, _since_ms(settings, parsed_args.last_seconds)
+        )
+        self.judge(found, parsed_args)
+        return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
 
 
 class AuditWatch(_AuditCommand):

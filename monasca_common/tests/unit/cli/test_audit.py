@@ -106,11 +106,6 @@ class ShowTest(AuditCommandCase):
         self.assertEqual((1, [("broker", "INCOMPLETE", 3)]), (status, self.shown(out)))
         self.assertIn("reports: 2 offsets done, 0 left", err)
 
-    def test_progress_is_refused_with_spark_which_reports_none(self):
-        status, out, err = self.run_command("show", "--spark", "--progress")
-        self.assertEqual((2, ""), (status, out))
-        self.assertIn("--progress: it is not known how far Spark is: leave out --progress, or --spark", err)
-
     def test_an_expected_reader_that_never_reported_is_missing(self):
         self.sent(10)
         self.logged(0, 10)
