@@ -310,10 +310,11 @@ class PatienceTest(ReplayCase):
             return original(timeout=0.0)
 
         consumer.poll = poll
-        replay = DeadLetterReplay(consumer, patience_seconds=5.0)
-        self.assertEqual(1, replay.waiting())
+        self.patch(replay, "_PATIENCE_SECONDS", 5.0)
+        run = DeadLetterReplay(consumer)
+        self.assertEqual(1, run.waiting())
         consumer.pause(consumer.assignment())
-        error = self.assertRaises(MessagingError, list, replay.send(self.producer))
+        error = self.assertRaises(MessagingError, list, run.send(self.producer))
         self.assertIn(f"{LETTERS}/0 has more", str(error))
 
 
