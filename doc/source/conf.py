@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "extensions"))
 
 extensions = [
-    *("code_tables", "file_map", "old_options", "rule_tests"),
+    *("code_tables", "command_help", "file_map", "old_options", "rule_tests"),
     *("openstackdocstheme", "oslo_config.sphinxext", "sphinx.ext.autodoc"),
 ]
 

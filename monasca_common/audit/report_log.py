@@ -80,6 +80,12 @@ class ReportLog:
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
     """Open the reports from this time on. Raises `ConfigurationError` without the topic, and `TransportError`."""
+    return ReportLog(connection, topic, report_extents(admin, topic, since_ms))
+
+
+def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the first and the next offset of the reports from this time on, per partition. Raises as
+    `open_report_log`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(
@@ -89,5 +95,4 @@ def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, si
     partitions = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.end_offsets(partitions)
     starts = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
-    extents = {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}
-    return ReportLog(connection, topic, extents)
+    return {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}

@@ -1,224 +1,185 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common audit show | watch``: whether every message that was sent arrived at every tier."""
+"""``monasca-common audit show | serve | count``: whether every message that was sent arrived at every tier."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cliff.lister import Lister
+from oslo_config import cfg
 
 from monasca_common.audit.reconciliation import AuditTotals, Reconciliation
 from monasca_common.audit.report_log import ReportLog, open_report_log
-from monasca_common.audit.reports import bucket_of
+from monasca_common.audit.reports import COPIES, LOG, bucket_of
 from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.cli import progress
 from monasca_common.cli.command import (
     NOTHING_FOUND,
     ClusterCommand,
-    add_watch_options,
+    add_name_pattern,
+    add_section,
+    add_topics,
+    check_section,
     positive,
-    until_interrupted,
+    stop_on_signals,
 )
+from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.models import times
 
 _COLUMNS = (
-    "topic",
-    "bucket",
-    "tier",
-    "application",
-    "verdict",
-    "completeness",
-    "expected",
-    "messages",
-    "lost",
-    "late",
-    "duplicates",
-    "surplus",
-    "mean_delay_seconds",
-    "max_delay_seconds",
+    *("topic", "bucket", "tier", "application", "verdict", "completeness", "expected", "messages"),
+    *("lost", "late", "duplicates", "surplus", "mean_delay_seconds", "max_delay_seconds"),
 )
+_COUNTER_GROUP = "monasca-audit"
 _READ_SECONDS = 60.0
-_INTERVAL_SECONDS = 10
 _MS = 1000
 
 
-class _AuditCommand(ClusterCommand):
-    """What the commands have in common: which topics, and how far back."""
+class AuditShow(ClusterCommand, Lister):
+    """Show for each topic, time bucket and tier the messages that arrived, are lost, late or duplicated.
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--topic", default="*", metavar="T", help="only topics with this name; * and ? stand for other characters"
-        )
-        parser.add_argument(
-            "--last-seconds",
-            type=positive,
-            metavar="N",
-            help="how far back; too small: what is older is not shown; too large: it reads much (default: "
-            "window_seconds in group [audit])",
-        )
-        progress.add_argument(parser)
-        return parser
-
-    def judge(self, found: Sequence[Reconciliation], parsed_args: argparse.Namespace) -> None:
-        """Note the exit status: 1 where something is missing for good, 3 where nothing is known, which it says once."""
-        if not found and self._status != NOTHING_FOUND:
-            self.complain(
-                f"--topic {parsed_args.topic}: nothing was reported of such a topic in this time, so nothing is known "
-                "of it: correct its name, look back farther, or turn on the audit of those who write and read it"
-            )
-        self._status = int(any(each.verdict.is_final for each in found)) if found else NOTHING_FOUND
-
-    def opened(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, ReportLog]:
-        """Raises `ConfigurationError` and `TransportError`."""
-        settings = audit_settings(self.read(parsed_args))
-        admin, connection = self.cluster(parsed_args)
-        since_ms = _since_ms(settings, parsed_args.last_seconds)
-        return settings, open_report_log(admin, connection, settings.topic, since_ms)
-
-
-class AuditShow(_AuditCommand, Lister):
-    """Show, for each topic, span of event time and tier, what arrived, what is lost, late or doubled.
-
-    Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over.
-    UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. RECREATED: the topic
-    was deleted and recreated, so what arrived is not known. The exit status is 1 where something is INCOMPLETE or
-    UNCOUNTED, 2 where the brokers cannot be asked, 3 where nothing is known because nothing was reported.
-    For example, what is missing of the last hour:
+    Verdict OK: all messages arrived. OPEN: messages are missing, and the grace period is not over. INCOMPLETE: it is
+    over. UNCOUNTED: it is over, and no `audit count` reads the topic, so it is unknown which messages arrived.
+    RECREATED: the topic was deleted and recreated, so this is unknown, too. The exit status is 1 if a verdict is
+    INCOMPLETE or UNCOUNTED, 2 if the brokers do not answer, 3 if there are no reports.
+    For example, the missing messages of the last hour:
     monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--missing", action="store_true", help="only where something is missing")
+        add_name_pattern(parser, "--topic", "topics")
+        parser.add_argument(
+            "--last-seconds",
+            type=positive,
+            metavar="N",
+            help="the time window; too small: older buckets are not shown; too large: reading takes long (default: "
+            "window_seconds in group [audit])",
+        )
+        parser.add_argument("--missing", action="store_true", help="show only rows with lost or late messages")
+        progress.add_argument(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        settings, log = self.opened(parsed_args)
+        settings = audit_settings(self.read(parsed_args))
+        admin, connection = self.cluster(parsed_args)
+        since_ms = _since_ms(settings, parsed_args.last_seconds)
         totals = AuditTotals(settings.rules)
-        with log:
+        with open_report_log(admin, connection, settings.topic, since_ms) as log:
             add_reports(log, totals, lines=parsed_args.progress)
+        self._report_excluded(totals)
+        found = [
+            each
+            for each in totals.reconciliations(_now_ms())
+            if each.bucket_ms >= since_ms and fnmatch.fnmatchcase(each.topic, parsed_args.topic)
+        ]
+        self._status = self._judged(found, parsed_args.topic)
+        return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
+
+    def _report_excluded(self, totals: AuditTotals) -> None:
         if totals.foreign:
             self.complain(
-                f"{totals.foreign} reports have buckets of another length and are left out: give all services the "
-                "same bucket_seconds in group [audit]"
+                f"{totals.foreign} reports have buckets of another length and are excluded: set the same "
+                "bucket_seconds in group [audit] of all services"
             )
         if totals.early:
             self.complain(
-                f"{totals.early} messages have times more than a day ahead and are left out: correct the clocks of "
-                "those who send them"
+                f"{totals.early} messages have times more than a day ahead and are excluded: correct the clocks of "
+                "their senders"
             )
-        found = _chosen(
-            totals.reconciliations(_now_ms()), parsed_args.topic, _since_ms(settings, parsed_args.last_seconds)
+
+    def _judged(self, found: Sequence[Reconciliation], pattern: str) -> int:
+        """Return the exit status."""
+        if found:
+            return int(any(each.verdict.is_final for each in found))
+        self.complain(
+            f"--topic {pattern}: there are no reports for such a topic in this window, so its completeness is unknown: "
+            "correct the name, increase --last-seconds, or enable the audit in the services that write and read it"
         )
-        self.judge(found, parsed_args)
-        return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
+        return NOTHING_FOUND
 
 
-class AuditWatch(_AuditCommand):
-    """Balance again and again; print a line when a topic, span and tier becomes INCOMPLETE or UNCOUNTED, and when it is
-    OK again.
+class AuditServe(ServiceCommand):
+    """Run the audit service until SIGTERM: reconcile all reports periodically, log and export missing messages.
 
-    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found something of the kind,
-    3 where nothing was reported, so that nothing is known. For example, for a program, once a minute:
-    monasca-common audit watch --topic metrics --interval 60 -f json
+    The options are in [audit] and [kafka]. With tenant in [audit] the service also sends the number of missing
+    messages as a metric to the Monasca API's topic, for an alarm definition. For example:
+    monasca-common audit serve --config-file /etc/monasca/monitoring.conf
     """
+
+    extra = "monitoring"
+    checked = "audit"
+
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
+        from monasca_common.audit import service
+
+        return lambda conf: service.run(conf, lambda audit: stop_on_signals(audit.stop))
+
+
+class AuditCounting(ServiceCommand):
+    """Run the audit counter until SIGTERM: read topics only to count their messages, and report the counts.
+
+    The counter is the tier broker of the audit, with which readers are compared. With --tier mirror it counts a copy in
+    another cluster, whose brokers --section names; reports are always sent to the brokers of [kafka]. Messages that it
+    counts again after a crash have the same offsets. One process counts all topics; a second one of the same group
+    shares the partitions and detects only duplicates within its own. For example, the copies of a mirror:
+    monasca-common audit count --tier mirror --section mirror_target --topic metrics
+    """
+
+    extra = "monitoring"  # where the status is served
+    checked = "audit counter"
+    any_file = True
+    reported = (MessagingError, cfg.Error)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        add_watch_options(
-            parser,
-            interval_seconds=_INTERVAL_SECONDS,
-            too_small="a load on this machine",
-            too_large="what is missing is reported late",
+        add_section(parser)
+        add_topics(parser, "all topics, including new ones, except those of the reports and Kafka's internal ones")
+        parser.add_argument(
+            "--tier",
+            choices=(LOG, *sorted(COPIES)),
+            default=LOG,
+            help="broker: the log that services write and read; mirror: a copy of it (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--group",
+            default=_COUNTER_GROUP,
+            metavar="G",
+            help="the consumer group, and the application in reports: one for each cluster (default: %(default)s)",
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        with until_interrupted():
-            self._watch(parsed_args)
-        return self._status
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
+        from monasca_common.audit import counter_service
 
-    def _watch(self, parsed_args: argparse.Namespace) -> None:
-        settings = audit_settings(self.read(parsed_args))
-        incomplete: set[tuple[Any, ...]] = set()
+        def run(conf: cfg.ConfigOpts) -> None:
+            check_section(conf, parsed_args.section)
+            counter_service.run(
+                conf,
+                lambda service: stop_on_signals(service.stop),
+                section=parsed_args.section,
+                wanted=parsed_args.topic,
+                group=parsed_args.group,
+                tier=parsed_args.tier,
+            )
 
-        def look(totals: AuditTotals) -> None:
-            since_ms = _since_ms(settings, parsed_args.last_seconds)
-            totals.forget(since_ms)
-            found = _chosen(totals.reconciliations(_now_ms()), parsed_args.topic, since_ms)
-            now = {_key(each) for each in found if each.verdict.is_final}
-            for each in found:
-                if (_key(each) in now) != (_key(each) in incomplete):
-                    self.print(_line(each, as_json=parsed_args.formatter == "json"))
-            incomplete.clear()
-            incomplete.update(now)
-            self.judge(found, parsed_args)
-
-        with _CurrentBook(lambda: self.opened(parsed_args), lines=parsed_args.progress) as current:
-            self.watch(parsed_args, lambda: look(current.totals()), current.wait)
-
-
-class _CurrentBook(contextlib.ExitStack):
-    """The reports of a log that is read on and on, and again from its start after an error: some may be missing then.
-
-    ``lines``: see `progress.Shown`."""
-
-    def __init__(self, open_log: Callable[[], tuple[AuditSettings, ReportLog]], *, lines: bool) -> None:
-        super().__init__()
-        self._open_log = open_log
-        self._lines = lines
-        self._read: tuple[ReportLog, AuditTotals] | None = None
-
-    def totals(self) -> AuditTotals:
-        """Raises `MessagingError`; so does `wait`."""
-        if self._read is None:
-            settings, log = self._open_log()
-            totals = AuditTotals(settings.rules)
-            self.enter_context(log)
-            with self._closed_at_error():
-                add_reports(log, totals, lines=self._lines)
-            self._read = log, totals
-        return self._read[1]
-
-    def wait(self, seconds: float) -> None:
-        """Read what comes in this time."""
-        if self._read is None:
-            time.sleep(seconds)
-            return
-        log, totals = self._read
-        due = time.monotonic() + seconds
-        with self._closed_at_error():
-            while time.monotonic() < due:
-                for report in log.poll():
-                    totals.add(report)
-
-    @contextlib.contextmanager
-    def _closed_at_error(self) -> Iterator[None]:
-        try:
-            yield
-        except MessagingError:
-            self._read = None
-            self.close()
-            raise
+        return run
 
 
 def add_reports(log: ReportLog, totals: AuditTotals, *, lines: bool) -> None:
-    """All that was reported up to now. ``lines``: see `progress.Shown`. Raises `MessagingError`."""
-    told = -1
+    """Add all reports up to the end of the log. ``lines``: see `progress.Shown`. Raises `MessagingError`."""
+    shown_done = -1
     with progress.Shown("reports", bounded=True, lines=lines) as shown:
         for report in log.read(_READ_SECONDS):
             totals.add(report)
-            if told != log.done:
-                told = log.done
-                shown.tell(log.done, log.left)
+            if shown_done != log.done:
+                shown_done = log.done
+                shown.update(log.done, log.left)
 
 
 def _now_ms() -> int:
@@ -230,44 +191,16 @@ def _since_ms(settings: AuditSettings, last_seconds: int | None) -> int:
     return bucket_of(since_ms, settings.bucket_seconds)
 
 
-def _chosen(found: Iterable[Reconciliation], pattern: str, since_ms: int) -> list[Reconciliation]:
-    return [each for each in found if each.bucket_ms >= since_ms and fnmatch.fnmatchcase(each.topic, pattern)]
-
-
-def _key(each: Reconciliation) -> tuple[Any, ...]:
-    return each.topic, each.bucket_ms, each.tier, each.application
-
-
 def _row(each: Reconciliation) -> tuple[Any, ...]:
-    """In the order of `_COLUMNS`."""
+    """Return the values of `_COLUMNS`."""
     return (
-        each.topic,
-        times.shown(each.bucket_ms),
-        each.tier,
-        each.application,
-        each.verdict.name,
-        _completeness(each),
-        each.expected,
-        each.messages,
-        each.lost,
-        each.late,
-        each.duplicates,
-        each.surplus,
-        round(each.mean_delay_seconds, 3),
-        round(each.max_delay_seconds, 3),
+        *(each.topic, times.shown(each.bucket_ms), each.tier, each.application, each.verdict.name),
+        *(_completeness(each), each.expected, each.messages, each.lost, each.late, each.duplicates, each.surplus),
+        *(round(each.mean_delay_seconds, 3), round(each.max_delay_seconds, 3)),
     )
 
 
 def _completeness(each: Reconciliation) -> float:
-    """So that one missing message of a million is not rounded away."""
+    """Return the rounded completeness, which is below 1 even if only one message of a million is missing."""
     rounded = round(each.completeness, 4)
     return rounded if rounded < 1 or each.completeness == 1 else 0.9999
-
-
-def _line(each: Reconciliation, *, as_json: bool) -> str:
-    if as_json:
-        return json.dumps(dict(zip(_COLUMNS, _row(each), strict=True)))
-    return (
-        f"{times.shown(each.bucket_ms)} {each.topic} {each.tier} {each.application}: {each.verdict.name}: "
-        f"{each.messages:,} of {each.expected:,}, {each.lost:,} lost, {each.late:,} late"
-    )

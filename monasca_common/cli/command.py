@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands have in common: how they print, and how they say what is wrong."""
+"""The base classes of commands: their output, errors, exit statuses and common arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, ClassVar
@@ -25,13 +24,13 @@ from monasca_common.alarms.errors import AlarmsError
 from monasca_common.cli import configuration
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
-from monasca_common.kafka.errors import ConfigurationError, MessagingError, RetriableError
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.storage.errors import StorageError
 
-# Exit statuses beside 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted by Ctrl-C).
-NOT_ANSWERED = 2  # by the brokers
+# Exit statuses in addition to 0 (success), 1 (failure), 2 (wrong usage) and 130 (Ctrl-C).
+NOT_ANSWERED = 2  # the brokers do not answer
 NOTHING_FOUND = 3
 PARTLY_DONE = 4
 TERMINATED = 143
@@ -44,7 +43,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class _Help(argparse.HelpFormatter):
-    """The description of a command as in its docstring: paragraphs, and each example on a line of its own."""
+    """Keeps the paragraphs of a docstring, and each example on its own line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = _EXAMPLE_OR_PARAGRAPH.split(text)
@@ -53,20 +52,20 @@ class _Help(argparse.HelpFormatter):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM ends a command in the same order as Ctrl-C."""
+    """Interrupts a command as Ctrl-C does, after SIGTERM."""
 
 
 class NothingFound(Exception):
-    """Ends a command with the exit status 3, and this on standard error."""
+    """Ends a command with the exit status 3 and its text on standard error."""
 
 
 class MonascaCommand(Command):
     """A command that reads configuration files, and reports errors in one line.
 
-    ``extra``: the extra of this package that installs what the command imports. ``configured``: whether it has the
-    option ``--config-file``. ``reported``: the errors that end it with one line on standard error and the exit status
-    ``failed``. ``terminated``: its exit status after SIGTERM, which interrupts it as Ctrl-C does: transactions are
-    aborted, and what was done is printed. ``_status``: its exit status if nothing raises.
+    ``extra``: the extra of this package that installs the command's imports. ``configured``: whether it has the option
+    ``--config-file``. ``reported``: the errors that end it with one line on standard error and the exit status
+    ``failed``. ``terminated``: its exit status after SIGTERM, which aborts transactions and prints results as Ctrl-C
+    does. ``_status``: its exit status if nothing raises.
     """
 
     extra: ClassVar[str] = ""
@@ -84,9 +83,9 @@ class MonascaCommand(Command):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Return the exit status; if something is not installed, 1, and the extra's name on standard error."""
+        """Return the exit status: 1, with the name of the extra, if a package is not installed."""
         try:
-            with interrupted_by_sigterm(), no_signal_lost(), interrupts_as_they_are():
+            with interrupted_by_sigterm(), no_signal_lost(), interrupts_unwrapped():
                 return int(super().run(parsed_args)) or self._status
         except Terminated:
             return self.terminated
@@ -100,13 +99,13 @@ class MonascaCommand(Command):
             return self.failed
 
     def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
-        """Read the files, in which no option of a service is unknown. Raises `ConfigurationError`."""
+        """Read the files with the options of all services registered. Raises `ConfigurationError`."""
         conf = configuration.read(parsed_args)
         configuration.register_own_options(conf)
         return conf
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]) -> int:
-        """Print what `take_action` of a command with cliff's formats returned, but no empty table."""
+        """Print the result of `take_action` in one of cliff's formats, but no empty table."""
         data = list(data)
         if parsed_args.formatter == "table" and not data and not parsed_args.print_empty:
             return 0
@@ -125,11 +124,11 @@ class MonascaCommand(Command):
 
     def note_dry_run(self, parsed_args: argparse.Namespace) -> None:
         if not parsed_args.execute:
-            self.complain("nothing was changed: --execute does it")
+            self.complain("nothing was changed: use --execute to apply")
 
 
 class ObjectColumn(FormattableColumn[Any]):
-    """A text in tables, and an object for programs; formats of text have it as JSON."""
+    """A text in tables, an object in JSON and YAML, and JSON in other formats."""
 
     def __init__(self, text: str, value: Any) -> None:
         super().__init__(value)
@@ -147,13 +146,13 @@ def _text(value: Any) -> Any:
 
 
 class ChangeLister(Lister):
-    """Prints a row for each thing that it did, also if an error or a signal ends it early."""
+    """Prints a row for each change, even if an error or a signal ends the command early."""
 
     columns: ClassVar[tuple[str, ...]]
     _ended_by: BaseException | None = None
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
-        """Add to ``rows`` what was done, or what ``--execute`` would do."""
+        """Append a row to ``rows`` for each change that was applied, or that ``--execute`` would apply."""
         raise NotImplementedError
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -172,41 +171,14 @@ class ChangeLister(Lister):
 
 
 class ClusterCommand(MonascaCommand):
-    """A command that queries the brokers of a configuration. Without an answer its exit status is 2."""
+    """A command that queries brokers. Its exit status is 2 if they do not answer."""
 
     failed = NOT_ANSWERED
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--section",
-            default=KAFKA_GROUP,
-            metavar="S",
-            help="the group of options in the configuration whose brokers are queried (default: %(default)s)",
-        )
+        add_section(parser)
         return parser
-
-    def watch(
-        self,
-        parsed_args: argparse.Namespace,
-        look: Callable[[], object],
-        wait: Callable[[float], object] | None = None,
-    ) -> None:
-        """Look until --looks. A look that the brokers do not answer has the status 2 and is repeated after the
-        interval; an outage is reported once."""
-        looks, outage = 0, False
-        while looks != parsed_args.looks:
-            try:
-                if looks:
-                    (wait or time.sleep)(parsed_args.interval)
-                look()
-                outage = False
-            except RetriableError as error:
-                self._status = NOT_ANSWERED
-                if not outage:
-                    self.complain(f"no result, and repeated every {parsed_args.interval} s: {error}")
-                outage = True
-            looks += 1
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
         """Raises `ConfigurationError`."""
@@ -216,16 +188,14 @@ class ClusterCommand(MonascaCommand):
 
 
 def check_section(conf: cfg.ConfigOpts, section: str) -> None:
-    """Raise `ConfigurationError` for a group that no file has: it would inherit the brokers of ``[kafka]``."""
+    """Raise `ConfigurationError` for a group in no file: it would inherit the brokers of ``[kafka]``."""
     if section != KAFKA_GROUP and section not in conf.list_all_sections():
-        raise ConfigurationError(
-            f"--section {section}: there is no group [{section}] in the configuration: correct its name"
-        )
+        raise ConfigurationError(f"--section {section}: the configuration has no group [{section}]: correct the name")
 
 
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Nothing where signals cannot be handled: outside the main thread of a program that calls a command."""
+    """Do nothing outside the main thread of a program, where signals cannot be handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -243,8 +213,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_signal_lost() -> Iterator[None]:
-    """Python discards what the handler of a signal raises within a destructor, or a callback of a weak reference: the
-    signal is sent again."""
+    """Send a signal again whose exception Python discards, as in destructors and callbacks of weak references."""
     again: list[threading.Timer] = []
 
     def on_discarded(discarded: sys.UnraisableHookArgs) -> None:
@@ -252,7 +221,7 @@ def no_signal_lost() -> Iterator[None]:
             before(discarded)
             return
         signum = signal.SIGTERM if isinstance(discarded.exc_value, Terminated) else signal.SIGINT
-        # To the main thread, which it is to wake up.
+        # Sent to the main thread, to wake it up.
         again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signum)))
         again[-1].start()
 
@@ -267,8 +236,8 @@ def no_signal_lost() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupts_as_they_are() -> Iterator[None]:
-    """Some calls of the client return a result although a signal came meanwhile, which is a `SystemError` to Python."""
+def interrupts_unwrapped() -> Iterator[None]:
+    """Raise the interrupt itself if a call of the client returned a result in spite of it, which is a `SystemError`."""
     try:
         yield
     except SystemError as error:
@@ -279,53 +248,71 @@ def interrupts_as_they_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Around what would go on for good, and is in order when it is ended by Ctrl-C or SIGTERM."""
-    with contextlib.suppress(KeyboardInterrupt), interrupts_as_they_are():
+    """End a continuous command normally at Ctrl-C or SIGTERM."""
+    with contextlib.suppress(KeyboardInterrupt), interrupts_unwrapped():
         yield
 
 
 def positive(text: str) -> int:
-    """The type of an argument that counts something."""
+    """Parse an argument that is a count."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a count: write a number, 1 or greater")
     return int(text)
 
 
 def add_execute(parser: argparse.ArgumentParser) -> None:
-    """Of a command that shows a change, and makes it only with --execute."""
-    parser.add_argument("--execute", action="store_true", help="make the change (default: only show it)")
+    parser.add_argument("--execute", action="store_true", help="apply the changes (default: only show them)")
+
+
+def add_section(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--section",
+        default=KAFKA_GROUP,
+        metavar="S",
+        help="the group of options in the configuration whose brokers are used (default: %(default)s)",
+    )
+
+
+def add_topics(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="T", help=f"a topic; may be repeated (default: {default})"
+    )
+
+
+def add_name_pattern(parser: argparse.ArgumentParser, option: str, items: str) -> None:
+    parser.add_argument(
+        option, default="*", metavar="NAME", help=f"only {items} with this name; * and ? are wildcards (default: all)"
+    )
+
+
+def add_since(parser: argparse.ArgumentParser, items: str) -> None:
+    parser.add_argument(
+        "--since",
+        type=moment_ms,
+        metavar="TIME",
+        help=f"only {items} of this time or later, such as 2026-01-31T06:00:00Z (UTC without a time zone)",
+    )
+
+
+def add_since_and_until(parser: argparse.ArgumentParser, items: str) -> None:
+    add_since(parser, items)
+    parser.add_argument("--until", type=moment_ms, metavar="TIME", help=f"only {items} before this time")
 
 
 def add_line_format(parser: argparse.ArgumentParser) -> None:
-    """Of a command that prints lines while it runs, where the commands with tables have cliff's formats."""
+    """Add ``-f`` to a command that prints while it runs, and so has none of cliff's formats."""
     parser.add_argument(
         "-f",
         "--format",
         dest="formatter",
         choices=("text", "json"),
         default="text",
-        help="text, or an object of JSON in each line (default: %(default)s)",
+        help="text, or one JSON object per line (default: %(default)s)",
     )
-
-
-def add_watch_options(
-    parser: argparse.ArgumentParser, *, interval_seconds: int, too_small: str, too_large: str
-) -> None:
-    """Of a command that looks again and again. ``too_small``, ``too_large``: what such an interval costs."""
-    parser.add_argument(
-        "--interval",
-        type=positive,
-        default=interval_seconds,
-        metavar="N",
-        help=f"how many seconds lie between two looks; too small: {too_small}; too large: {too_large} "
-        "(default: %(default)s)",
-    )
-    parser.add_argument("--looks", type=positive, metavar="N", help="end after so many looks (default: never)")
-    add_line_format(parser)
 
 
 def moment_ms(text: str) -> int:
-    """The type of an argument that is a time, in UTC where it names no zone."""
+    """Parse an argument that is a time, in UTC without a time zone."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -338,7 +325,7 @@ def moment_ms(text: str) -> int:
 
 
 def duration_seconds(text: str) -> int:
-    """The type of an argument that is a length of time."""
+    """Parse an argument that is a duration."""
     unit = _UNITS.get(text[-1:])
     if unit is None or not text[:-1].isascii() or not text[:-1].isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write a number and s, m, h or d, such as 90m")
@@ -346,7 +333,7 @@ def duration_seconds(text: str) -> int:
 
 
 def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """The type of an argument ``topic`` or ``topic:0,1``: the topic, and its partitions; none are all of them."""
+    """Parse an argument ``topic`` or ``topic:0,1`` to the topic and its partitions; none means all."""
     topic, _, numbers = text.partition(":")
     chosen = numbers.split(",") if numbers else []
     if not topic or not all(number.isascii() and number.isdigit() for number in chosen):
@@ -355,7 +342,7 @@ def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def stop_on_signals(stop: Callable[[], object]) -> None:
-    """Call ``stop`` at SIGTERM and at Ctrl-C, from now on."""
+    """Call ``stop`` at SIGTERM and Ctrl-C."""
 
     def on_signal(_signum: int, _frame: FrameType | None) -> None:
         stop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dlq list | show | replay | purge``: the messages that no service could handle."""
+"""``monasca-common dlq list | show | replay | purge``: dead letters, the messages that no service could handle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from monasca_common.cli import message_view, progress, services
+from monasca_common.cli import messages, progress, services
 from monasca_common.cli.command import (
     NOTHING_FOUND,
     PARTLY_DONE,
@@ -21,7 +21,8 @@ from monasca_common.cli.command import (
     MonascaCommand,
     NothingFound,
     add_execute,
-    moment_ms,
+    add_since_and_until,
+    add_topics,
     positive,
 )
 from monasca_common.kafka import FencedError, TopicPartition
@@ -33,20 +34,20 @@ from monasca_common.operations.settings import DLQ_GROUP
 
 _LISTED = 20
 _SHOWN_CHARACTERS = 100  # of an error's text
-_REPORT_EVERY = 100  # letters
+_REPORT_EVERY = 100  # dead letters
 _SENT, _GOES, _STAYS, _WAITS = "sent back", "goes back", "stays", "waits"
-_OF_JOBS = "monasca_common.pipeline.errors."  # how the error of a letter begins that a job on Spark wrote
+_OF_JOBS = "monasca_common.pipeline.errors."  # the prefix of errors in dead letters of jobs on Spark
 _LEFT_OUT = (
-    "of jobs on Spark: a job whose duplicates_lookback reaches back to the original leaves the copy out; after a "
-    "repair `monasca-common pipeline run backfill` computes aggregates of that time from the original"
+    "of jobs on Spark: a job whose duplicates_lookback includes the original ignores the copy; after a repair, "
+    "recompute the aggregates of that time from the original with `monasca-common pipeline run backfill`"
 )
 _LETTER_COLUMNS = ("letter", "time", "origin", "group", "error", "replays", "fate")
 _REASON_COLUMNS = ("topic", "origin", "error", "letters")
-_NO_MATCH = "no letter that waits is selected: `monasca-common dlq list` shows those that do"
+_NO_MATCH = "no pending dead letter is selected: `monasca-common dlq list` shows them"
 
 
 class _DlqCommand(MonascaCommand):
-    """The topics of dead letters of the configuration's services."""
+    """Reads the dead-letter topics of the configuration's services."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -54,21 +55,23 @@ class _DlqCommand(MonascaCommand):
             "--group",
             default=DLQ_GROUP,
             metavar="G",
-            help="the consumer group that remembers which letters were dealt with (default: %(default)s)",
+            help="the consumer group whose offsets mark handled dead letters (default: %(default)s)",
         )
         return parser
 
     def topics(self, parsed_args: argparse.Namespace, names: Sequence[str]) -> list[DeadLetterTopic]:
-        """Return those with these names, or all that the services write. Raises `ConfigurationError`."""
+        """Return the named topics, or all dead-letter topics of the services. Raises `ConfigurationError`."""
         found: dict[tuple[str, str], DeadLetterTopic] = {}
-        sent: defaultdict[str, SentMessages] = defaultdict(SentMessages)  # by servers: a mirror's copies keep their ids
+        sent: defaultdict[str, SentMessages] = defaultdict(
+            SentMessages
+        )  # by brokers, because copies of a mirror keep their ids
         refusals = []
         for service in services.SERVICES:
             try:
                 conf = services.read_service(service, parsed_args.config_file)
-                for each in services.topics(service, conf):
-                    if each.dead_letters and each.name in (names or [each.name]):
-                        topic = DeadLetterTopic.of(conf, each.name, each.group, parsed_args.group, sent)
+                for needed in services.topics(service, conf):
+                    if needed.dead_letters and needed.name in (names or [needed.name]):
+                        topic = DeadLetterTopic.of(conf, needed.name, needed.group, parsed_args.group, sent)
                         found.setdefault((topic.servers, topic.name), topic)
             except ConfigurationError as error:
                 refusals.append(error)
@@ -81,48 +84,37 @@ class _DlqCommand(MonascaCommand):
 
 
 class _SelectingCommand(_DlqCommand):
-    """Some letters of some topics."""
+    """Selects dead letters by topic, reason, origin and time."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--topic",
-            action="append",
-            default=[],
-            metavar="T",
-            help="a topic of dead letters; may be given several times (default: those of the services that the "
-            "configuration describes)",
-        )
+        add_topics(parser, "the dead-letter topics of the configuration's services")
         parser.add_argument(
             "--reason",
             metavar="TEXT",
-            help="only letters whose error's class or text contains this, in capitals or not (default: any reason)",
+            help="only dead letters whose error contains this text, ignoring case (default: any reason)",
         )
         parser.add_argument(
-            "--origin", metavar="T", help="only letters of messages of this topic (default: of any topic)"
+            "--origin", metavar="T", help="only dead letters of this original topic (default: of any topic)"
         )
-        parser.add_argument(
-            "--since",
-            type=moment_ms,
-            metavar="TIME",
-            help="only letters written at this time or later, such as 2026-01-31T06:00:00Z (UTC if it names no zone)",
-        )
-        parser.add_argument("--until", type=moment_ms, metavar="TIME", help="only letters written before this time")
+        add_since_and_until(parser, "dead letters")
         progress.add_argument(parser)
         return parser
 
     def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
-        """Return none for a topic that is missing, which is reported. Raises `ConfigurationError` for a named one."""
+        """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names it."""
         partitions = topic.partitions()
         if not partitions and topic.name in parsed_args.topic:
             raise ConfigurationError(f"--topic {topic.name}: there is no such topic: correct its name")
         if not partitions:
-            self.complain(f"{topic.name}: there is no such topic: `monasca-common init` makes those that services need")
+            self.complain(
+                f"{topic.name}: there is no such topic: `monasca-common init` creates the topics that services need"
+            )
         return partitions
 
 
-class _UnreplayedLettersCommand(_SelectingCommand):
-    """The letters that wait: those that the group has not dealt with."""
+class _PendingCommand(_SelectingCommand):
+    """Reads pending dead letters: those that the group has not handled."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -131,7 +123,7 @@ class _UnreplayedLettersCommand(_SelectingCommand):
             type=positive,
             default=MAX_REPLAYS,
             metavar="N",
-            help="how often one message is sent back at most; then it stays (default: %(default)s)",
+            help="maximum number of replays of one message; then it stays (default: %(default)s)",
         )
         return parser
 
@@ -140,10 +132,10 @@ class _UnreplayedLettersCommand(_SelectingCommand):
         self._status = NOTHING_FOUND
 
 
-class DlqList(_UnreplayedLettersCommand, Lister):
-    """Show the dead letters that were not sent back yet: where each came from, why it is dead, whether it can go back.
+class DlqList(_PendingCommand, Lister):
+    """Show pending dead letters with their origin, error, and whether they can be sent back.
 
-    Nothing is changed. For example, the letters of one reason since a deployment, or how many have the same reason:
+    For example, the dead letters of one reason since a deployment, or the number of each reason:
     monasca-common dlq list --reason InvalidEnvelope --since 2026-01-31T06:00:00Z
     monasca-common dlq list --by-reason -f csv
     """
@@ -155,12 +147,12 @@ class DlqList(_UnreplayedLettersCommand, Lister):
             type=positive,
             default=_LISTED,
             metavar="N",
-            help="how many letters of each topic are shown (default: %(default)s)",
+            help="maximum number of dead letters per topic (default: %(default)s)",
         )
         parser.add_argument(
             "--by-reason",
             action="store_true",
-            help="read all letters, and show how many have the same topic of origin and class of error",
+            help="read all dead letters, and show their number by original topic and class of error",
         )
         return parser
 
@@ -184,7 +176,7 @@ class DlqList(_UnreplayedLettersCommand, Lister):
         def is_chosen(letter: Letter) -> bool:
             if next(numbers) % _REPORT_EVERY == 0:
                 left = replay.offsets_left()
-                shown.tell(total - left, left)
+                shown.update(total - left, left)
             return _selects(parsed_args, letter)
 
         options = {"max_replays": parsed_args.max_replays, "chosen": is_chosen, "limit": limit}
@@ -198,16 +190,15 @@ class DlqList(_UnreplayedLettersCommand, Lister):
                 return [(topic.name, *reason, count) for reason, count in counts.most_common()]
             rows = [_letter_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
         is_limited = len(rows) == limit and len(rows) < waiting
-        which = "of those selected" if _is_selection(parsed_args) else "of them"
-        remark = f", shown: the first {len(rows)} {which}" if is_limited else ""
+        remark = f"; {len(rows)} are shown: increase --limit to see more" if is_limited else ""
         self.complain(f"{topic.name}: {_letters(waiting)} {'waits' if waiting == 1 else 'wait'}{remark}")
         return rows
 
 
 class DlqShow(_DlqCommand, ShowOne):
-    """Show one dead letter: where it came from, why it is dead, when it failed first.
+    """Show one dead letter with its origin, error and first failure. Key, headers and value need --payload.
 
-    Key, headers and value are shown only with --payload. For example:
+    For example:
     monasca-common dlq show metrics.dlq/0/17 --payload
     """
 
@@ -217,9 +208,9 @@ class DlqShow(_DlqCommand, ShowOne):
             "place",
             type=_place,
             metavar="T/P/O",
-            help="the letter's topic, partition and offset, as `dlq list` shows it",
+            help="topic, partition and offset, as in the output of `dlq list`",
         )
-        message_view.add_arguments(parser)
+        messages.add_payload(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
@@ -229,16 +220,16 @@ class DlqShow(_DlqCommand, ShowOne):
             if letter is not None:
                 return self.dict2columns(_letter_facts(letter, parsed_args))
         place = f"{partition.topic}/{partition.partition}/{offset}"
-        raise NothingFound(f"there is no letter {place}: `monasca-common dlq list` shows those that wait")
+        raise NothingFound(f"there is no dead letter {place}: `monasca-common dlq list` shows pending ones")
 
 
-class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
-    """Send dead letters back to the topics that they came from; without --execute, only count them.
+class DlqReplay(_PendingCommand, ChangeLister):
+    """Send dead letters back to their original topics; without --execute, only count them.
 
-    Repair the reader or the input first. It reads what the topics hold when it starts, and no more: a letter that
-    comes back is left to the next run. Messages keep their ids, so that readers drop what they have seen. A letter that
-    its topic does not take waits, and is reported; those behind it go. The next run continues one that was interrupted;
-    of two at once the later one goes on alone. For example, 100 a second of one topic:
+    Repair the reader or the input first. A run ends at the present end of the topics, so a message that fails again is
+    left to the next run. Messages keep their ids, by which readers ignore repeats. If a topic refuses a message, its
+    dead letter waits for another run, and later ones are sent. The next run continues an interrupted one; of two
+    concurrent runs, the later one continues. For example, 100 per second of one topic:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
@@ -247,13 +238,13 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--limit", type=positive, metavar="N", help="how many letters of each topic are dealt with (default: all)"
+            "--limit", type=positive, metavar="N", help="maximum number of dead letters per topic (default: all)"
         )
         parser.add_argument(
             "--rate",
             type=positive,
             metavar="N",
-            help="how many letters a second are sent back at most; too large: readers fall behind (default: no limit)",
+            help="maximum number sent back per second; too large: readers fall behind (default: no limit)",
         )
         add_execute(parser)
         return parser
@@ -262,7 +253,7 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
         self._of_jobs = 0
         failed = False
         found = [(topic, self.partitions(parsed_args, topic)) for topic in self.topics(parsed_args, parsed_args.topic)]
-        for topic, partitions in found:  # a missing one is an error before the first is sent
+        for topic, partitions in found:  # missing topics are errors before the first message is sent
             counts: Counter[tuple[str, str]] = Counter()
             try:
                 failed |= not self._send(parsed_args, topic, partitions, counts)
@@ -272,7 +263,7 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
         done = sum(count for _, outcome, _, count in rows if outcome != _WAITS)
         if waiting:
             verb = "waits" if waiting == 1 else "wait"
-            self.complain(f"{_letters(waiting)} {verb} for another run, refused where sent back to")
+            self.complain(f"{_letters(waiting)} {verb} for another run: the original topic refused the message")
         if self._of_jobs:
             self.complain(f"{_letters(self._of_jobs)} {_LEFT_OUT}")
         if failed or waiting:
@@ -289,7 +280,7 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
         partitions: Sequence[TopicPartition],
         counts: Counter[tuple[str, str]],
     ) -> bool:
-        """Return whether the brokers let it come to its end."""
+        """Return whether the brokers accepted the whole run."""
         if not partitions:
             return True
         options = {
@@ -307,14 +298,14 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
                     counts[_fate(letter, sent=_SENT if parsed_args.execute else _GOES)] += 1
                     self._of_jobs += letter.goes and letter.error.startswith(_OF_JOBS)
                     if counts.total() % _REPORT_EVERY == 0:
-                        shown.tell(counts.total(), replay.offsets_left())
+                        shown.update(counts.total(), replay.offsets_left())
         except UndeliveredError as error:
             first = [*error.report.failed, *error.report.unknown][0]
-            self.complain(f"not delivered to {first.topic}, and left for the next run: {first.error}")
+            self.complain(f"not delivered to {first.topic}, and left to the next run: {first.error}")
         except TransactionError as error:
-            self.complain(f"{topic.name}: left for the next run: {error}")
+            self.complain(f"{topic.name}: left to the next run: {error}")
         except FencedError:
-            self.complain(f"{topic.name}: another process sends these letters back since; nothing was sent twice")
+            self.complain(f"{topic.name}: a later run has taken over; nothing was sent twice")
         else:
             return True
         return False
@@ -323,8 +314,8 @@ class DlqReplay(_UnreplayedLettersCommand, ChangeLister):
 class DlqPurge(_SelectingCommand, ChangeLister):
     """Delete the selected dead letters at the beginning of their partition; without --execute, only count them.
 
-    Kafka deletes only from the beginning: selected dead letters after one that is not selected stay, and are counted.
-    For example, dead letters that were replayed, or are older than a month:
+    Kafka deletes only from the beginning, so selected dead letters after one that is not selected are kept and counted.
+    For example, handled dead letters, or those of last year:
     monasca-common dlq purge --dealt-with
     monasca-common dlq purge --until 2026-01-01T00:00:00Z --execute
     """
@@ -336,17 +327,17 @@ class DlqPurge(_SelectingCommand, ChangeLister):
         parser.add_argument(
             "--dealt-with",
             action="store_true",
-            help="letters that the group has dealt with: sent back, or found unable to go; with a selection also those "
-            "that match it",
+            help="all dead letters that the group has handled (sent back, or not replayable), in addition to selected "
+            "ones",
         )
-        parser.add_argument("--all", action="store_true", help="all letters that are there now")
+        parser.add_argument("--all", action="store_true", help="all present dead letters")
         add_execute(parser)
         return parser
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         if not (parsed_args.all or parsed_args.dealt_with or _is_selection(parsed_args)):
             raise ConfigurationError(
-                "which letters? Select some (--until, --reason, --origin), or say --dealt-with or --all"
+                "nothing is selected: use --until, --since, --reason, --origin, --dealt-with or --all"
             )
         selects = partial(_selects, parsed_args) if parsed_args.all or _is_selection(parsed_args) else None
         found = {}
@@ -355,7 +346,7 @@ class DlqPurge(_SelectingCommand, ChangeLister):
             if partitions:
                 with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
                     found[topic] = topic.deletable(
-                        partitions, selects, dealt_with=parsed_args.dealt_with, progress=shown.tell
+                        partitions, selects, dealt_with=parsed_args.dealt_with, progress=shown.update
                     )
         deleted: set[DeadLetterTopic] = set()
         try:
@@ -372,33 +363,29 @@ class DlqPurge(_SelectingCommand, ChangeLister):
                 rows.append((topic.name, letters, topic in deleted, behind))
         letters, behind = (sum(row[column] for row in rows) for column in (1, 3))
         if behind:
-            self.complain(
-                f"{_letters(behind)} selected as well cannot be deleted: Kafka deletes from the beginning only"
-            )
+            self.complain(f"{_letters(behind)} also selected cannot be deleted: Kafka deletes only from the beginning")
         if not letters:
             self._status = NOTHING_FOUND
-            self.complain("no letter is selected" if not behind else "none of the letters selected can be deleted")
+            self.complain("no dead letter is selected" if not behind else "no selected dead letter can be deleted")
         else:
             self.note_dry_run(parsed_args)
 
 
 def _is_selection(parsed_args: argparse.Namespace) -> bool:
-    """Return whether some letters are meant, and not all."""
+    """Return whether an option selects dead letters by content or time."""
     return any(getattr(parsed_args, name) is not None for name in ("reason", "origin", "since", "until"))
 
 
 def _selects(parsed_args: argparse.Namespace, letter: Letter) -> bool:
-    time_ms = letter.message.timestamp_ms or 0
     return (
         (parsed_args.reason is None or parsed_args.reason.lower() in letter.error.lower())
         and (parsed_args.origin is None or letter.origin_topic == parsed_args.origin)
-        and (parsed_args.since is None or time_ms >= parsed_args.since)
-        and (parsed_args.until is None or time_ms < parsed_args.until)
+        and messages.is_in_time(letter.message, parsed_args)
     )
 
 
 def _fate(letter: Letter, sent: str = _GOES) -> tuple[str, str]:
-    """Return what becomes of it, and why."""
+    """Return the action for a dead letter and its reason."""
     if letter.refusal:
         return _WAITS, letter.refusal
     return (_STAYS, letter.stays) if letter.stays else (sent, "")
@@ -418,7 +405,7 @@ def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:
 
 
 def _letter_facts(letter: Letter, parsed_args: argparse.Namespace) -> dict[str, Any]:
-    message = message_view.message_facts(letter.message, parsed_args)
+    message = messages.message_facts(letter.message, parsed_args)
     facts = {
         "letter": letter.place,
         "time": _shown(letter.message.timestamp_ms),
@@ -447,13 +434,15 @@ def _shown(time_ms: int | None) -> str | None:
 
 
 def _place(text: str) -> tuple[TopicPartition, int]:
-    """The type of an argument that names a letter."""
+    """Parse an argument that identifies a dead letter."""
     name, _, numbers = text.partition("/")
     partition, _, offset = numbers.partition("/")
     if not name or not all(each.isascii() and each.isdigit() for each in (partition, offset)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a letter: write topic/partition/offset, as `dlq list` does")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a dead letter: write topic/partition/offset, as in the output of `dlq list`"
+        )
     return TopicPartition(name, int(partition)), int(offset)
 
 
 def _letters(count: int) -> str:
-    return "1 letter" if count == 1 else f"{count:,} letters"
+    return "1 dead letter" if count == 1 else f"{count:,} dead letters"

@@ -59,10 +59,10 @@ class DurabilityCheck(ClusterCommand, Lister):
     ) -> tuple[tuple[str, ...], Iterator[tuple[str, str, str, str, str]]]:
         findings: list[Finding] = []
         with progress.Shown("durability check", unit="steps", bounded=True, lines=parsed_args.progress) as shown:
-            shown.tell(0, _STEPS)
+            shown.update(0, _STEPS)
             for done, found in enumerate(self._steps(parsed_args), 1):
                 findings += found
-                shown.tell(done, _STEPS - done)
+                shown.update(done, _STEPS - done)
         findings.sort(key=lambda each: each.severity is not Severity.ERROR)
         self._status |= any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
         return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from oslo_config import cfg
 
 from monasca_common.cli import services
-from monasca_common.cli.audit_alarm import NeededAlarm, needed_alarms
 from monasca_common.cli.command import ChangeLister, MonascaCommand, add_execute, positive
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import connection_settings
@@ -32,32 +31,31 @@ _ALREADY_THERE = "TOPIC_ALREADY_EXISTS"
 
 @dataclass(frozen=True, slots=True)
 class NeededDatabase:
-    """A database that services share. ``url``: without secrets."""
+    """A database of some services. ``url``: without secrets."""
 
     storage: Storage
     url: str
     services: tuple[str, ...]
 
     def plan(self, _: argparse.Namespace) -> dict[str, Any]:
-        """What is printed of it: ``schema`` is the revision that it has or is to get. Raises `StorageError`."""
+        """Return the values to print; ``schema`` is the present or future revision. Raises `StorageError`."""
         facts = {"kind": "database", "name": self.url, "services": joined(self.services)}
         try:
             status = self.storage.status()
-        except NotSupported:  # a driver without a schema: `upgrade` makes the database unless it is there
+        except NotSupported:  # a driver without a schema: `upgrade` creates a missing database
             return {**facts, "missing": True}
         if not status.usable and status.refusal:
             raise SchemaMismatch(status.refusal)
         schema = status.found if status.usable else status.wanted
         return {**facts, "schema": schema, "missing": not status.usable}
 
-    def make(self, _: argparse.Namespace) -> None:
+    def create(self, _: argparse.Namespace) -> None:
         self.storage.upgrade()
 
 
 @dataclass(frozen=True, slots=True)
 class NeededTopic:
-    """A topic that services share, on the servers of ``admin``. ``is_compacted``: it has one partition, and keeps the
-    last message of each key."""
+    """A topic of some services, in the cluster of ``admin``. ``is_compacted``: with one partition, and compaction."""
 
     admin: Admin
     servers: str
@@ -67,9 +65,9 @@ class NeededTopic:
     is_compacted: bool = False
 
     def plan(self, wanted: argparse.Namespace) -> dict[str, Any]:
-        """What is printed of it: ``partitions`` and ``replicas`` are those that it has or is to get.
+        """Return the values to print; ``partitions`` and ``replicas`` are the present or future numbers.
 
-        Raises `TransportError`; `ConfigurationError` for what the brokers would refuse to make.
+        Raises `TransportError`, and `ConfigurationError` if the brokers would refuse to create the topic.
         """
         facts = {"kind": "topic", "name": self.name, "services": joined(self.services)}
         if self.name in self.admin.topic_ids([self.name], timeout=_ASK_SECONDS):
@@ -78,7 +76,7 @@ class NeededTopic:
         try:
             self.admin.check_new_topic(self.name, **self._size(wanted))
         except TransportError as error:
-            raise ConfigurationError(f"topic {self.name} cannot be made: {error}") from error
+            raise ConfigurationError(f"topic {self.name} cannot be created: {error}") from error
         return {
             **facts,
             "partitions": self._partitions(wanted),
@@ -86,12 +84,12 @@ class NeededTopic:
             "missing": True,
         }
 
-    def make(self, wanted: argparse.Namespace) -> None:
+    def create(self, wanted: argparse.Namespace) -> None:
         try:
             config = {"cleanup.policy": "compact"} if self.is_compacted else None
             self.admin.create_topic(self.name, **self._size(wanted), config=config)
         except TransportError as error:
-            if error.name != _ALREADY_THERE:  # somebody else made it meanwhile
+            if error.name != _ALREADY_THERE:
                 raise
 
     def _partitions(self, wanted: argparse.Namespace) -> int:
@@ -107,11 +105,9 @@ class NeededTopic:
 class Init(MonascaCommand, ChangeLister):
     """Create the databases and topics that the services of the configuration need; without --execute, only show them.
 
-    With tenant in [audit] also the alarm definition over what audits find missing.
-
-    Topics are those that services read and write, and those of their dead letters. What is there is left as it is, so
-    it may be run again at any time. Databases and brokers are queried about everything before anything is created.
-    For example, after it has shown what it would create:
+    Topics are those that services read and write, and their dead-letter topics. Existing databases and topics are not
+    changed, so the command may be repeated. Everything is checked before anything is created.
+    For example, after a run without --execute:
     monasca-common init --service api --replication-factor 3 --execute
     """
 
@@ -125,32 +121,31 @@ class Init(MonascaCommand, ChangeLister):
             type=positive,
             default=_PARTITIONS,
             metavar="N",
-            help="of each topic that is made; so many readers can share it (default: %(default)s)",
+            help="partitions of each new topic; also the maximum number of consumers in a group (default: %(default)s)",
         )
         parser.add_argument(
             "--dead-letter-partitions",
             type=positive,
             default=_DEAD_LETTER_PARTITIONS,
             metavar="N",
-            help="of each topic of dead letters that is made (default: %(default)s)",
+            help="partitions of each new dead-letter topic (default: %(default)s)",
         )
         parser.add_argument(
             "--replication-factor",
             type=positive,
             metavar="N",
-            help="how many brokers have a copy of each partition (default: the brokers' default.replication.factor)",
+            help="copies of each partition (default: the brokers' default.replication.factor)",
         )
         add_execute(parser)
         return parser
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         confs = services.read_all(parsed_args)
-        needed: list[NeededDatabase | NeededTopic | NeededAlarm] = [*needed_databases(confs), *needed_topics(confs)]
-        needed += needed_alarms(confs)
-        plans = [(each, each.plan(parsed_args)) for each in needed]
-        for each, plan in plans:
+        needed: list[NeededDatabase | NeededTopic] = [*needed_databases(confs), *needed_topics(confs)]
+        plans = [(item, item.plan(parsed_args)) for item in needed]
+        for item, plan in plans:
             if parsed_args.execute and plan["missing"]:
-                each.make(parsed_args)
+                item.create(parsed_args)
             state = "exists" if not plan["missing"] else "created" if parsed_args.execute else "missing"
             rows.append([*(plan.get(column) for column in ("kind", "name")), state, *map(plan.get, self.columns[3:])])
         if any(plan["missing"] for _, plan in plans):
@@ -158,7 +153,7 @@ class Init(MonascaCommand, ChangeLister):
 
 
 def needed_databases(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededDatabase]:
-    """Each once, with the services that need it. Raises `ConfigurationError`."""
+    """Return each database once, with the services that need it. Raises `ConfigurationError`."""
     found: dict[str, NeededDatabase] = {}
     for service, conf in confs.items():
         for settings in _needs(service, services.databases, conf):
@@ -169,7 +164,7 @@ def needed_databases(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededDatabase
 
 
 def needed_topics(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededTopic]:
-    """Each once, with the services that need it; dead letters last. Raises `ConfigurationError`."""
+    """Return each topic once, with the services that need it; dead letters last. Raises `ConfigurationError`."""
     admins: dict[str, Admin] = {}
     found: dict[tuple[str, str], NeededTopic] = {}
     for service, conf in confs.items():
@@ -186,8 +181,8 @@ def needed_topics(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededTopic]:
 
 
 def _needs(service: str, of: Callable[[str, cfg.ConfigOpts], list[T]], conf: cfg.ConfigOpts) -> list[T]:
-    """What a service needs; its refusals are told with its name."""
+    """Return what a service needs. Errors name the service."""
     try:
         return of(service, conf)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{service}: {error}; or leave it out: name the others with --service") from error
+        raise ConfigurationError(f"{service}: {error}; or omit this service: name the others with --service") from error

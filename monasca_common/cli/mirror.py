@@ -98,10 +98,10 @@ def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace)
     ranges = verification.ranges(parsed_args.topic, since_ms)
     compacted = verification.compacted(each.partition.topic for each in ranges)
     with progress.Shown("mirror verify", bounded=True, lines=parsed_args.progress, unit="partitions") as shown:
-        shown.tell(0, len(ranges))
+        shown.update(0, len(ranges))
         for done, each in enumerate(ranges, start=1):
             yield verification.compare(each, since_ms, is_compacted=each.partition.topic in compacted)
-            shown.tell(done, len(ranges) - done)
+            shown.update(done, len(ranges) - done)
 
 
 def _exit_status(compared: PartitionComparison) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline list | run | submit``: jobs on Spark."""
+"""``monasca-common pipeline list | run``: jobs on Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PipelineCommand(MonascaCommand):
 
 
 class PipelineList(PipelineCommand, Lister):
-    """List the jobs that are installed.
+    """List the installed jobs.
 
     For example:
     monasca-common pipeline list -f json
@@ -46,18 +46,21 @@ class PipelineList(PipelineCommand, Lister):
 class PipelineRun(PipelineCommand):
     """Run a job on Spark until SIGTERM, or once.
 
-    The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the batch that is under
-    way; whatever else ends it, the next run goes on where the database says.
-    For example, the periods of two hours again:
+    The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the current batch. After any
+    other end, the next run resumes at the offsets in the database. For example, to recompute two hours:
     monasca-common pipeline run backfill --from 2026-01-31T06:00:00Z --to 2026-01-31T08:00:00Z
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("job", metavar="JOB", help="one that `monasca-common pipeline list` names")
-        parser.add_argument("--once", action="store_true", help="end when all is done that there was at the start")
-        parser.add_argument("--execute", action="store_true", help="of replay: send; without it, only count")
-        for name, text in (("from", "from this event time on"), ("to", "up to this event time, not included")):
+        parser.add_argument("job", metavar="JOB", help="a job that `monasca-common pipeline list` lists")
+        parser.add_argument("--once", action="store_true", help="end at the present end of the topics")
+        parser.add_argument(
+            "--execute",
+            action="store_true",
+            help="of the job replay: send messages (default: count them)",
+        )
+        for name, text in (("from", "from this event time"), ("to", "before this event time")):
             parser.add_argument(
                 f"--{name}", dest=f"{name}_time", type=moment_ms, metavar="TIME", help=f"{text}: 2026-01-31T06:00:00Z"
             )
@@ -75,14 +78,14 @@ class PipelineRun(PipelineCommand):
         start_logging(conf)
         job = load_job(parsed_args.job, conf)
         if request.execute and not job.executes:
-            raise ConfigurationError("--execute: only the job replay has it: leave it out")
+            raise ConfigurationError("--execute: only the job replay has this option: remove it")
         check_at_start("pipeline", conf)
         LOG.info("%s", started(f"pipeline {parsed_args.job}", **job.facts()))
         stop = threading.Event()
         bounded = request.once or request.to_ms is not None or job.ends
         with Shown(parsed_args.job, bounded=bounded, unit=job.unit) as shown:
             stop_on_signals(stop.set)
-            progress = job.run(request, JobWatcher(stop, lambda now: shown.tell(now.done, now.left)))
+            progress = job.run(request, JobWatcher(stop, lambda now: shown.update(now.done, now.left)))
         LOG.info("%s", stopped(f"pipeline {parsed_args.job}", done=progress.done, left=progress.left))
         if parsed_args.formatter == "json":
             self.print(json.dumps({"job": parsed_args.job, **dataclasses.asdict(progress)}))
@@ -91,11 +94,3 @@ class PipelineRun(PipelineCommand):
             for name, count in progress.results.items():
                 self.print(f"  {name:<24}{count:>12,}")
         return 0
-
-
-class PipelineSubmit(PipelineRun):
-    """Run a job on the master that [spark] names: another name of `pipeline run`, which starts spark-submit, too.
-
-    For example:
-    monasca-common pipeline submit aggregate --config-file /etc/monasca/pipeline.conf
-    """

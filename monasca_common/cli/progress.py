@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of long work on standard error: a bar on a terminal if the end is known, else a line every ten seconds
-while it changes."""
+"""The progress of long work on standard error: a bar on a terminal if the end is known, else a line at most every ten
+seconds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action="store_true",
-        help="report on standard error how far it is, even if that is not a terminal (default: only on a terminal)",
+        help="report progress on standard error even if it is not a terminal (default: only on a terminal)",
     )
 
 
 class Shown:
-    """``bounded``: whether what is left now is all there will be. ``lines``: whether there are lines without a
-    terminal. ``unit``: what is counted."""
+    """Shows progress in ``unit``. ``bounded``: whether the total is known. ``lines``: whether to print lines without a
+    terminal."""
 
     def __init__(self, work: str, *, bounded: bool, lines: bool = True, unit: str = "offsets") -> None:
         self._work = work
@@ -36,19 +36,21 @@ class Shown:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Bar(*columns, console=self._console) if bounded and self._console.is_terminal else None
         self._task = self._bar.add_task(work, total=None) if self._bar is not None else None
-        self._said_at = -_LINE_EVERY_SECONDS
-        self._said = (0, 0)
+        self._printed_at = -_LINE_EVERY_SECONDS
+        self._printed = (0, 0)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
         return self
 
-    def tell(self, done: int, left: int) -> None:
+    def update(self, done: int, left: int) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, total=done + left, completed=done)
-        elif self._lines and (done, left) != self._said and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
-            self._said_at, self._said = time.monotonic(), (done, left)
+            return
+        is_due = time.monotonic() - self._printed_at >= _LINE_EVERY_SECONDS
+        if self._lines and is_due and (done, left) != self._printed:
+            self._printed_at, self._printed = time.monotonic(), (done, left)
             line = f"{self._work}: {done:,} {self._unit} done, {left:,} left"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 

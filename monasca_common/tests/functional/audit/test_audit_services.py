@@ -13,15 +13,14 @@ from pathlib import Path
 
 from msgspec import structs
 
-from monasca_common.alarms.database import AlarmsDatabase, Slice
+from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.definition_tables import AlarmDefinitions
-from monasca_common.alarms.definitions import DefinitionFilter
+from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.alarms.evaluation import AlarmState, EvaluationSpan, Measured, evaluate
 from monasca_common.alarms.expression import parse
 from monasca_common.alarms.partials import WindowPartial
 from monasca_common.audit.reports import HandledRange
 from monasca_common.audit.service import MISSING_METRIC
-from monasca_common.cli.audit_alarm import NeededAlarm
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.message import Record
@@ -271,16 +270,13 @@ class ServeTest(ServicesCase):
             self.values[row.series.dimensions["tier"]].append(row.value)
 
     def alarm_state(self):
-        """What the definition of `init` makes of the reader's last value."""
+        """Evaluate the documented alarm definition on the reader's last value."""
         url = f"sqlite:///{self.folder}/alarms-{uuid.uuid4().hex}.sqlite"
         settings = StorageSettings("sqlite", url)
         SqlDatabase(self.addCleanup, settings).prepare()
-        NeededAlarm(_TENANT, settings, ()).make(None)
-        with (
-            contextlib.closing(AlarmsDatabase(settings)) as database,
-            contextlib.closing(AlarmDefinitions(database).iter_found(DefinitionFilter(_TENANT), (), Slice(9))) as found,
-        ):
-            (definition,) = found
+        wanted = AlarmDefinition("audit", f"max({MISSING_METRIC}) > 0", "", ("topic", "tier", "application"), "HIGH")
+        with contextlib.closing(AlarmsDatabase(settings)) as database:
+            definition = AlarmDefinitions(database).create(_TENANT, wanted, 0)
         expression = parse(definition.expression)
         (sub,) = expression.sub_expressions
         self.assertEqual(MISSING_METRIC, sub.metric_name)

@@ -115,7 +115,7 @@ class TestReplay(DlqCase):
         self.replay()
         out, err = first.communicate(timeout=SECONDS)
         self.assertEqual(4, first.returncode, (out, err))
-        self.assertIn("another process sends these letters back", err)
+        self.assertIn("a later run has taken over", err)
         with each_once():
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in range(4000)}), self.ids())
 
@@ -147,7 +147,7 @@ class TestReplay(DlqCase):
             self.assertEqual(sent, outcomes.get(("sent back", ""), 0))
             self.assertEqual(2, outcomes["waits", f"there is no topic {gone}"])
             self.assertIn("1048588", " ".join(reason for _, reason in outcomes))
-            self.assertIn("4 letters wait for another run, refused", self.said)
+            self.assertIn("4 dead letters wait for another run: ", self.said)
         self.cluster.create_topic(gone, 1)
         set_topic_config(self.admin, self.origin, {"max.message.bytes": "2000000"})
         set_topic_config(self.admin, narrow, {"max.message.bytes": "2000000"})
@@ -183,7 +183,7 @@ class TestReplay(DlqCase):
         self.assertEqual((6, 0), waiting())
         self.assertEqual(0, self.run_command("replay", *own, "--reason", "ValueError")[0])
         self.wait_until(lambda: waiting() == (1, 0), "the brokers' answer that the transaction has ended")
-        self.assertIn("1 letter waits", self.run_command("list", "--topic", self.letters)[2])
+        self.assertIn("1 dead letter waits", self.run_command("list", "--topic", self.letters)[2])
         self.assertEqual(0, self.run_command("replay", *own)[0])
         self.wait_until(lambda: waiting() == (0, 0), "the brokers' answer that the transaction has ended")
 

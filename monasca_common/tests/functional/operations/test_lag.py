@@ -193,12 +193,3 @@ class TestLagCommands(LagCase):
         self.errors.seek(0)
         self.assertEqual(2, status)
         self.assertIn("lag list", self.errors.read())
-
-    def test_watch_prints_what_changed_and_ends_after_its_looks(self):
-        self.put(10)
-        self.commit("watched", 4)
-        options = ("--group", self.group("watched"), "--window-seconds", "5", "--interval", "6", "--looks", "2")
-        status, text = self.run_command("watch", *options, "-f", "json")
-        lines = [json.loads(line) for line in text.splitlines()]
-        self.assertEqual([(None, "OK"), ("OK", "STOP")], [(line["before"], line["status"]) for line in lines])
-        self.assertEqual(1, status)

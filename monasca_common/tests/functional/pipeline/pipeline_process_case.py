@@ -106,14 +106,14 @@ class PipelineProcessCase(CpuCase):
         self.send(*(cpu(minute + number / count, number + self.chunks, "ab"[number % 2]) for number in range(count)))
         self.publish([b"no record %d" % self.bad])
 
-    def start(self, *arguments, verb="run", fail_points="", is_attached=False):
+    def start(self, *arguments, fail_points="", is_attached=False):
         """Start the command in a group of processes that ends with the test. ``is_attached``: see `attached_driver`."""
         environment = {**os.environ, ENVIRONMENT_VARIABLE: fail_points, pipeline_daemon.DEATHS: str(self.deaths)}
         module = "monasca_common.cli.main"
         if is_attached:
             module = attached_driver.__name__
             environment |= attached_driver.environment(self.useFixture(SharedSpark()).session)
-        command = [sys.executable, "-m", module, "pipeline", verb, "aggregate"]
+        command = [sys.executable, "-m", module, "pipeline", "run", "aggregate"]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [*command, "--config-file", str(self.configuration), *arguments],

@@ -19,7 +19,7 @@ class ClusterTest(PipelineProcessCase):
     def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
         self.send_some()
         (self.deaths / "executor").touch()
-        self.assertEqual(0, self.start("--once", verb="submit").wait(SECONDS))
+        self.assertEqual(0, self.start("--once").wait(SECONDS))
         self.assertEqual([], list(self.deaths.iterdir()))
         self.assert_clean()
         self.wait_until(lambda: self.masters_view() == (2, 1), self.masters_view)
@@ -28,7 +28,7 @@ class ClusterTest(PipelineProcessCase):
 
     def test_submitted_it_ends_in_order_when_it_is_told_to(self):
         self.send_some()
-        process = self.start(verb="submit")
+        process = self.start()
         self.wait_until(self.is_through, seconds=SECONDS)
         process.terminate()
         self.assertEqual(0, process.wait(SECONDS))

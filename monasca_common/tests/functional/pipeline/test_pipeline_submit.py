@@ -23,7 +23,7 @@ class SubmitTest(PipelineProcessCase):
         self.send_some()
         temporary = self.useFixture(fixtures.TempDir(tempfile.gettempdir())).path
         with fixtures.EnvironmentVariable("TMPDIR", temporary):
-            process = self.start(verb="submit")
+            process = self.start()
         self.wait_until(self.is_through, seconds=SECONDS)
         shown = self.shown_by(process)
         process.terminate()

@@ -12,7 +12,6 @@ from monasca_common.alarms.expression import parse
 from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reports import AuditCount, AuditReport
 from monasca_common.audit.service import MISSING_METRIC, AuditService
-from monasca_common.cli.audit_alarm import EXPRESSION
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCase
@@ -145,7 +144,7 @@ class AuditServiceTest(AuditCase):
         sent = [(each.tier, each.application, each.counts[0].topic, each.counts[0].messages) for each in self.reports()]
         self.assertEqual([("producer", "audit", METRICS, 2)], sent)
 
-    def test_the_alarm_of_init_is_over_the_metric_that_is_sent(self):
-        (part,) = parse(EXPRESSION).sub_expressions
+    def test_the_documented_alarm_expression_names_the_metric(self):
+        (part,) = parse("max(monasca.audit.missing_messages) > 0").sub_expressions
 
         self.assertEqual(MISSING_METRIC, part.metric_name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common audit show | watch``: what they say, and the exit status, over a broker in memory."""
+"""``monasca-common audit show``: its rows and exit status, with a broker in memory."""
 
 import json
 import time
@@ -8,7 +8,6 @@ import fixtures
 
 from monasca_common.audit import report_log, reports
 from monasca_common.audit.reports import AuditCount, AuditReport
-from monasca_common.cli import audit
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
@@ -42,21 +41,6 @@ class OneTopicAdmin:
         return dict.fromkeys(times, 0)
 
 
-class Looks:
-    """A clock of the command that stands still for its polls: what is to happen between two looks happens then."""
-
-    def __init__(self, *between):
-        self._between = list(between)
-        self._reads = 0
-        self.time = time.time
-
-    def monotonic(self):
-        self._reads += 1
-        if self._reads % 25 == 0 and self._between:
-            self._between.pop(0)()
-        return self._reads / 25
-
-
 class AuditCommandCase(CommandCase):
     command = ("audit",)
     configuration = _CONFIGURATION
@@ -88,7 +72,7 @@ class ShowTest(AuditCommandCase):
     def test_where_nothing_was_reported_nothing_is_known_and_the_status_is_3(self):
         status, out, err = self.run_command("show", "-f", "json")
         self.assertEqual((3, []), (status, json.loads(out)))
-        self.assertIn("--topic *: nothing was reported", err)
+        self.assertIn("--topic *: there are no reports for such a topic", err)
 
         self.sent(10)
         self.logged(0, 10)
@@ -96,7 +80,7 @@ class ShowTest(AuditCommandCase):
         for name in ("metricks", "event*"):
             status, out, err = self.run_command("show", "--topic", name)
             self.assertEqual(3, status)
-            self.assertIn(f"monasca-common audit show: --topic {name}: nothing was reported of such a topic", err)
+            self.assertIn(f"monasca-common audit show: --topic {name}: there are no reports for such a topic", err)
 
     def test_what_is_missing_is_status_1_whatever_is_shown(self):
         self.sent(10)
@@ -121,35 +105,3 @@ class ShowTest(AuditCommandCase):
 
     def shown(self, out):
         return [(row["tier"], row["verdict"], row["lost"] + row["late"]) for row in json.loads(out)]
-
-
-class WatchTest(AuditCommandCase):
-    def watch(self, *between, looks, topic="*"):
-        self.useFixture(fixtures.MonkeyPatch(f"{audit.__name__}.time", Looks(*between)))
-        return self.run_command("watch", "--topic", topic, "--interval", "1", "--looks", str(looks), "-f", "json")
-
-    def setUp(self):
-        super().setUp()
-        self.sent(10)
-        self.logged(0, 10)
-
-    def lines(self, out):
-        return [(row["tier"], row["verdict"], row["lost"] + row["late"]) for row in map(json.loads, out.splitlines())]
-
-    def test_a_change_is_a_line_and_status_1(self):
-        status, out, _ = self.watch(lambda: self.sent(3), looks=2)
-
-        self.assertEqual((1, [("broker", "INCOMPLETE", 3)]), (status, self.lines(out)))
-
-    def test_what_is_complete_again_is_another_line_and_status_0(self):
-        status, out, _ = self.watch(lambda: self.sent(3), lambda: self.logged(10, 13), looks=3)
-
-        self.assertEqual((0, [("broker", "INCOMPLETE", 3), ("broker", "OK", 0)]), (status, self.lines(out)))
-
-    def test_what_does_not_change_is_no_line(self):
-        self.assertEqual((0, ""), self.watch(looks=3)[:2])
-
-    def test_a_topic_without_reports_is_said_once_and_is_status_3(self):
-        status, out, err = self.watch(looks=3, topic="metricks")
-
-        self.assertEqual((3, "", 1), (status, out, err.count("--topic metricks: nothing was reported")))

@@ -93,7 +93,7 @@ class ListTest(DlqCase):
             ],
             [[row[0], *row[2:]] for row in rows],
         )
-        self.assertEqual("monasca-common dlq list: metrics.dlq: 2 letters wait", err.strip())
+        self.assertEqual("monasca-common dlq list: metrics.dlq: 2 dead letters wait", err.strip())
 
     def test_every_format_has_the_same_letters(self):
         error = f"no number {'x' * 200}"
@@ -109,7 +109,7 @@ class ListTest(DlqCase):
     def test_it_shows_so_many_and_says_how_many_there_are(self):
         self.bury(5)
         _, out, err = self.run_command("list", "--limit", "2", "-f", "value")
-        self.assertIn("metrics.dlq: 5 letters wait, shown: the first 2 of them\n", err)
+        self.assertIn("metrics.dlq: 5 dead letters wait; 2 are shown: increase --limit to see more\n", err)
         self.assertEqual(2, len(out.splitlines()))
 
     def test_what_was_sent_back_is_not_shown_again(self):
@@ -178,7 +178,9 @@ class ShowTest(DlqCase):
     def test_a_letter_of_a_topic_that_is_not_there_is_not_there(self):
         for place in ("metrics.dlq/0/0", "metrics.dlq/7/0", "nowhere.dlq/0/0"):
             status, _, err = self.run_command("show", place)
-            self.assertEqual((3, True), (status, f"there is no letter {place}: `monasca-common dlq list`" in err), err)
+            self.assertEqual(
+                (3, True), (status, f"there is no dead letter {place}: `monasca-common dlq list`" in err), err
+            )
 
     def test_its_place_names_the_topic(self):
         self.assertEqual(2, self.run_command("show", "metrics.dlq/0/0", "--topic", "metrics.dlq")[0])
@@ -193,7 +195,7 @@ class ReplayTest(DlqCase):
     def test_without_execute_nothing_is_sent(self):
         self.bury(3)
         self.assertEqual([("goes back", "", 3)], self.outcomes())
-        self.assertIn("nothing was changed: --execute does it", self.run_command("replay")[2])
+        self.assertIn("nothing was changed: use --execute to apply", self.run_command("replay")[2])
         self.assertEqual(0, self.count())
 
     def test_with_nothing_to_send_no_change_is_offered(self):
@@ -255,7 +257,7 @@ class ReplayTest(DlqCase):
         waits = ("waits", "there is no topic gone", 2)
         for words, outcome in (((), "goes back"), (("--execute",), "sent back")):
             self.assertEqual([(outcome, "", 2), waits], self.outcomes(*words, status=4))
-            self.assertIn("2 letters wait for another run", self.run_command("replay")[2])
+            self.assertIn("2 dead letters wait for another run", self.run_command("replay")[2])
         self.assertEqual(["waits: there is no topic gone"] * 2, [letter["fate"] for letter in self.told("list")])
         self.assertEqual([waits], self.outcomes("--execute", status=1))
 
@@ -280,7 +282,9 @@ class ReplayTest(DlqCase):
         self.bury(1, **{dead_letters.ERROR_CLASS: error, dead_letters.REPLAYS: "3"})
         for words in ((), ("--execute",)):
             status, _, err = self.run_command("replay", *words)
-            self.assertEqual((0, True), (status, "2 letters of jobs on Spark: a job whose duplicates_lookback" in err))
+            self.assertEqual(
+                (0, True), (status, "2 dead letters of jobs on Spark: a job whose duplicates_lookback" in err)
+            )
         self.assertEqual(3, self.count())
 
     def test_a_count_is_a_number(self):
@@ -322,7 +326,7 @@ class SelectionTest(DlqCase):
     def test_none_selected_is_status_3(self):
         for command in (("list",), ("replay",), ("replay", "--execute")):
             status, _, err = self.run_command(*command, "--reason", "else")
-            self.assertEqual((3, True), (status, "no letter that waits is selected" in err))
+            self.assertEqual((3, True), (status, "no pending dead letter is selected" in err))
 
     def test_they_are_counted_by_reason(self):
         first = {"topic": "metrics.dlq", "origin": "metrics", "error": "ValueError", "letters": 2}
@@ -332,11 +336,11 @@ class SelectionTest(DlqCase):
 
     def test_the_first_of_those_selected_are_said_to_be_that(self):
         _, _, err = self.run_command("list", "--reason", "ValueError", "--limit", "1")
-        self.assertIn("metrics.dlq: 4 letters wait, shown: the first 1 of those selected\n", err)
+        self.assertIn("metrics.dlq: 4 dead letters wait; 1 are shown: increase --limit to see more\n", err)
 
     def test_where_all_that_are_selected_are_shown_none_is_said_to_be_left_out(self):
         _, _, err = self.run_command("list", "--reason", "KeyError", "--limit", "2")
-        self.assertEqual("monasca-common dlq list: metrics.dlq: 4 letters wait", err.strip())
+        self.assertEqual("monasca-common dlq list: metrics.dlq: 4 dead letters wait", err.strip())
 
     def test_letters_that_are_read_and_not_selected_are_progress(self):
         for arguments in ((), ("--by-reason",), ("--reason", "no such reason")):
@@ -372,7 +376,7 @@ class PurgeTest(DlqCase):
     def test_those_at_the_beginning_go_and_the_group_goes_on_behind_them(self):
         status, _, err = self.run_command("purge", "--reason", "ValueError", "--execute")
         self.assertEqual((0, 2), (status, self.left()))
-        self.assertIn("1 letter selected as well cannot be deleted", err)
+        self.assertIn("1 dead letter also selected cannot be deleted", err)
         self.assertEqual({_LETTERS: 2}, self.kafka.broker.committed("monasca-dlq-replay"))
 
     def test_where_one_topic_refuses_what_was_deleted_before_is_said(self):
@@ -397,7 +401,7 @@ class PurgeTest(DlqCase):
 
     def test_who_says_nothing_deletes_nothing(self):
         status, _, err = self.run_command("purge")
-        self.assertEqual((1, True), (status, "which letters?" in err))
+        self.assertEqual((1, True), (status, "nothing is selected" in err))
         (row,) = self.told("purge", "--all")
         self.assertEqual((4, False), (row["letters"], row["deleted"]))
         self.assertEqual(4, self.left())
@@ -423,7 +427,7 @@ class ServersTest(DlqCase):
         _, _, err = self.run_command("list", "--topic", "metrics.dlq", text=self.text)
         waiting = sorted(line.partition("metrics.dlq: ")[2] for line in err.splitlines())
         # The persister's, and those of the job that reads from [kafka].
-        self.assertEqual(["0 letters wait", "1 letter waits"], waiting)
+        self.assertEqual(["0 dead letters wait", "1 dead letter waits"], waiting)
 
     def test_a_message_that_a_mirror_has_copied_goes_back_on_either_side(self):
         for servers in ("memory:9092", "other:9092"):

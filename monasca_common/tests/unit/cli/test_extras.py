@@ -53,7 +53,6 @@ _CONFIGURED = {
     "pipeline run": (("aggregate",), "monasca-common[spark]"),
     "pipeline specifications load": ((), "monasca-common[spark]"),
     "pipeline status": ((), "monasca-common[spark]"),
-    "pipeline submit": (("aggregate",), "monasca-common[spark]"),
 }
 _UNCONFIGURED = {
     "notification test": (("--type", "webhook", "--address", "http://x/"), "monasca-common[notification]"),
@@ -63,7 +62,6 @@ _UNCONFIGURED = {
 _NEED_NONE = {
     "audit count",
     "audit show",
-    "audit watch",
     "broker start",
     "config check",
     "dashboard password",
@@ -75,7 +73,6 @@ _NEED_NONE = {
     "jars fetch",
     "lag list",
     "lag show",
-    "lag watch",
     "mirror verify",
     "pipeline specifications check",
     "topic create",

@@ -3,13 +3,9 @@
 
 import json
 import os
-from contextlib import closing
 
 import fixtures
 
-from monasca_common.alarms.database import AlarmsDatabase, Slice
-from monasca_common.alarms.definition_tables import AlarmDefinitions
-from monasca_common.alarms.definitions import DefinitionFilter
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.transport.admin import TopicDescription
@@ -98,7 +94,7 @@ class DryRunTest(InitCase):
             row = topics[name]
             shown = row["state"], row["partitions"], row["services"]
             self.assertEqual(("missing", partitions, services), shown)
-        self.assertIn("nothing was changed: --execute does it", self.run_command()[2])
+        self.assertIn("nothing was changed: use --execute to apply", self.run_command()[2])
         self.assertEqual({}, self.cluster.topics)
         self.assertFalse(os.path.exists(self.file))
 
@@ -117,8 +113,8 @@ class DryRunTest(InitCase):
         self.assertIn("metrics.dlq", self.cluster.asked)
         self.cluster.refusal = TransportError("only 1 broker", name="INVALID_REPLICATION_FACTOR")
         status, _, err = self.run_command("--replication-factor", "3", "--execute")
-        self.assertEqual((1, "monasca-common init: topic metrics cannot be made: only 1 broker\n"), (status, err))
-        self.assertFalse(os.path.exists(self.file))  # everything is asked before anything is made
+        self.assertEqual((1, "monasca-common init: topic metrics cannot be created: only 1 broker\n"), (status, err))
+        self.assertFalse(os.path.exists(self.file))  # everything is checked before anything is created
 
     def test_what_is_there_is_shown_as_it_is(self):
         self.cluster.topics = {"metrics": 4}
@@ -127,18 +123,6 @@ class DryRunTest(InitCase):
 
 
 class ExecuteTest(InitCase):
-    def test_the_alarm_of_audits_is_defined_once_for_the_tenant_that_gets_their_metric(self):
-        text = self.configuration + "[audit]\nenabled = true\nfolder = /tmp\ntenant = t1\n"
-        for state in ("created", "exists"):
-            [alarm] = [each for each in self.told("--execute", text=text) if each["kind"] == "alarm definition"]
-            self.assertEqual((state, True), (alarm["state"], alarm["name"].endswith("(tenant t1)")))
-        database = AlarmsDatabase(StorageSettings("sqlite", f"sqlite:///{self.file}"))
-        self.addCleanup(database.close)
-        with closing(AlarmDefinitions(database).iter_found(DefinitionFilter("t1"), (), Slice(9))) as found:
-            (stored,) = found
-        self.assertEqual("max(monasca.audit.missing_messages) > 0", stored.expression)
-        self.assertIn("monasca-audit", self.cluster.topics)
-
     def test_databases_topics_and_dead_letters_are_made(self):
         database, *topics = self.told("--execute")
         self.assertEqual(("database", f"sqlite:///{self.file}", "created"), tuple(database.values())[:3])

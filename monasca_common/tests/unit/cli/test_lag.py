@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common lag`` on a cluster of which only what a survey finds is there."""
+"""``monasca-common lag`` with the results of a survey."""
 
 import json
 from unittest import mock
@@ -14,20 +14,19 @@ _PARTITION = TopicPartition("metrics", 0)
 
 
 class LagCommandCase(CommandCase):
-    """``ends``: where the log of the only partition ends, at each look; the group ``g`` has committed offset 5."""
+    """``end``: the end of the only partition's log; the group ``g`` has committed offset 5."""
 
     configuration = "[kafka]\nbootstrap_servers = kafka:9092\n"
 
     def setUp(self):
         super().setUp()
-        self.ends = [9]
+        self.end = 9
         self.groups = ["g"]
-        self.looks = 0
+        self.surveys = 0
         self.asked = []
         self.patch(plugins, "load_admin", lambda *_: None)
         self.patch(lag, "LagSurvey", lambda *arguments, **_: self.made(*arguments))
         self.patch(lag, "read_history", self.read_history)
-        self.patch(lag.time, "sleep", lambda _: None)
 
     def made(self, _admin, _connection, window):
         self.window = window
@@ -38,9 +37,10 @@ class LagCommandCase(CommandCase):
         return LagHistory(1)
 
     def scan(self, groups, now_ms, history):
-        end = self.ends[min(self.looks, len(self.ends) - 1)]
-        self.looks += 1
-        state = PartitionState(0, end, (Commit(now_ms - 1000, 5, end),), now_ms - 1000 if end > 5 else None)
+        self.surveys += 1
+        state = PartitionState(
+            0, self.end, (Commit(now_ms - 1000, 5, self.end),), now_ms - 1000 if self.end > 5 else None
+        )
         return {group: {_PARTITION: state} for group in groups}
 
 
@@ -49,17 +49,16 @@ class LagVerdictsTest(LagCommandCase):
 
     def test_offsets_that_the_log_no_longer_has_are_an_error_as_of_durability_check(self):
         for command in (("list",), ("show", "--group", "g")):
-            self.ends = [9]
+            self.end = 9
             self.assertEqual(0, self.run_command(*command)[0])
-            self.ends = [3]
+            self.end = 3
             status, out, _ = self.run_command(*command, "-f", "json")
             self.assertEqual((1, 2), (status, json.loads(out)[0]["truncated"]))
 
     def test_a_name_or_a_pattern_that_no_group_has_is_status_3_as_of_every_command(self):
         for name in ("gg", "x*", "?x"):
-            for command in (("list",), ("watch", "--looks", "2")):
-                status, _, err = self.run_command(*command, "--group", name)
-                self.assertEqual((3, 1), (status, err.count(f"--group {name}: the cluster has no such group")), err)
+            status, _, err = self.run_command("list", "--group", name)
+            self.assertEqual((3, 1), (status, err.count(f"--group {name}: the cluster has no such group")), err)
         for name in ("g", "?", "*"):
             self.assertEqual((0, ""), self.run_command("list", "--group", name)[::2])
 
@@ -67,31 +66,18 @@ class LagVerdictsTest(LagCommandCase):
         self.groups = []
         self.assertEqual(0, self.run_command("list")[0])
 
-    def test_a_watch_that_finds_its_group_at_last_ends_as_well_as_that(self):
-        self.patch(lag.time, "sleep", lambda _: self.groups.append("late"))
-        self.assertEqual(0, self.run_command("watch", "--looks", "2", "--group", "late")[0])
-
-    def test_the_group_of_dead_letters_is_judged_by_no_command(self):
+    def test_the_dead_letter_group_has_no_lag_status(self):
         self.groups = ["monasca-dlq-replay"]
-        for command in (("list",), ("show",), ("watch", "--looks", "1")):
+        for command in (("list",), ("show",)):
             status, _, err = self.run_command(*command, "--group", "monasca-dlq-replay")
-            self.assertEqual((2, 0), (status, self.looks))
-            self.assertIn("`monasca-common dlq list` shows what waits", err)
-
-    def test_watch_tells_that_the_log_ends_before_the_offsets_and_when_it_no_longer_does(self):
-        self.ends = [9, 3, 3, 9]
-        status, out, _ = self.run_command("watch", "--looks", "4", "-f", "json")
-        self.assertEqual((0, [0, 2, 0]), (status, [json.loads(line)["truncated"] for line in out.splitlines()]))
-        self.ends, self.looks = [3], 0
-        status, out, _ = self.run_command("watch", "--looks", "1")
-        self.assertEqual(1, status)
-        self.assertIn("its offsets are 2 beyond the end of the log", out)
+            self.assertEqual((2, 0), (status, self.surveys))
+            self.assertIn("`monasca-common dlq list` shows pending dead letters", err)
 
 
 class LagOptionsTest(LagCommandCase):
     command = ("lag",)
     configuration = LagCommandCase.configuration + "[lag]\nwindow_seconds = 7.5\ntopic = kept-elsewhere\n"
-    commands = (("list",), ("show", "--group", "g"), ("watch", "--looks", "1"))
+    commands = (("list",), ("show", "--group", "g"))
 
     def test_window_and_history_are_those_of_lag_serve(self):
         for command in self.commands:

@@ -138,7 +138,7 @@ class TestReset(OffsetsCase):
         status, _, err = self.run_command("reset", "--to-latest")
         self.assertEqual(0, status)
         self.assertIn("up to 100 messages", err)
-        self.assertIn("nothing was changed: --execute does it", err)
+        self.assertIn("nothing was changed: use --execute to apply", err)
         self.assertEqual((before, []), (self.stored(), self.cluster.altered))
 
     def test_the_group_of_a_job_that_runs_is_left_alone(self):

@@ -50,14 +50,12 @@ class PipelineCommandTest(CommandCase):
         job.run.assert_not_called()
 
     def test_an_unknown_job_is_told_with_those_that_are_known(self):
-        for verb in ("run", "submit"):
-            self.assert_refused(verb, "agregate", says="job=agregate is not known: use one of ")
+        self.assert_refused("run", "agregate", says="job=agregate is not known: use one of ")
 
     def test_a_time_that_is_none_is_refused(self):
-        for verb in ("run", "submit"):
-            status, _, err = self.run_command(verb, "aggregate", "--from", "yesterday")
-            self.assertEqual(2, status)
-            self.assertThat(err, Contains("--from: 'yesterday' is not a time"))
+        status, _, err = self.run_command("run", "aggregate", "--from", "yesterday")
+        self.assertEqual(2, status)
+        self.assertThat(err, Contains("--from: 'yesterday' is not a time"))
 
     def test_a_configuration_that_would_not_be_read_is_refused(self):
         for arguments in (("list",), ("specifications", "check")):
@@ -69,7 +67,7 @@ class PipelineCommandTest(CommandCase):
         self.assert_refused("run", "aggregate", "--from", "2026-01-01T00:00:00Z", says="run the job backfill")
 
     def test_only_a_replay_takes_execute(self):
-        self.assert_refused("run", "aggregate", "--execute", says="--execute: only the job replay has it: leave it out")
+        self.assert_refused("run", "aggregate", "--execute", says="--execute: only the job replay has this option")
 
     def test_the_progress_of_a_job_names_what_it_counts(self):
         class Done(Job):

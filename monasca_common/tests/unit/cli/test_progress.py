@@ -32,7 +32,7 @@ class ShownTest(base.BaseTestCase):
 
     def show(self, stream, **arguments):
         with fixtures.MonkeyPatch("sys.stderr", stream), Shown("metrics", **arguments) as shown:
-            shown.tell(3, 7)
+            shown.update(3, 7)
 
     def test_a_terminal_has_a_bar_with_how_much_of_how_much(self):
         told = self.on_terminal(bounded=True, lines=False)
@@ -54,7 +54,7 @@ class ShownTest(base.BaseTestCase):
         stream = io.StringIO()
         with fixtures.MonkeyPatch("sys.stderr", stream), Shown("evaluate", bounded=False) as shown:
             for done, left in ((0, 0), (0, 0), (5, 2), (5, 2), (7, 0), (7, 0)):
-                shown.tell(done, left)
+                shown.update(done, left)
         self.assertEqual(
             ["evaluate: 5 offsets done, 2 left", "evaluate: 7 offsets done, 0 left"], stream.getvalue().splitlines()
         )

@@ -129,7 +129,7 @@ class ListTest(TopicCase):
     def test_a_misspelt_group_of_options_is_refused(self):
         status, out, err = self.run_command("list", "--section", "kafka_metrcs")
         self.assertEqual((2, ""), (status, out))
-        self.assertIn("--section kafka_metrcs: there is no group [kafka_metrcs] in the configuration: correct", err)
+        self.assertIn("--section kafka_metrcs: the configuration has no group [kafka_metrcs]: correct", err)
         text = f"{_CONFIGURATION}[kafka_metrics]\ntopic = metrics\n"
         self.assertEqual(0, self.run_command("list", "--section", "kafka_metrics", text=text)[0])
 
@@ -191,7 +191,7 @@ class ListTest(TopicCase):
 class CreateTest(TopicCase):
     def test_it_is_made_as_it_was_asked_for(self):
         arguments = ("create", "new", "--partitions", "3", "--setting", "a=b=c")
-        remark = "monasca-common topic create: nothing was changed: --execute does it\n"
+        remark = "monasca-common topic create: nothing was changed: use --execute to apply\n"
         self.assertEqual((0, "new: can be created\n", remark), self.run_command(*arguments))
         self.assertEqual([], self.admin.created)
         self.assertEqual((0, "new: created\n", ""), self.run_command(*arguments, "--execute"))
@@ -232,22 +232,19 @@ class MessagesTest(TopicCase):
         def interrupted(message, parsed_args):
             raise KeyboardInterrupt
 
-        self.patch(topic_messages.message_selection, "is_meant", interrupted)
+        self.patch(topic_messages.messages, "is_selected", interrupted)
         self.assertEqual(0, self.run_command("tail", "metrics", "--from-beginning")[0])
 
-    def test_a_sample_is_even_or_repeats_by_its_seed(self):
+    def test_a_sample_has_different_messages_of_all_partitions(self):
         self.fill(10, partition=1)
-        self.assertEqual([(0, 0), (0, 5), (1, 0), (1, 5)], self.offsets("sample", "metrics", "--even", "--count", "4"))
-        first, again = (self.offsets("sample", "metrics", "--seed", "3", "--count", "7") for _ in "ab")
-        self.assertEqual((7, first), (len(set(first)), again))
+        self.assertEqual(7, len(set(self.offsets("sample", "metrics", "--count", "7"))))
         self.assertEqual(20, len(self.offsets("sample", "metrics", "--count", "100")))
 
     def test_offsets_without_a_message_are_passed_over(self):
         self.kafka.broker.skip_offsets("metrics", 0, 90)
-        drawn = self.offsets("sample", "metrics:0", "--even", "--count", "10")
-        self.assertEqual([(0, 0)], drawn)
         self.fill(1)
-        self.assertEqual((0, 100), self.offsets("sample", "metrics:0", "--even", "--count", "10")[-1])
+        drawn = self.offsets("sample", "metrics:0", "--count", "101")
+        self.assertEqual((11, (0, 100)), (len(drawn), drawn[-1]))
 
     def test_partitions_that_are_not_there_are_named(self):
         status, _, err = self.run_command("tail", "metrics:0,7")

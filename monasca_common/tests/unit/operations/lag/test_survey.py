@@ -370,7 +370,7 @@ class TestThreshold(base.BaseTestCase):
         )
         for patched, more, expected, told in cases:
             with patched:
-                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "-f", "json")):
+                for command in (("list",), ("show", "--group", "g")):
                     _, (row,) = self.run_command("lag", *command, least_headroom=0.9, more=more)
                     self.assertEqual(expected, (row["kept_in"], row["copy_differs"]))
                     self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
@@ -386,7 +386,7 @@ class TestThreshold(base.BaseTestCase):
         for section, kept_in in (("mirror_target", "kafka"), ("kafka_metrics", "database")):
             options = ("--section", section)
             with mock.patch("monasca_common.operations.group_positions.load_storage", lambda _: storage):
-                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "-f", "json")):
+                for command in (("list",), ("show", "--group", "g")):
                     _, (row,) = self.run_command("lag", *command, *options, least_headroom=0.9, more=more)
                     self.assertEqual((kept_in, kept_in == "database"), (row["kept_in"], row["copy_differs"]))
                 self.run_command("durability", "check", "--topic", "metrics", *options, least_headroom=0.9, more=more)
@@ -433,39 +433,23 @@ class TestDeadLetterGroup(base.BaseTestCase):
 class TestUnknownGroup(base.BaseTestCase):
     def test_a_group_that_is_not_there_is_not_well(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])
-        for command in (["lag", "list"], ["lag", "watch", "--looks", "1"]):
-            cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None))
-            with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()):
-                self.assertNotEqual(0, main.main([*command, "--group", "monasca-persiter"]))
+        cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None))
+        with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()):
+            self.assertNotEqual(0, main.main(["lag", "list", "--group", "monasca-persiter"]))
 
 
 class TestOutage(base.BaseTestCase):
-    def run_command(self, *arguments, answers):
-        """The exit status and standard error. ``answers``: of the brokers, to each request for the groups."""
+    def test_brokers_that_do_not_answer_or_refuse_are_status_2(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])
-        admin.groups = mock.Mock(side_effect=answers)
-        errors = io.StringIO()
-        with (
-            mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None)),
-            mock.patch("monasca_common.cli.command.time.sleep"),
-            mock.patch("sys.stdout", io.StringIO()),
-            mock.patch("sys.stderr", errors),
-        ):
-            status = main.main(["lag", *arguments])
-        return status, errors.getvalue()
-
-    def test_a_watch_outlives_an_outage_and_reports_it_once(self):
-        silent = RetriableError("no answer from kafka1:9092")
-        for answers, status in (([set(), silent, silent, set()], 0), ([set(), set(), silent, silent], 2)):
-            found, errors = self.run_command("watch", "--looks", "4", answers=answers)
-            self.assertEqual((status, 1), (found, errors.count("no answer from kafka1:9092")), errors)
-
-    def test_a_refused_permission_ends_a_watch(self):
-        status, _ = self.run_command("watch", "--looks", "4", answers=[AuthorizationError("not allowed")])
-        self.assertEqual(2, status)
-
-    def test_brokers_that_do_not_answer_are_status_2_of_a_list(self):
-        self.assertEqual(2, self.run_command("list", answers=[RetriableError("no answer from kafka1:9092")])[0])
+        for error in (RetriableError("no answer from kafka1:9092"), AuthorizationError("not allowed")):
+            admin.groups = mock.Mock(side_effect=error)
+            with (
+                mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None)),
+                mock.patch("sys.stdout", io.StringIO()),
+                mock.patch("sys.stderr", io.StringIO()) as errors,
+            ):
+                self.assertEqual(2, main.main(["lag", "list"]))
+            self.assertIn(str(error), errors.getvalue())
 
 
 class TestOffsetsTopicHidden(base.BaseTestCase):

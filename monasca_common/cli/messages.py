@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as operators select them (by key, header, field of a JSON value, time) and see them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from monasca_common.cli.command import add_since_and_until, positive
+from monasca_common.kafka import Message
+from monasca_common.models import times
+
+_PAYLOAD_CHARACTERS = 200
+_MASK = "***"
+# Headers whose values are never shown, because they grant access.
+_SECRET = re.compile(r"auth|cookie|credential|passw|secret|token|api.?key", re.IGNORECASE)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key", metavar="K", help="only messages with this key, as text (default: any)")
+    parser.add_argument(
+        "--header",
+        action="append",
+        metavar="NAME[=VALUE]",
+        help="only messages with this header, or with this value of it; may be repeated",
+    )
+    parser.add_argument(
+        "--field",
+        action="append",
+        type=_field,
+        metavar="PATH=VALUE",
+        help="only messages whose value is JSON with this field, such as metric.name=cpu.idle; numbers are list "
+        "indexes; may be repeated",
+    )
+    add_since_and_until(parser, "messages")
+
+
+def add_payload(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--payload",
+        action="store_true",
+        help="also show key, headers and value, which may be confidential; headers with secrets are masked",
+    )
+    parser.add_argument(
+        "--payload-characters",
+        type=positive,
+        default=_PAYLOAD_CHARACTERS,
+        metavar="N",
+        help="truncate keys, headers and values after N characters (default: %(default)s)",
+    )
+
+
+def selects_by_content(parsed_args: argparse.Namespace) -> bool:
+    """Return whether messages must be read to select them."""
+    return parsed_args.key is not None or bool(parsed_args.header or parsed_args.field)
+
+
+def is_selected(message: Message, parsed_args: argparse.Namespace) -> bool:
+    return (
+        is_in_time(message, parsed_args)
+        and (parsed_args.key is None or message.key == _bytes(parsed_args.key))
+        and all(_has_header(message, header) for header in parsed_args.header or ())
+        and (not parsed_args.field or _has_fields(message, parsed_args.field))
+    )
+
+
+def is_in_time(message: Message, parsed_args: argparse.Namespace) -> bool:
+    """Return whether the message is in the time of ``--since`` and ``--until``."""
+    time_ms = message.timestamp_ms or 0
+    return (parsed_args.since is None or time_ms >= parsed_args.since) and (
+        parsed_args.until is None or time_ms < parsed_args.until
+    )
+
+
+def message_facts(message: Message, parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return the JSON object of a message."""
+    facts: dict[str, Any] = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "time_ms": message.timestamp_ms,
+        "message_id": message.message_id.decode(errors="backslashreplace"),
+        "key_bytes": None if message.key is None else len(message.key),
+        "value_bytes": None if message.value is None else len(message.value),
+    }
+    if parsed_args.payload:
+        limit = parsed_args.payload_characters
+        headers = [[name, _header(name, value, limit)] for name, value in message.headers]
+        facts |= {"key": _cut(message.key, limit), "headers": headers, "value": _cut(message.value, limit)}
+    return facts
+
+
+def message_lines(message: Message, parsed_args: argparse.Namespace) -> Iterator[str]:
+    time = "no time" if message.timestamp_ms is None else times.shown(message.timestamp_ms)
+    key = "no key" if message.key is None else f"key of {len(message.key):,} B"
+    value = "deletion" if message.value is None else f"value of {len(message.value):,} B"
+    yield f"{message.topic}/{message.partition}/{message.offset}  {time}  {key}, {value}"
+    if parsed_args.payload:
+        limit = parsed_args.payload_characters
+        yield f"  key     {_cut(message.key, limit)}"
+        for name, content in message.headers:
+            yield f"  header  {_printable(name)}: {_header(name, content, limit)}"
+        yield f"  value   {_cut(message.value, limit)}"
+
+
+def _has_header(message: Message, wanted: str) -> bool:
+    name, equals, value = wanted.partition("=")
+    found = [content or b"" for header, content in message.headers if header == name]
+    return _bytes(value) in found if equals else bool(found)
+
+
+def _bytes(argument: str) -> bytes:
+    """Return the bytes that the shell passed, even if they are not UTF-8."""
+    return argument.encode(errors="surrogateescape")
+
+
+def _has_fields(message: Message, wanted: list[tuple[list[str], str]]) -> bool:
+    try:
+        content = json.loads(message.value or b"")
+        return all(_text(_at(content, path)) == value for path, value in wanted)
+    except (ValueError, LookupError, RecursionError):
+        return False
+
+
+def _at(content: Any, path: list[str]) -> Any:
+    """Return the field at a path. Raises `LookupError` or `ValueError` if there is no such field."""
+    for name in path:
+        if isinstance(content, list):
+            content = content[int(name)]
+        elif isinstance(content, dict):
+            content = content[name]
+        else:
+            raise LookupError(name)
+    return content
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _field(text: str) -> tuple[list[str], str]:
+    path, equals, value = text.partition("=")
+    if not path or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a field: write its path and value, as metric.name=cpu.idle")
+    return path.split("."), value
+
+
+def _header(name: str, value: bytes | None, limit: int) -> str | None:
+    return _MASK if value and _SECRET.search(name) else _cut(value, limit)
+
+
+def _cut(value: bytes | None, limit: int) -> str | None:
+    if value is None:
+        return None
+    text = _printable(value[: 4 * limit].decode(errors="backslashreplace"))  # a character takes 4 bytes at most
+    return text if len(text) <= limit and len(value) <= 4 * limit else f"{text[:limit]}… ({len(value):,} B)"
+
+
+def _printable(text: str) -> str:
+    """Replace control characters, which a terminal would interpret."""
+    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
