@@ -74,7 +74,7 @@ class TestPosting(PublishedApiCase):
         """Until the log has so many: on a busy machine some are still on their way when it answers."""
         self.wait_until(lambda: len(self.counted()) >= count, f"{count} in the log")
 
-    def test_what_is_answered_204_is_in_the_log_as_it_was_posted(self):
+    def test_accepted_messages_are_in_the_log_unchanged(self):
         bulk = [
             _metric(f"{self.name}.a"),
             _metric(f"{self.name}.b", dimensions={"名": "é"}, value=-0.1, value_meta={"why": "日本", "code": "7"}),
@@ -89,7 +89,7 @@ class TestPosting(PublishedApiCase):
             self.assertEqual({"tenantId": PROJECT, "region": "RegionOne"}, envelope["meta"])
             self.assertTrue(began - 1 <= envelope["creation_time"] <= time.time() + 1)
 
-    def test_an_empty_bulk_is_answered_and_one_larger_than_its_queue_arrives_once(self):
+    def test_an_empty_bulk_is_accepted_and_one_larger_than_the_queue_arrives_once(self):
         self.assertEqual(204, self.post([]))
         names = [f"{self.name}.{number}" for number in range(2500)]  # it sends 1000 at a time
         self.assertEqual(204, self.post([_metric(name) for name in names]))
@@ -97,7 +97,7 @@ class TestPosting(PublishedApiCase):
         with each_once():
             self.assertEqual(Counter(names), self.counted())
 
-    def test_bulks_posted_at_the_same_time_share_the_queue(self):
+    def test_concurrent_bulks_share_the_queue(self):
         statuses = []
 
         def post(client):
@@ -113,7 +113,7 @@ class TestPosting(PublishedApiCase):
         counted = self.counted()
         self.assertEqual((4000, {1}), (len(counted), set(counted.values())))
 
-    def test_what_breaks_a_rule_is_refused_whole_as_before(self):
+    def test_a_bulk_with_violations_is_refused_as_before(self):
         name = self.name
         for bad in (
             _metric("n" * 256),
@@ -154,7 +154,7 @@ class TestHealthCheck(PublishedApiCase):
         self.cluster.nodes[0].restart()
         self.wait_until(lambda: served.request("GET", "/healthcheck", headers=IDENTITY)[0] == 200)
 
-    def test_a_topic_that_is_missing_is_named(self):
+    def test_a_missing_topic_is_reported(self):
         served = self.published_api(influxdb_port=self.influx_port, events="no-such-topic")
         status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
         self.assertEqual((503, "Kafka: Topic b'no-such-topic' not found"), (status, told["kafka"]))
@@ -164,7 +164,7 @@ class TestHealthCheck(PublishedApiCase):
 class TestBrokerGone(PublishedApiCase):
     """While Kafka is gone it answers 204 for as much as its queue takes, and delivers that when Kafka is back."""
 
-    def test_a_broker_that_is_gone_at_its_start_and_during_posts_is_survived(self):
+    def test_an_unavailable_broker_at_the_start_and_during_posts_is_tolerated(self):
         name = f"t{uuid.uuid4().hex[:8]}"
         (node,) = self.cluster.nodes
         node.kill()
@@ -190,7 +190,7 @@ class TestBrokerGone(PublishedApiCase):
 
 @periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestKilled(PublishedApiCase):
-    def test_what_two_processes_answered_is_in_the_log_after_one_is_killed(self):
+    def test_messages_accepted_by_two_processes_are_in_the_log_after_one_is_killed(self):
         name = f"t{uuid.uuid4().hex[:8]}"
         killed, other = self.start_published_api(), self.start_published_api()
         answered, enough = {killed: [], other: []}, {killed: threading.Event(), other: threading.Event()}
@@ -236,7 +236,7 @@ class TestReadingFromInfluxdb(PublishedApiCase):
     # Another cluster than that of the tests above, which post thousands of names.
     cluster_settings = {}  # noqa: RUF012
 
-    def test_measurements_come_back_from_influxdb(self):
+    def test_measurements_are_read_from_influxdb(self):
         name, base_ms = f"t{uuid.uuid4().hex[:8]}", time.time_ns() // 1_000_000_000 * 1000 - 600_000
         influxdb = influxdb_case.InfluxDatabase(self.addCleanup)
         influxdb.prepare()

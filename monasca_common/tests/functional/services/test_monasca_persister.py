@@ -117,7 +117,7 @@ class PersisterServiceCase(ServiceCase):
 
 
 class MonascaPersisterTest(PersisterServiceCase):
-    def test_what_is_published_is_stored_once(self):
+    def test_published_messages_are_stored_once(self):
         self.cluster.create_topic(self.alarm_topic, 1)
         relay = self.relay()
         self.publish_metrics(range(2000))
@@ -131,8 +131,8 @@ class MonascaPersisterTest(PersisterServiceCase):
         with each_once():
             self.assertEqual(2070, len(relay.lines()))
 
-    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
-    def test_killed_between_write_and_commit_it_writes_that_batch_again_and_loses_nothing(self):
+    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    def test_a_kill_between_write_and_commit_repeats_the_batch_without_loss(self):
         relay = self.relay()
         persister = self.start_persister(relay)
         self.flow_until(lambda: len(relay.writes) >= 2, "two batches")
@@ -147,8 +147,8 @@ class MonascaPersisterTest(PersisterServiceCase):
         with each_once():
             self.assertEqual(set(uncommitted), doubles)
 
-    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
-    def test_a_database_that_fails_ends_it_and_costs_nothing(self):
+    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    def test_a_failing_database_ends_the_service_without_loss(self):
         relay = self.relay()
         relay.refuse()
         self.publish_metrics(range(120))
@@ -161,8 +161,8 @@ class MonascaPersisterTest(PersisterServiceCase):
         with each_once():
             self.assertEqual({1}, set(relay.lines().values()))
 
-    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
-    def test_of_three_members_one_is_killed_and_one_is_added(self):
+    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    def test_one_of_three_members_is_killed_and_another_is_added(self):
         self.topic = self.fixture.topic(6)
         relays = [self.relay() for _ in range(4)]
         members = [self.start_persister(relay, f"member-{number}") for number, relay in enumerate(relays[:3])]
@@ -178,8 +178,8 @@ class MonascaPersisterTest(PersisterServiceCase):
         with each_once():
             self.assertEqual(uncommitted, doubles)
 
-    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
-    def test_a_broker_that_is_away_at_its_start_is_waited_for(self):
+    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    def test_the_start_waits_for_an_unavailable_broker(self):
         relay = self.relay()
         self.publish_metrics(range(60))
         [node] = self.cluster.nodes
@@ -191,8 +191,8 @@ class MonascaPersisterTest(PersisterServiceCase):
         node.restart()
         self.wait_for(range(60))
 
-    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
-    def test_a_topic_that_is_missing_keeps_no_other_back(self):
+    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    def test_a_missing_topic_does_not_delay_others(self):
         relay = self.relay()
         self.publish_metrics(range(60))
         self.start_persister(relay, has_alarms=True)
@@ -202,9 +202,9 @@ class MonascaPersisterTest(PersisterServiceCase):
         self.wait_for(range(20), "alarm_state_history")
 
 
-@periodic("test_what_is_published_is_stored_once is the smoke test of published services")
+@periodic("test_published_messages_are_stored_once is the smoke test of published services")
 class GoingOverAndBackTest(PersisterServiceCase):
-    def test_it_goes_over_from_the_old_library_and_back_again(self):
+    def test_migration_from_the_old_library_and_back(self):
         relay, old = self.relay(), environment_of_old(self.service)
         for number, environment in enumerate((old, None, old)):
             self.publish_metrics(range(number * 300, number * 300 + 300))
@@ -214,7 +214,7 @@ class GoingOverAndBackTest(PersisterServiceCase):
         with each_once():
             self.assertEqual(900, len(relay.lines()))
 
-    def test_members_with_the_old_library_and_with_ours_share_a_group(self):
+    def test_members_with_both_libraries_share_a_group(self):
         relays, old = [self.relay() for _ in range(3)], environment_of_old(self.service)
         first = self.start_persister(relays[0], "old", environment=old)
         ours = self.start_persister(relays[1], "ours")
