@@ -32,7 +32,6 @@ class ReportLog:
         self._topic = topic
         self._unread = set(starts)
         self._consumer = open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
-        self.unreadable = 0  # messages that are not reports
         self.done = 0
         self.left = sum(end - start for start, end in extents.values())
         self._positions = dict(starts)
@@ -54,9 +53,7 @@ class ReportLog:
             self._advance(part.topic_partition, part.next_offset)
             for value in part.values:
                 report = reports.decode(value)
-                if report is None:
-                    self.unreadable += 1
-                else:
+                if report is not None:
                     yield report
         self._unread -= self._consumer.take_ends().keys()
 
@@ -80,12 +77,6 @@ class ReportLog:
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
     """Open the reports from this time on. Raises `ConfigurationError` without the topic, and `TransportError`."""
-    return ReportLog(connection, topic, report_extents(admin, topic, since_ms))
-
-
-def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the first and the next offset of the reports from this time on, per partition. Raises as
-    `open_report_log`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(
@@ -95,4 +86,5 @@ def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartiti
     partitions = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.end_offsets(partitions)
     starts = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
-    return {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}
+    extents = {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}
+    return ReportLog(connection, topic, extents)

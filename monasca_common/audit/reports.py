@@ -8,8 +8,7 @@ start, in milliseconds since 1970.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -98,20 +97,6 @@ def decode(value: bytes | None) -> AuditReport | None:
     except msgspec.DecodeError:
         return None
     return report if report.version == VERSION else None
-
-
-def by_topic(report: AuditReport) -> Iterator[tuple[str, AuditReport]]:
-    """Split a report into one for each topic, with the same id."""
-    counts, handled = defaultdict[str, list[AuditCount]](list), defaultdict[str, list[HandledRange]](list)
-    for count in report.counts:
-        counts[count.topic].append(count)
-    for each in report.handled:
-        handled[each.topic].append(each)
-    for topic in counts.keys() | handled.keys():
-        yield (
-            topic,
-            msgspec.structs.replace(report, counts=tuple(counts.get(topic, ())), handled=tuple(handled.get(topic, ()))),
-        )
 
 
 def reads(tier: str) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit service: it reconciles the reports every minute and publishes missing messages.
 
-They appear in the log, in Prometheus metrics, and in a Monasca metric for which `monasca-common init` creates an alarm
-definition. The service has no state except the topic of the reports, so it may be killed, and several may run.
+They appear in the log, in Prometheus metrics, and in a Monasca metric for alarms. The service has no state except the
+topic of the reports, so it may be killed, and several may run.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class AuditSettings:
     tenant: str | None = option(
         None,
         help="The tenant (project id) for which `monasca-common audit serve` sends the metric "
-        "monasca.audit.missing_messages and `monasca-common init` creates an alarm definition for it. Unset: neither.",
+        "monasca.audit.missing_messages, for alarms. Unset: it is not sent.",
     )
     region: str = option("RegionOne", help="The region of that metric.")
     metrics_topic: str = option("metrics", help="The topic of that metric.")
