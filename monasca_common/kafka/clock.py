@@ -59,14 +59,12 @@ class Signal:
                 return
 
     def wait(self, clock: Clock, timeout: float | None) -> bool:
-        """Return whether it was set since the last wait, or within ``timeout`` seconds of ``clock`` (``None``: no
-        limit)."""
+        """Return whether it was set since the last wait, or within ``timeout`` seconds (``None``: no limit)."""
         return clock.wait(self._lock, timeout)
 
 
 def check_seconds(timeout: float) -> float:
-    """Return a caller's time-out within the limits of a wait: from 0 (do not wait) to eleven days. Raise `WrongType` if
-    it is not a number."""
+    """Return a time-out within the limits of a wait: 0 to eleven days. Raise `WrongType` if it is not a number."""
     if not isinstance(timeout, int | float) or math.isnan(timeout):
         raise WrongType(f"timeout: a time-out is a number of seconds, not {timeout!r}")
     return min(max(0.0, timeout), _LONGEST_SECONDS)

@@ -76,8 +76,7 @@ class Option:
     example: str | None = None
 
     def oslo(self) -> cfg.Opt:
-        """Return the option for oslo.config. A secret has no bounds, because oslo.config's error would print the
-        value."""
+        """Return the option for oslo.config, without bounds for a secret, because its errors quote the value."""
         make = LiteralOpt if self.secret and self.type is cfg.StrOpt else self.type
         limits: dict[str, Any] = {}
         if self.choices is not None:

@@ -68,8 +68,7 @@ class ForkedError(MisuseError):
 
 
 class InCallbackError(MisuseError):
-    """A call that waits was made on a thread that it would wait for: in a callback, or in a signal handler that
-    interrupts a call of the same producer."""
+    """A call that waits, in a delivery callback, or in a signal handler that interrupts a call of the producer."""
 
 
 class WrongType(MisuseError, TypeError):
@@ -170,8 +169,7 @@ class UndeliveredReport(Protocol):
 
 
 class UndeliveredError(MessagingError):
-    """Some messages of a report are not delivered; ``report`` has the outcome of each, also for
-    `KafkaProducer.retry`."""
+    """Some messages are not delivered; ``report`` has the outcome of each, also for `KafkaProducer.retry`."""
 
     def __init__(self, report: UndeliveredReport) -> None:
         super().__init__(
@@ -251,8 +249,7 @@ class StaleCommit(ConsumerError):
 
 
 class CommitUnknown(ConsumerError):
-    """No answer to the commit within its budget: the group may not have stored it, and then reads the messages
-    again."""
+    """No answer to the commit within its budget; if the group has not stored it, messages are read again."""
 
 
 class TransactionError(MessagingError):

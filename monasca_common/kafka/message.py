@@ -103,8 +103,7 @@ _HEADERS_OF = methodcaller("headers")
 
 
 class Columns(ABC):
-    """Messages of one partition, in order of offset. Timestamps are ``None`` if the log has none; headers are tuples of
-    pairs (name, value)."""
+    """Messages of one partition, in order of offset. Timestamps may be ``None``; headers are pairs (name, value)."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -156,8 +155,7 @@ def _timestamp(raw: Any) -> int | None:
 
 
 def _headers(raw: Any) -> Headers:
-    """Return the headers of a message of the client; none if a name is not UTF-8, because the client's list then has a
-    hole, and reading the hole crashes."""
+    """Return the headers of a client's message; none if a name is not UTF-8, because reading its hole crashes."""
     try:
         return tuple(_HEADERS_OF(raw) or ())
     except (SystemError, UnicodeDecodeError):

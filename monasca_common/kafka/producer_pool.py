@@ -56,8 +56,7 @@ class PooledProducer:
         return self.is_old and not self._answering
 
     def accepts(self) -> bool:
-        """Return whether to publish now. A stalled topic accepts one bulk at growing intervals, to find a partition
-        that answers."""
+        """Return whether to publish now. A stalled topic accepts one bulk at growing intervals, as a probe."""
         self.used = True
         now = self._monotonic()
         if now >= self._looked_at + _LOOK_SECONDS:
@@ -150,8 +149,7 @@ class ProducerPool:
         self._by_topic: dict[str, PooledProducer] = {}
 
     def of(self, topic: str) -> PooledProducer:
-        """Return the producer of a topic. Raises `ConfigurationError` if it cannot be opened, `ClosedError` after
-        `close`."""
+        """Return the producer of a topic. Raises `ConfigurationError`, and `ClosedError` after `close`."""
         found = self._by_topic.get(topic)
         if found is not None:
             return found
@@ -166,8 +164,7 @@ class ProducerPool:
         return list(self._by_topic.values())
 
     def close(self, timeout: float) -> list[DeliveryReport]:
-        """Close all producers concurrently, each within ``timeout`` seconds and one more. The reports have the
-        undelivered messages."""
+        """Close all producers concurrently, within ``timeout`` + 1 s. The reports have the undelivered messages."""
         with self._opening:
             self._closed = True
         with ThreadPoolExecutor(max(1, len(self._by_topic)), "kafka-pool-close") as threads:

@@ -270,8 +270,7 @@ class ServiceConsumer(RebalanceListener):
         return self._clock.monotonic() - self._polled_at > budget
 
     def _put_back(self) -> None:
-        """Have the next poll read the remaining messages again. Partitions are reassigned only within a poll, so each
-        is still owned."""
+        """Have the next poll read the remaining messages again, whose partitions are owned until that poll."""
         firsts: dict[TopicPartition, int] = {}
         for _, message in self._polled:
             firsts.setdefault(TopicPartition(message.topic, message.partition), message.offset)

@@ -53,8 +53,7 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
 
 
 def check_removed(conf: cfg.ConfigOpts, group: str, removed: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` for removed names of a group in files and in the environment. ``removed``: the
-    replacement or the reason, by name."""
+    """Raise `ConfigurationError` for removed names in files or the environment. ``removed``: the reason by name."""
     found = [
         f"{name} in group [{group}] has no effect: {removed[name]}"
         for name in sorted(names_in_files(conf)[group.lower()] & removed.keys())
@@ -119,8 +118,7 @@ def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
 
 
 def is_set(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
-    """Return whether an operator, or a program, has set this registered option. Not for secrets, because the errors of
-    oslo.config quote values."""
+    """Return whether this registered option is set. Not for secrets: the errors of oslo.config quote values."""
     location = conf.get_location(name, group)
     return location is not None and location.location not in (cfg.Locations.opt_default, cfg.Locations.set_default)
 

@@ -17,8 +17,7 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OldOption:
-    """An old option. ``consumers``: groups like ``[kafka_metrics]`` also had it. ``note``: its new name, or why it is
-    ignored."""
+    """An old option. ``consumers``: also in groups like ``[kafka_metrics]``. ``note``: its new name, or a reason."""
 
     name: str
     fate: Fate

@@ -105,8 +105,7 @@ class Positions:
         self._assignment = assignment
 
     def move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Resume from these offsets. Raises `MisuseError` for partitions that are not owned, and for invalid
-        offsets."""
+        """Resume from these offsets. Raises `MisuseError` for unowned partitions, and for invalid offsets."""
         check_offsets(positions)
         strangers = [tp for tp in positions if self._assignment.epoch(tp) is None]
         if strangers:

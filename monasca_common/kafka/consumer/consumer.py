@@ -172,8 +172,7 @@ class KafkaConsumer(RefusesOldArguments):
         return _NOTHING
 
     def _fetch(self, max_messages: int, timeout: float) -> tuple[Fetched, dict[TopicPartition, int]]:
-        """Return the client's result, and the ends of logs. If it only reached an end, wait for a message in the
-        remaining time."""
+        """Return the result of the client, and the ends of logs. After an end only, wait for a message."""
         errors, ends = self._errors, dict[TopicPartition, int]()
         deadline = self._clock.monotonic() + timeout
         while True:
@@ -267,8 +266,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._assignment.owned
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the next offset that `poll` returns; ``None`` if the partition is not owned or its start is
-        unknown."""
+        """Return the next offset to poll; ``None`` if the partition is not owned or its start is unknown."""
         self._ready()
         return self._assignment.positions.get(_as_partition(partition))
 
@@ -282,8 +280,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._assignment.take_ends()
 
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
-        """Return the partition count of any topic. Raises `TransportError` (unknown topic, no permission, no
-        answer)."""
+        """Return the number of partitions of any topic. Raises `TransportError`, also for an unknown topic."""
         self._ready()
         return self._transport.partition_count(topic, check_seconds(timeout))
 
@@ -327,8 +324,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._move({_as_partition(partition): offset})
 
     def seek_to_time(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Resume from the first message at or after each time (milliseconds since 1970), or the end if there is
-        none."""
+        """Resume from the first message at or after each time (ms since 1970), or the end if there is none."""
         self._ready()
         return self._move(self._positions.at_times(times_ms))
 
@@ -341,8 +337,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._move(self._transport.end_offsets(self._mine(partitions), ANSWER_SECONDS))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Resume from the committed offsets, or from the start of this assignment if there are none, as after an
-        aborted transaction. Return the offsets."""
+        """Resume from the committed offsets, or from the start of this assignment. Return the offsets."""
         committed = self._positions.at_committed(self._mine(partitions))
         # Some of these may have been revoked while the offsets were requested.
         return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})

@@ -29,8 +29,7 @@ class PollErrors:
         self.fatal: TransportError | None = None  # the client has failed and delivers nothing any more
 
     def report_client_error(self, error: TransportError) -> None:
-        """Note a client-wide error. A temporary one is shown in `health`; the next batch has one that needs an
-        operator."""
+        """Note a client-wide error: a temporary one for `health`, another one also for the next batch."""
         self.last_client_error = error
         if not isinstance(error, RetriableError):
             self._report_once(error, error.name)

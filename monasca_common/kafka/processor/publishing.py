@@ -128,8 +128,7 @@ class TransactionalPublisher(OutputPublisher):
 
     @property
     def aborted(self) -> bool:
-        """Whether a transaction was aborted: messages polled so far must not be handled, because they are read
-        again."""
+        """Whether a transaction was aborted: messages polled so far are read again, and must not be handled."""
         return self._aborted.is_set()
 
     def open(self, stopping: Callable[[], bool]) -> None:

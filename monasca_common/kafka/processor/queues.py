@@ -101,8 +101,7 @@ class Task:
         return first, second
 
     def reject(self, errors: Mapping[int, Exception]) -> tuple[Task, ...]:
-        """Return the parts of the task in order: each message with an error as a rejected task, and the messages
-        between them."""
+        """Return the parts of the task in order: each message with an error, rejected, and those in between."""
         tasks = []
         following = 0
         for index in sorted(errors):
@@ -254,8 +253,7 @@ class Lanes:
             self._unready(lambda lane: lane.closing)
 
     def wait_idle(self, partitions: Collection[TopicPartition], until: float) -> bool:
-        """Wait for current calls with messages of these partitions, until a time (monotonic). Return whether all have
-        finished."""
+        """Wait for current calls with these partitions, until a time (monotonic). Return whether all are over."""
         while self.in_flight(partitions):
             remaining = until - self._clock.monotonic()
             if remaining <= 0:
@@ -376,8 +374,7 @@ class Backpressure:
         loads: Mapping[TopicPartition, Load],
         blocked: Collection[TopicPartition] = (),
     ) -> Decision:
-        """Decide what to pause and resume. ``loads``: the partitions that use memory. ``blocked``: partitions over
-        another limit, whatever their load."""
+        """Decide what to pause and resume. ``blocked``: partitions over another limit, whatever their load."""
         total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
         stalled = bool(assigned) and self._over(total, 1.0)
         # Only these can change, out of perhaps ten thousand assigned ones.

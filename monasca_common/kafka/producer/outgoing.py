@@ -31,8 +31,7 @@ def new_id_prefix() -> bytes:
 def checked(
     record: bytes | Record, key: bytes | None, headers: Headers, *, verbatim: bool
 ) -> tuple[Record, bytes | None, int]:
-    """Return the record with its key and all headers but its id, the caller's id, and the size in bytes. Raises
-    `WrongType`."""
+    """Return the record with its key and headers, the caller's id, and the size in bytes. Raises `WrongType`."""
     made = record if isinstance(record, Record) else Record(record)
     full, own_id = _with_headers(made, headers, verbatim=verbatim)
     if full.key is None and key is not None:
@@ -47,8 +46,7 @@ def checked(
 
 
 def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None:
-    """Return the size of a list of bytes in the budget, and the largest item; `None` if a message needs other checks.
-    Has no Python loop."""
+    """Return the sizes of all bytes and of the largest item, without a Python loop; `None` for other records."""
     if set(map(type, records)) != _ONLY_BYTES:
         return None
     overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")

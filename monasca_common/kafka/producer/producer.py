@@ -384,8 +384,7 @@ class KafkaProducer(RefusesOldArguments):
         return None if without_ids else self._id_prefix
 
     def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
-        """Hand over a bulk once there is room for it. If there is none by the deadline, settle it, and return the
-        error."""
+        """Hand over a bulk once there is room for it; or settle it at the deadline, and return the error."""
         table = self._table
         while not table.reserve(bulk):
             is_over = self._serving.wait(lambda: table.has_room(bulk) or not table.can_have_room(bulk), deadline)

@@ -32,8 +32,7 @@ class DeliveryReport:
 
     @cached_property
     def delivered(self) -> tuple[Delivery, ...]:
-        """The delivered messages, in the order of the bulk. Sends that were delivered before the flush are only
-        counted."""
+        """The delivered messages, in the order of the bulk. Sends delivered before the flush are only counted."""
         of_bulk = [] if self._bulk is None else self._bulk.delivered()
         found = [delivery for delivery in of_bulk if delivery.index not in self._attempts]
         found += [

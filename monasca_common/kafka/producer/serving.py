@@ -57,8 +57,7 @@ class Serving:
         self._wake.set()
 
     def wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``is_over()``, which may check messages of any producer and the room of this one. Return whether
-        it was over by the deadline."""
+        """Wait until ``is_over()``, which may check any producer. Return whether it was over by the deadline."""
         waiter = Waiter(is_over)
         try:
             self._table.waiters[waiter] = None

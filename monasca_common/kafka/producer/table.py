@@ -136,8 +136,7 @@ def next_attempt(old: DeliveryAttempt, bulk: Bulk) -> DeliveryAttempt:
 
 @dataclass(slots=True, eq=False)
 class Bulk:
-    """Messages of one topic with consecutive sequences: plain ones, which are in ``values``, or others, which are
-    added."""
+    """Messages of one topic with consecutive sequences: plain ones in ``values``, or others in ``attempts``."""
 
     table: Table
     topic: str
@@ -388,8 +387,7 @@ class Table:
                 self.give_up(bulk.unsettled(), outcome, error)
 
     def interrupt(self, bulks: Iterable[Bulk]) -> None:
-        """Note that the call that handed over these bulks was interrupted: messages without an outcome are unknown, and
-        the next flush reports them."""
+        """Note that the call with these bulks was interrupted: unsettled messages are unknown, for the next flush."""
         error = DeliveryAbandoned("the call that sent it was interrupted")
         with self.lock:
             for bulk in bulks:

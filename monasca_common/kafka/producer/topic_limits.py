@@ -203,8 +203,7 @@ class TopicLimits:
             self._table.give_up_bulks(lookup.bulks, Outcome.FAILED, _not_sent())
 
     def request(self) -> None:
-        """Start a request for the limits that are due, unless the client has one in progress. The serving thread calls
-        it regularly."""
+        """Start a request for the limits that are due, unless one is in progress. The serving thread calls it."""
         if self._requesting is self.main or not self._lookups:
             return
         with self._table.lock:
@@ -271,8 +270,7 @@ class TopicLimits:
             LOG.log(logging.WARNING if is_late else logging.INFO, text, topic, answer, max_bytes)
 
     def _not_opened(self, topic: str, lookup: _Lookup, error: Exception) -> None:
-        """Note that the client of a topic cannot be opened. Bulks wait for the next attempt for a while, and then
-        fail."""
+        """Note that the client of a topic cannot be opened. Bulks wait for another attempt, and then fail."""
         cause = error if isinstance(error, TransportError) else TransportError(repr(error))
         self._table.note_trouble(cause)
         with self._table.lock:

@@ -58,8 +58,7 @@ class Serializer(ABC, Generic[S]):
 
     @abstractmethod
     def loads(self, value: bytes) -> S:
-        """Return the value of the bytes. Raises `SerializationError`, which never quotes them, because many people read
-        logs."""
+        """Return the value of the bytes. Raises `SerializationError` without any of them, because logs are shared."""
 
     def record(self, topic: str, value: S, *, key: bytes | None = None, headers: Headers = ()) -> Record:
         """Return a record with ``value`` and `headers`, to publish to ``topic``. Raises the errors of `dumps`."""

@@ -293,8 +293,7 @@ class Admin:
         return str(self._metadata(timeout=timeout).cluster_id)
 
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        """Return each topic's ``max.message.bytes``, the limit of a whole record batch as the broker stores it, or the
-        error, by one request."""
+        """Return each topic's ``max.message.bytes``, the limit of a stored record batch, or the error."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         futures = self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS)
         return {
@@ -442,8 +441,7 @@ class Admin:
         return offsets
 
     def _metadata(self, *, timeout: float, **arguments: Any) -> Any:
-        """Request metadata on a separate thread, because signals do not interrupt the client's call: Ctrl-C would wait
-        for its end."""
+        """Request metadata on a separate thread, because Ctrl-C does not interrupt the client's call."""
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def ask() -> None:
@@ -559,8 +557,7 @@ class _OwnAdmins:
                 self._admins[number] = Admin({**self._options, **address})
 
     def topic_ids(self, names: Collection[str], brokers: Iterable[int]) -> dict[str, dict[int, str]]:
-        """Return each topic's id at each of these brokers, without those that do not know the topic or do not
-        answer."""
+        """Return each topic's id at each of these brokers, without missing topics and answers."""
         futures = {number: self._admins[number]._ask_topic_ids(names, number) for number in brokers}
         asked = time.monotonic()
         ids: dict[str, dict[int, str]] = {name: {} for name in names}

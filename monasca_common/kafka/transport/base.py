@@ -169,8 +169,7 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def close(self, timeout: float) -> None:
-        """Close the client, however long that takes: the caller waits ``timeout`` seconds on another thread. Queued
-        messages were purged before."""
+        """Close the client without a limit of time, after a purge: the caller does not wait beyond ``timeout``."""
 
 
 class PartitionEvent(NamedTuple):

@@ -46,8 +46,7 @@ def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Met
 
 
 class _NoClient(Exception):
-    """The client was poisoned or closed. Only this module raises it, to distinguish it from a signal handler's
-    error."""
+    """The client was poisoned or closed. A separate class, because signal handlers raise other errors."""
 
 
 class BoundedProducer(ProducerTransport):
@@ -167,8 +166,7 @@ class BoundedProducer(ProducerTransport):
 
 
 class BoundedConsumer(ConsumerTransport):
-    """Every call of a poisoned client raises its `FatalError`. ``thread`` is for callers that wait less than a call's
-    time-out, as for a commit."""
+    """Every call of a poisoned client raises its `FatalError`. ``thread``: to wait less than a call's time-out."""
 
     def __init__(self, client: ConsumerTransport) -> None:
         self.clock = client.clock

@@ -276,8 +276,7 @@ class ClientThread:
         return max(0.0, self._clock.monotonic() - min(begun)) if begun else 0.0
 
     def inspect(self) -> None:
-        """Poison clients with overdue calls that no caller waits for, and report calls that cannot be bounded. The
-        watchdog calls it once a second."""
+        """Poison clients with overdue calls without waiting callers, and report unbounded calls. Once a second."""
         now = self._clock.monotonic()
         call, suspect = self._current, self._suspect
         self._suspect = None

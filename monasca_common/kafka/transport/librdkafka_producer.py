@@ -14,8 +14,7 @@ from monasca_common.kafka.transport.librdkafka_options import admin_options
 
 
 class LibrdkafkaProducer(ProducerTransport):
-    """The first request opens the administrator. A caller that keeps this client alive in a forked child also keeps the
-    administrator alive."""
+    """The first request opens the administrator, which must be kept in a forked child, like this client."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
         self._connection = connection

@@ -38,8 +38,7 @@ class _Flight(NamedTuple):
 
 
 class _NotTaken(KafkaException):
-    """The client did not accept a message. Only this module raises it, to distinguish it from a signal handler's
-    error."""
+    """The client did not accept a message. A separate class, because signal handlers raise other errors."""
 
 
 class MemoryProducer(ProducerTransport):
