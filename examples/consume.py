@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from monasca_common import kafka
 
-OPTIONS = [cfg.IntOpt("count", default=0, min=0, help="Stop after so many readings; 0: at Ctrl-C.")]
+OPTIONS = [cfg.IntOpt("count", default=0, min=0, help="Stop after this number of readings; 0: at Ctrl-C.")]
 
 
 def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int) -> None:

@@ -47,7 +47,7 @@ def publish_all(
 def tell(report: kafka.DeliveryReport) -> None:
     print(f"delivered {report.delivered_count}, failed {len(report.failed)}, unknown {len(report.unknown)}")
     for delivery in report.failed:
-        print(f"  number {delivery.index} is surely not in the log: {delivery.error}")
+        print(f"  number {delivery.index} is definitely not in the log: {delivery.error}")
     for delivery in report.unknown:
         print(f"  number {delivery.index} may be in the log: {delivery.error}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that starts again with new clients when one of its own is finished, a few times at most.
+"""A service that restarts with new clients when one of its clients is finished, up to a few times.
 
 It copies readings to another topic, each exactly once for readers of committed data. Exit status: 0 when it was
 stopped, or when ``--idle_seconds`` went by without a reading; 1 when it must be started again from outside.
@@ -20,7 +20,7 @@ REST_SECONDS = 2.0
 
 OPTIONS = [
     cfg.StrOpt("output", default="copies", help="Where the copies go"),
-    cfg.FloatOpt("idle_seconds", default=float("inf"), help="End after so many seconds without a reading"),
+    cfg.FloatOpt("idle_seconds", default=float("inf"), help="End after this many seconds without a reading"),
 ]
 
 
@@ -36,8 +36,8 @@ class Service:
         self._stop()
 
     def run(self) -> None:
-        """Until it is stopped. With the same transactional_id, what the run before left open is ended first, and then
-        it is read on from what is committed."""
+        """Run until it is stopped. With the same transactional_id, an open transaction of the previous run is ended
+        first, and then it resumes from the committed offsets."""
         producer = kafka.load_producer(self._conf)
         consumer = kafka.load_consumer(self._conf, "kafka_readings")
         with producer, consumer:  # closing takes no longer than a second more than its time-out, whatever hangs

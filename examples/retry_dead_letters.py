@@ -25,7 +25,7 @@ ROOMS = {"hall", "cellar"}  # of the good ones
 
 
 class Store:
-    """Stands for a database that is away when it is first asked."""
+    """A database that is unavailable at its first call."""
 
     def __init__(self) -> None:
         self.rows: dict[str, float] = {}
@@ -38,7 +38,7 @@ class Store:
             raise kafka.Poison(f"{reading['celsius']} degrees in {reading['room']}")
         if self._is_away:
             self._is_away = False
-            print("the database is away: the same reading comes again")
+            print("the database is unavailable: the same reading is handled again")
             raise kafka.RetryLater(after=0.2)
         self.rows[reading["room"]] = reading["celsius"]
         print(f"stored {reading}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as comma-separated text: a serializer that a package of its own adds to monasca-common."""
+"""Rows as comma-separated text: a serializer that another package adds to monasca-common."""
 
 import csv
 import io

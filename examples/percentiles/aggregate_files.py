@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of its own, which `monasca-common pipeline run aggregate_files` runs as it runs ours."""
+"""A custom job, which `monasca-common pipeline run aggregate_files` runs like the built-in ones."""
 
 import time
 from collections.abc import Mapping

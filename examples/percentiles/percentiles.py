@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations, a usage and a setter that a package of its own adds to the pipeline of monasca-common.
+"""Operations, a usage and a setter that another package adds to the pipeline of monasca-common.
 
 A percentile does not follow from count, sum and extremes. So its operation has a sketch: DDSketch counts quantities in
 bins that grow by 2 %, which bounds the relative error to 1 %, and adding two such counts is exact. The same records

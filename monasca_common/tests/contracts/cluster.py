@@ -35,7 +35,7 @@ class Capability(enum.Enum):
     MORE_PARTITIONS = "adds partitions to a topic that is read"
     LOST_ANSWERS = "loses answers to produce requests on demand"
     OUTAGES = "can be unavailable for a while"
-    COMMITS_AMID_REBALANCE = "takes commits of members that have yet to hear that the group rebalances"
+    COMMITS_AMID_REBALANCE = "accepts commits of members that do not know yet that the group rebalances"
     TRANSACTIONS = "has transactions, and hides what is not committed"
     CONSUMER_PROTOCOL = "has the group protocol consumer (KIP-848), which Kafka has by default since 4.0"
 
@@ -114,7 +114,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def new_topic(self, *, max_message_bytes: int | None = None) -> str:
-        """A topic with `PARTITIONS` partitions and a name of its own."""
+        """Return a new topic with `PARTITIONS` partitions."""
 
     @abstractmethod
     def new_member(self, topic: str, group: str) -> KillableMember:

@@ -11,7 +11,7 @@ from monasca_common.tests.contracts.scenario import Scenario
 
 
 class ConsumerContract(Scenario):
-    def test_a_batch_has_a_column_for_everything_of_a_message(self) -> None:
+    def test_a_batch_has_a_column_for_each_field_of_a_message(self) -> None:
         self.publish(
             self.topic,
             [Record(b"%d" % n, b"k%d" % n, (("h", b"%d" % n),), 1000 + n, partition=1) for n in range(3)],
@@ -79,7 +79,7 @@ class ConsumerContract(Scenario):
         self.assertEqual([1, 1, 3, 3], sorted(message.partition for message in self.read(consumer, 4)))
         self.assertEqual(set(chosen), consumer.assignment())
 
-    def test_what_is_committed_is_not_read_again_and_what_is_not_is(self) -> None:
+    def test_only_uncommitted_messages_are_read_again(self) -> None:
         self.publish(self.topic, [Record(b"%d" % n, partition=0) for n in range(6)])
         with self.cluster.consumer(self.topic, self.group) as first:
             batches = self.await_batches(first, 6)
@@ -99,7 +99,7 @@ class ConsumerContract(Scenario):
         self.assertEqual([b"1", b"2"], [message.value for message in self.read(consumer, 2)])
 
     # Rule 18
-    def test_a_start_at_latest_is_committed_at_once_so_that_a_crash_skips_nothing(self) -> None:
+    def test_a_start_at_latest_is_committed_immediately_so_that_a_crash_skips_nothing(self) -> None:
         self.fill(self.topic, 2)
         with self.cluster.consumer(self.topic, self.group, start="latest") as first:
             self.settle(first, until=self.own(first, 4))

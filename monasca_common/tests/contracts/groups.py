@@ -66,7 +66,7 @@ class GroupContract(Scenario):
             found.extend(message.message_id for reader in (first, second) for message in reader.poll(timeout=0.1))
         self.assertEqual((20, 20), (len(found), len(set(found))))
 
-    def test_who_stays_takes_over_where_who_leaves_left_off(self) -> None:
+    def test_remaining_members_continue_where_a_leaving_one_stopped(self) -> None:
         first, second = self.owner_of_all(), self.member()
         self.share(first, second)
         self.fill(self.topic, 2)
@@ -87,7 +87,7 @@ class GroupContract(Scenario):
         self.fill(self.topic, 1)
         self.assertEqual(4, len(self.read(reader, 4)))
 
-    def test_a_listener_hears_what_comes_and_what_goes(self) -> None:
+    def test_a_listener_receives_assigned_and_revoked_partitions(self) -> None:
         listener = Recorder()
         first, second = self.owner_of_all(listener), self.member()
         self.assertEqual(self.partitions(self.topic), sorted(listener.given))
@@ -100,7 +100,7 @@ class GroupContract(Scenario):
         self.owner_of_all(listener).close()
         self.assertEqual(self.partitions(self.topic), sorted(listener.taken))
 
-    def test_the_listener_s_word_on_where_to_start_beats_what_is_committed(self) -> None:
+    def test_the_start_of_a_listener_overrides_the_committed_offset(self) -> None:
         self.fill(self.topic, 3)
         listener = Recorder()
         listener.starts = dict.fromkeys(self.partitions(self.topic), 2)
@@ -167,7 +167,7 @@ class GroupContract(Scenario):
     # Pauses and losses
 
     # Rule 19
-    def test_what_was_paused_when_it_was_revoked_is_read_when_it_comes_back(self) -> None:
+    def test_a_revoked_pause_ends_when_the_partition_is_assigned_again(self) -> None:
         first = self.owner_of_all()
         first.pause(self.partitions(self.topic))
         second = self.member()

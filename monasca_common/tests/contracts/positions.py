@@ -50,7 +50,7 @@ class PositionContract(Scenario):
         self.publish(partition.topic, [Record(b"new", partition=0)])
         self.assertEqual([b"new"], self.values(consumer, 1))
 
-    def test_a_paused_partition_waits_and_the_others_go_on(self) -> None:
+    def test_a_paused_partition_waits_and_the_others_continue(self) -> None:
         partition, consumer = self.filled(1)
         consumer.pause([partition])
         self.publish(partition.topic, [Record(b"held", partition=0), Record(b"free", partition=1)])
@@ -90,7 +90,7 @@ class PositionContract(Scenario):
         self.assertEqual([b"4"], self.values(consumer, 1))
 
     @needs(Capability.DELETE_RECORDS)
-    def test_a_group_whose_commit_is_out_of_range_is_told_so_when_it_starts(self) -> None:
+    def test_a_commit_out_of_range_is_reported_at_the_start(self) -> None:
         partition = TopicPartition(self.topic, 0)
         self.publish(self.topic, [Record(b"%d" % n, partition=0) for n in range(5)])
         with self.cluster.consumer(self.topic, self.group) as consumer:
@@ -102,7 +102,7 @@ class PositionContract(Scenario):
         self.assertEqual(2, error.offset)
 
     @needs(Capability.TOPIC_IDS)
-    def test_a_topic_made_again_stops_its_readers_and_their_commits(self) -> None:
+    def test_a_recreated_topic_stops_its_readers_and_their_commits(self) -> None:
         partition, consumer = self.filled(3)
         self.settle(consumer, until=self.own(consumer, 4))
         # The topic's first identity is taken down in the background; it cannot be compared before.

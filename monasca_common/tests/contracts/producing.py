@@ -65,7 +65,7 @@ class ProducerContract(Scenario):
         self.assertEqual(20, len(ids))
         self.assertEqual(ids, {message.message_id for message in self.log(self.topic)})
 
-    def test_what_cannot_be_delivered_is_failed_and_the_rest_is_delivered(self) -> None:
+    def test_undeliverable_messages_fail_and_others_are_delivered(self) -> None:
         report = self.producer.publish(self.topic, [b"1", Record(b"2", partition=_NOWHERE), b"3"])
         [failed] = report.failed
         self.assertEqual((1, None), (failed.index, failed.offset))
@@ -102,7 +102,7 @@ class ProducerContract(Scenario):
         self.assertEqual(21, len(self.log(self.topic)))
 
     @needs(Capability.OUTAGES)
-    def test_what_has_no_answer_is_unknown_and_a_retry_waits_for_it(self) -> None:
+    def test_messages_without_an_answer_are_unknown_and_a_retry_waits_for_them(self) -> None:
         self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
             report = self.producer.publish(self.topic, [b"1", b"2"], timeout=0.2)
@@ -114,14 +114,14 @@ class ProducerContract(Scenario):
         self.assertEqual([b"1", b"2", b"warm"], sorted(message.value or b"" for message in self.log(self.topic)))
 
     @needs(Capability.OUTAGES)
-    def test_close_takes_no_longer_than_it_was_given_and_tells_what_it_gave_up(self) -> None:
+    def test_close_takes_no_longer_than_it_was_given_and_reports_what_it_gave_up(self) -> None:
         self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
             self.producer.send(self.topic, b"lost")
             report = self.producer.close(timeout=0.1)
         self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
 
-    def test_sends_are_told_by_the_next_flush(self) -> None:
+    def test_sends_are_reported_by_the_next_flush(self) -> None:
         ids = [self.producer.send(self.topic, b"%d" % number) for number in range(10)]
         self.producer.send(self.topic, Record(b"nowhere", partition=_NOWHERE))
         report = self.producer.flush(self.cluster.patience_seconds)
@@ -129,7 +129,7 @@ class ProducerContract(Scenario):
         self.assertEqual(set(ids), {message.message_id for message in self.log(self.topic)})
         self.assertEqual((0, True), (self.producer.flush(1).delivered_count, self.producer.flush(1).ok))
 
-    def test_closing_delivers_what_is_on_its_way_and_closing_again_tells_the_same(self) -> None:
+    def test_closing_delivers_messages_in_flight_and_closing_again_returns_the_same(self) -> None:
         for number in range(10):
             self.producer.send(self.topic, b"%d" % number)
         report = self.producer.close(self.cluster.patience_seconds)

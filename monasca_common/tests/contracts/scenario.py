@@ -23,7 +23,7 @@ _SLICE_SECONDS = 0.05
 
 
 class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
-    """Base of the contracts. The binding's ``setUp`` sets ``cluster``; each test has a topic and a group of its own."""
+    """Base of the contracts. The binding's ``setUp`` sets ``cluster``; each test has its own topic and group."""
 
     cluster: Cluster
 
@@ -84,7 +84,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return found[0]
 
     def settle(self, *consumers: KafkaConsumer, until: Callable[[], bool]) -> list[Message]:
-        """Poll all of them in turn until the condition holds; returns what they read meanwhile."""
+        """Poll all of them in turn until the condition holds; return the messages."""
         messages: list[Message] = []
         for _ in self.attempts(lambda: f"they own {[sorted(consumer.assignment()) for consumer in consumers]}"):
             if until():

@@ -24,7 +24,7 @@ class TransactionContract(Scenario):
             return [message.value for message in self.read(reader, count)]
 
     @needs(Capability.TRANSACTIONS)
-    def test_what_is_sent_is_seen_once_it_is_committed_and_not_before(self) -> None:
+    def test_messages_are_visible_once_they_are_committed(self) -> None:
         producer = self.transactional()
         with self.cluster.reader(self.topic) as reader:
             with producer.transaction() as transaction:
@@ -35,7 +35,7 @@ class TransactionContract(Scenario):
             self.assertEqual([b"1", b"2"], [message.value for message in self.read(reader, 2)])
 
     @needs(Capability.TRANSACTIONS)
-    def test_what_is_aborted_is_never_seen(self) -> None:
+    def test_aborted_messages_are_never_visible(self) -> None:
         producer = self.transactional()
         try:
             with producer.transaction() as transaction:

@@ -69,7 +69,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
         said = self.succeeds("retry_dead_letters.py", self.on_kafka(topic))
 
-        self.assertIn("the database is away", said)
+        self.assertIn("the database is unavailable", said)
         self.assertIn("stored 2, dead letters 3", said)
         for reason in (
             "monasca_common.kafka.errors.Poison: 900 degrees in oven",

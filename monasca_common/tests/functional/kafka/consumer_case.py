@@ -50,7 +50,7 @@ class Recorder(RebalanceListener):
 
 
 class Member(threading.Thread):
-    """Polls on a thread of its own until stopped, then closes; keeps every value and error."""
+    """Polls on a separate thread until stopped, then closes; keeps every value and error."""
 
     def __init__(self, consumer):
         super().__init__(daemon=True)
@@ -78,7 +78,7 @@ class Member(threading.Thread):
 
 
 class ConsumerCase(Waiting, base.BaseTestCase):
-    """Tests over a real broker; each takes topics and groups of its own."""
+    """Tests over a real broker; each has its own topics and groups."""
 
     cluster_settings: ClassVar[dict[str, Any]] = {"proxied": True}
 

@@ -22,7 +22,7 @@ TOO_LARGE = os.urandom(1_100_000)
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What callers were told at first and in the end, what a reader gets by id, and what the log holds."""
+    """The first and the last reports of callers, the messages of a reader by id, and the content of the log."""
 
     unknown_at_first: int
     delivered: list[bytes]

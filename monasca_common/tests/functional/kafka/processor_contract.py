@@ -114,7 +114,7 @@ class ProcessorContract(Scenario):
         self.assertEqual(f"{self.group}/{self.topic}/2/1".encode(), letter.message_id)
         self.assertNotIn(headers[ORIGIN_MESSAGE_ID], {message.message_id for message in self.handled})
 
-    def test_a_dependency_that_is_away_costs_nothing_but_time(self) -> None:
+    def test_an_unavailable_dependency_costs_only_time(self) -> None:
         dead = self.cluster.new_topic()
         self.fill(self.topic, 2)
         refusals = iter(range(5))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A processor as a process of its own, for crash tests: ``python -m … '<json>'``, stopped by SIGTERM.
+"""A processor in a separate process, for crash tests: ``python -m … '<json>'``, stopped by SIGTERM.
 
 It doubles every value into another topic, and refuses those that start with ``bad``. ``mutant`` takes one guarantee
 away; the environment arms fail points.
@@ -88,7 +88,7 @@ def commits_everything_on_revoke():
 
 
 def sends_outputs_outside_of_the_transaction():
-    """Outputs are acknowledged in a transaction of their own, the offsets in the next."""
+    """Outputs are acknowledged in a separate transaction, the offsets in the next."""
     deliver = TransactionalPublisher.deliver
 
     def twice(publisher, lane, task: Task, outputs):

@@ -31,7 +31,7 @@ class Logged:
 
 
 class ProducerCase(Waiting, base.BaseTestCase):
-    """Tests over a real broker, which the tests of a process share; each takes topics of its own."""
+    """Tests over a real broker, which the tests of a process share; each has its own topics."""
 
     nodes = 1
     cluster_settings: dict[str, Any] = {"proxied": True}  # noqa: RUF012  # oslotest's own style: nobody changes it

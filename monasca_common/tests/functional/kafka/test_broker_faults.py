@@ -25,7 +25,7 @@ CALLER_SECONDS = 2.0
 
 
 class Load(threading.Thread):
-    """Sends numbered records to every partition, some hundred a second, until stopped; hears of every outcome."""
+    """Sends numbered records to every partition, some hundred a second, until stopped; receives every outcome."""
 
     def __init__(self, producer, topic):
         super().__init__(daemon=True)
@@ -234,7 +234,7 @@ class TestOneNode(FaultCase):
         self.check_that_nothing_is_doubled(log)
 
     def mounted(self, size):
-        """A folder on a small disk of its own; the test is skipped where none can be mounted."""
+        """Return a folder on a separate small disk; the test is skipped if none can be mounted."""
         folder = Path(tempfile.mkdtemp())
         mount = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True

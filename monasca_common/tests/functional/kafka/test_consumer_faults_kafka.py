@@ -117,7 +117,7 @@ class TestForeignMessages(ConsumerCase):
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
     # Rule 21
-    def test_a_header_whose_name_is_no_text_crashes_nobody(self):
+    def test_a_header_name_that_is_not_text_crashes_no_reader(self):
         topic = self.fixture.topic()
         self.assertEqual(0, self.run_program(WRITING, topic).returncode)
         run = self.run_program(READING, topic, self.group)
@@ -198,7 +198,7 @@ class TestProcesses(ConsumerCase):
 
 
 class TestBrokersAway(base.BaseTestCase):
-    def test_a_client_that_tries_again_and_again_says_so_once_and_not_on_standard_error(self):
+    def test_a_client_that_retries_logs_it_once_and_not_on_standard_error(self):
         servers = f"127.0.0.1:{free_ports(1)[0]}"
         settings = ConsumerSettings(ConnectionSettings(servers), ("away",), "test-group", topic_check_seconds=0.0)
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
@@ -250,7 +250,7 @@ class TestMisuse(ConsumerCase):
         self.poll_until(consumer, consumer.assignment)
         self.assertEqual(3, len(refused))
 
-    def test_a_deadline_that_has_passed_is_no_wait_for_ever(self):
+    def test_a_deadline_in_the_past_does_not_wait_indefinitely(self):
         consumer = self.consumer(self.fixture.topic())
         self.poll_until(consumer, consumer.assignment)
         begun = time.monotonic()
@@ -303,7 +303,7 @@ class TestPermissions(ConsumerCase):
         self.put(self.topic, 3)
 
     def errors_of(self, consumer, kind, *, seconds=3.0):
-        """The first error of this kind, the errors of so long afterwards, and how many polls that took."""
+        """Return the first error of this kind, the errors in the time afterwards, and the number of polls."""
         errors, polls = [], 0
         while not any(isinstance(error, kind) for error in errors):
             errors = self.errors_until(consumer)
@@ -320,7 +320,7 @@ class TestPermissions(ConsumerCase):
         self.addCleanup(revoke, self.admin, *permissions)
 
     @periodic("a variant of a denied topic")
-    def test_a_denied_group_is_told_and_does_not_spin(self):
+    def test_a_denied_group_is_reported_and_does_not_spin(self):
         self.allow(("read", "topic", self.topic), ("describe", "topic", self.topic))
         first, errors, polls = self.errors_of(self.consumer(self.topic, user="monasca"), AuthorizationError)
         self.assertIn("GROUP_AUTHORIZATION_FAILED", str(first))
@@ -328,14 +328,14 @@ class TestPermissions(ConsumerCase):
         self.assertLessEqual(len(errors), 5)
 
     # Rule 16
-    def test_a_denied_topic_is_told_and_does_not_spin(self):
+    def test_a_denied_topic_is_reported_and_does_not_spin(self):
         self.allow(("read", "group", self.group))
         _, errors, polls = self.errors_of(self.consumer(self.topic, user="monasca"), AuthorizationError)
         self.assertLess(polls, 40)
         self.assertLessEqual(len(errors), 5)
 
     @periodic("a variant of a denied topic")
-    def test_a_topic_denied_while_reading_is_told(self):
+    def test_a_topic_denied_while_reading_is_reported(self):
         self.allow(("read", "group", self.group))
         read = Permission("User:monasca", "read", "topic", self.topic)
         describe = Permission("User:monasca", "describe", "topic", self.topic)
@@ -361,7 +361,7 @@ class TestPermissions(ConsumerCase):
         consumer.close(1.0)
         self.assertLess(time.monotonic() - begun, 2.0 + BUSY_SECONDS)
 
-    def test_a_bad_password_is_told(self):
+    def test_a_bad_password_is_reported(self):
         settings = self.settings(self.topic)
         security = {**settings.connection.security, "sasl.password": "wrong, $and such"}
         connection = type(settings.connection)(settings.connection.bootstrap_servers, security=security)

@@ -59,7 +59,7 @@ class Protocol(ProtocolCase):
         self.assertEqual([], lasting)
 
     @periodic("the unit tests cover it")
-    def test_who_closes_before_it_heard_of_its_partitions_leaves_at_once(self):
+    def test_a_member_that_closes_before_its_assignment_leaves_immediately(self):
         listener = Recorder()
         consumer = self.consumer(self.topic, listener=listener, **self.protocol)
         consumer.poll(timeout=0)
@@ -107,7 +107,7 @@ class Protocol(ProtocolCase):
     @periodic("the unit tests cover it")
     def test_a_listener_that_raises_does_not_break_the_rebalance(self):
         def fail(partitions, deadline):
-            raise RuntimeError("the database is away")
+            raise RuntimeError("the database is unavailable")
 
         consumer = self.consumer(self.topic, listener=Recorder(on_revoked=fail), **self.protocol)
         self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
@@ -115,7 +115,7 @@ class Protocol(ProtocolCase):
         self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
         self.assertEqual(1, consumer.health().listener_failures)
 
-    def test_what_was_paused_when_it_was_revoked_flows_when_it_comes_back(self):
+    def test_a_paused_partition_that_is_revoked_is_read_when_assigned_again(self):
         consumer = self.consumer(self.topic, **self.protocol)
         self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
         consumer.pause(consumer.assignment())
@@ -129,7 +129,7 @@ class Protocol(ProtocolCase):
         self.assertEqual(40, len(self.read(consumer, 40)))
 
     @periodic("waits for max.poll.interval; the unit tests cover the loss")
-    def test_a_process_that_polls_too_rarely_is_told_that_it_lost_everything(self):
+    def test_a_process_that_polls_too_rarely_is_notified_of_its_lost_partitions(self):
         self.put(self.topic, 40, partitions=4)
         listener = Recorder()
         slow = self.consumer(self.topic, listener=listener, max_poll_interval_seconds=6.0, **self.protocol)
@@ -176,7 +176,7 @@ class Protocol(ProtocolCase):
 class TestClassicCooperative(Protocol):
     protocol: ClassVar[dict[str, Any]] = CLASSIC
 
-    def test_what_stays_is_not_interrupted(self):
+    def test_kept_partitions_are_not_interrupted(self):
         listener = Recorder()
         consumer = self.consumer(self.topic, listener=listener, **self.protocol)
         self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
@@ -194,7 +194,7 @@ class TestClassicEager(Protocol):
 class TestEagerRebalance(ProtocolCase):
     protocol: ClassVar[dict[str, Any]] = EAGER
 
-    def test_everything_is_revoked_and_given_anew(self):
+    def test_all_partitions_are_revoked_and_assigned_again(self):
         listener = Recorder()
         consumer = self.consumer(self.topic, listener=listener, **self.protocol)
         self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
@@ -233,7 +233,7 @@ class TestStaticMembership(ConsumerCase):
         self.wait_until(lambda: back.consumer.assignment() == its_own)
         self.assertEqual(before, len(listener.events))
 
-    def test_an_identity_taken_by_another_process_is_told(self):
+    def test_an_identity_taken_by_another_process_is_reported(self):
         topic = self.fixture.topic()
         first = self.member(topic, group_instance_id="a", session_timeout_seconds=PATIENCE_SECONDS)
         self.wait_until(lambda: first.consumer.assignment())

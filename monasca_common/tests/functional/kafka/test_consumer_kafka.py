@@ -69,7 +69,7 @@ class TestCommitting(ConsumerCase):
         self.put(topic, 1, first=10)
         self.assertEqual([b"10"], [message.value for message in self.read(self.consumer(topic), 1)])
 
-    def test_what_was_not_committed_is_read_again(self):
+    def test_uncommitted_messages_are_read_again(self):
         topic = self.fixture.topic()
         self.put(topic, 5)
         consumer = self.consumer(topic)
@@ -89,7 +89,7 @@ class TestCommitting(ConsumerCase):
         consumer.commit({partition: 4})
         self.assertEqual({partition: 4}, self.admin.group_offsets(self.group))
 
-    def test_the_tracked_prefix_is_what_the_group_has(self):
+    def test_the_group_has_the_tracked_prefix(self):
         topic = self.fixture.topic()
         partition = TopicPartition(topic, 0)
         self.put(topic, 10)
@@ -193,7 +193,7 @@ class TestStarting(ConsumerCase):
         self.assertEqual([3, 4], [message.offset for message in again])
 
     @periodic("long outage; test_broker_faults is in the gate")
-    def test_a_broker_that_is_away_at_the_start_only_delays_it(self):
+    def test_an_unavailable_broker_at_the_start_only_delays_it(self):
         topic = self.fixture.topic()
         self.put(topic, 3)
         fault = self.fixture.proxy.add(Fault.cut_request(ApiKey.OFFSET_FETCH))
@@ -242,7 +242,7 @@ class TestMoving(ConsumerCase):
         consumer.seek(self.partition, 4)
         self.assertEqual({self.partition: 6}, consumer.lag())
 
-    def test_out_of_range_is_told_once_and_a_seek_revives(self):
+    def test_an_offset_out_of_range_is_reported_once_and_a_seek_resumes(self):
         self.put(self.topic, 10)
         consumer = self.consumer(self.topic, listener=Recorder(starts={self.partition: 1000}))
         errors = self.errors_until(consumer)
@@ -264,7 +264,7 @@ class TestMoving(ConsumerCase):
         self.assertEqual(5, len(self.read(consumer, 5)))
 
     # Rule 18
-    def test_a_topic_made_again_stops_its_readers(self):
+    def test_a_recreated_topic_stops_its_readers(self):
         self.put(self.topic, 3)
         consumer = self.consumer(self.topic, topic_check_seconds=0.2)
         self.read(consumer, 3)

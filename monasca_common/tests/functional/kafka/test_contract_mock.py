@@ -27,7 +27,7 @@ class MockProducerTransport(ConfluentProducer):
 
 
 class MockCluster(contracts.Cluster):
-    """It makes a topic with four partitions when it is first heard of, and knows nothing of limits, times or ids."""
+    """It creates a topic with four partitions on first use, and has no limits, times or ids."""
 
     capabilities = frozenset()
     patience_seconds = 60.0

@@ -38,7 +38,7 @@ class HangCase(ProducerCase):
         self.producer().publish(self.source, records, timeout=SECONDS).raise_for_undelivered()
 
     def cut_off_the_coordinator(self):
-        """Nobody hears where the group's coordinator is: librdkafka asks again and again, past every time-out."""
+        """The group's coordinator is unknown: librdkafka asks again and again, after every time-out."""
         wanted = self.group.encode()
         fault = Fault.cut_request(ApiKey.FIND_COORDINATOR, where=lambda request: wanted in request.frame)
         self.addCleanup(self.fixture.proxy.clear)
@@ -51,7 +51,7 @@ class HangCase(ProducerCase):
         return self.consumer(self.source, group=self.group, stop_timeout_seconds=3.0, batch_size=20)
 
     def processor(self, on_batch=lambda: None):
-        """A processor with clients of its own, all known to the group and to transactions by the same names."""
+        """A processor with new clients, which have the same names in the group and in transactions."""
         producer, consumer = self.transactional(), self.reader()
 
         def handler(part):

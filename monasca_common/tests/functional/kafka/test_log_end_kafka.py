@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a real log: positions move past what is no message before retention does, and never past what is open."""
+"""The end of a real log: positions move past records that are not messages, but not past open transactions."""
 
 import threading
 import uuid
@@ -83,7 +83,7 @@ class TestEndOfTheLog(ProcessorCase):
 
     # Rule 17
     @periodic("the test that it would break is in the gate")
-    def test_mutant_that_stays_behind_the_last_message_cannot_go_on(self):
+    def test_mutant_that_stays_behind_the_last_message_cannot_continue(self):
         self.useFixture(fixtures.MockPatchObject(KafkaConsumer, "take_ends", lambda consumer: {}))
         self.put_in_a_transaction(b"1", b"2")
         self.begin()

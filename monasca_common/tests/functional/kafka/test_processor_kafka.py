@@ -91,7 +91,7 @@ class TestMembership(ProcessorCase):
         self.run_processor(handler, **protocol)
         self.assertEqual([0, 1, 2], [offset for offsets in calls for offset in offsets])
 
-    @periodic("a dependency that is away for longer than the interval is the stronger test")
+    @periodic("a dependency that is unavailable for longer than the interval is the stronger test")
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_classic_group(self):
         self.handle_slowly(**CLASSIC)
 
@@ -99,7 +99,7 @@ class TestMembership(ProcessorCase):
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_kip_848_group(self):
         self.handle_slowly(**KIP_848)
 
-    def test_a_dependency_away_for_longer_than_max_poll_interval_costs_nothing_but_time(self):
+    def test_a_dependency_unavailable_for_longer_than_max_poll_interval_costs_only_time(self):
         back = time.monotonic() + POLL_SECONDS + 3
         taken = []
 

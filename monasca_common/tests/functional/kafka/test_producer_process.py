@@ -121,7 +121,7 @@ class TestFork(ProcessCase):
             )
 
     # Rule 10
-    def test_every_call_is_refused_in_a_child_that_ends_in_order_while_the_parent_goes_on(self):
+    def test_every_call_is_refused_in_a_child_that_ends_in_order_while_the_parent_continues(self):
         self.assert_forks("", 16)
 
     def test_a_child_that_never_touches_it_ends_in_order(self):
@@ -162,7 +162,7 @@ class TestGreenThreads(ProcessCase):
 
 
 class TestInterrupt(ProcessCase):
-    def test_ctrl_c_ends_a_publish_at_once_and_close_tells_what_is_left(self):
+    def test_ctrl_c_ends_a_publish_immediately_and_close_reports_what_is_left(self):
         process = self.program(OPEN, INTERRUPTED, stdin=subprocess.PIPE)
         self.assertEqual("ready\n", process.stdout.readline())
         held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
@@ -193,7 +193,7 @@ class TestEnd(ProcessCase):
         ):
             self.assertRaises(ClosedError, call)
 
-    def test_closing_again_tells_the_same(self):
+    def test_closing_again_returns_the_same(self):
         producer = self.warm_producer()
         self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
         producer.send(self.topic, b"1")
@@ -214,7 +214,7 @@ class TestEnd(ProcessCase):
         self.assertEqual({DeliveryAbandoned}, {type(delivery.error) for delivery in report.unknown})
 
     # Rule 9
-    def test_a_close_is_bounded_with_a_topic_whose_limit_nobody_tells(self):
+    def test_a_close_is_bounded_with_a_topic_whose_limit_is_unknown(self):
         producer = self.warm_producer()
         other = self.fixture.topic()
         self.cluster.node(1).freeze()
@@ -232,7 +232,7 @@ class TestEnd(ProcessCase):
 
 class TestCallbacks(ProcessCase):
     # Rule 7
-    def test_one_that_raises_is_logged_and_counted_and_the_others_go_on(self):
+    def test_one_that_raises_is_logged_and_counted_and_the_others_continue(self):
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
         producer = self.warm_producer()
         heard = []
@@ -323,13 +323,13 @@ class TestForeignErrors(ProcessCase):
             except MessagingError as error:
                 self.assertIsInstance(error, MisuseError)
 
-    def test_what_is_no_name_of_a_topic_is_told_at_once(self):
+    def test_an_invalid_topic_name_is_reported_immediately(self):
         producer = self.warm_producer()
         for name in ("", "nul\0", "surrogate\udc80"):
             [delivery] = producer.publish(name, [b"1"], timeout=SECONDS).failed
             self.assertIsInstance(delivery.error, DeliveryRefused)
 
-    def test_a_bulk_is_told_of_as_a_whole_though_some_of_it_cannot_be_sent(self):
+    def test_the_report_of_a_bulk_is_complete_if_some_messages_cannot_be_sent(self):
         producer = self.warm_producer()
         report = producer.publish(self.topic, [b"1", Record(b"2", partition=99), b"3"], timeout=SECONDS)
         self.assertEqual((2, [1]), (report.delivered_count, [delivery.index for delivery in report.failed]))

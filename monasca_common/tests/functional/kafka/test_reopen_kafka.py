@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that go on with another client: after a fatal error, after a call that hangs, amid a transaction."""
+"""Producers that continue with another client: after a fatal error, a hanging call, or in a transaction."""
 
 from monasca_common.kafka.errors import FatalError
 from monasca_common.tests.checker import each_once

@@ -55,7 +55,7 @@ class SecurityCase(ProducerCase):
         self.assertLess(time.process_time() - used, ONCE_SECONDS + elapsed * IDLE_SHARE)
 
     def assert_does_not_spin(self, turn=lambda: time.sleep(0.2), most_turns=50):
-        """Who spins has no second in which little happens, who has only been slow has one soon."""
+        """A spinning client has no quiet second, a slow one soon has."""
 
         def quiet():
             used, turns, ends_at = time.process_time(), 0, time.monotonic() + 1.0
@@ -83,7 +83,7 @@ class TestProducerSecurity(SecurityCase):
         self.as_monasca().publish(self.topic, [b"1"], timeout=SECONDS).raise_for_undelivered()
         self.assertEqual(1, len(self.log(self.topic)))
 
-    def test_a_topic_that_may_not_be_written_is_told_while_others_are_served(self):
+    def test_a_topic_that_may_not_be_written_is_reported_while_others_are_served(self):
         self.allow("write", self.fixture.topic())
         self.allow("describe")
         denied = self.undelivered_at_once(self.as_monasca(), self.topic)
@@ -91,7 +91,7 @@ class TestProducerSecurity(SecurityCase):
         self.assertEqual([], self.log(self.topic))
 
     # Rule 6
-    def test_no_right_to_write_anything_is_told_at_once_and_not_at_the_deadline(self):
+    def test_no_right_to_write_anything_is_reported_immediately_and_not_at_the_deadline(self):
         self.allow("describe")
         producer = self.as_monasca()
         denied = self.undelivered_at_once(producer, self.topic)
@@ -103,7 +103,7 @@ class TestProducerSecurity(SecurityCase):
             producer.flush(DEADLINE_SECONDS)
             producer.close(DEADLINE_SECONDS)
 
-    def test_a_right_that_is_taken_back_is_told_by_the_next_message(self):
+    def test_a_right_that_is_taken_back_is_reported_by_the_next_message(self):
         self.allow("write", self.fixture.topic())
         right = self.allow("write")
         producer = self.as_monasca()
@@ -119,7 +119,7 @@ class TestProducerSecurity(SecurityCase):
         self.wait_until(told)
         self.assertIsInstance(denied[0].error.cause, AuthorizationError)
 
-    def test_a_topic_that_may_not_even_be_seen_is_told_as_denied(self):
+    def test_a_topic_that_may_not_even_be_seen_is_reported_as_denied(self):
         self.allow("write")
         denied = self.undelivered_at_once(self.as_monasca(), "no-such-topic")
         self.assertIsInstance(denied.error.cause, AuthorizationError)
@@ -142,13 +142,13 @@ class TestProducerSecurity(SecurityCase):
         self.wait_until(lambda: isinstance(producer.health().last_error, kind))
 
     # Rule 6
-    def test_a_wrong_password_is_told_by_health(self):
+    def test_a_wrong_password_is_reported_by_health(self):
         self.assert_not_connected(**{"sasl.password": "wrong"})
 
-    def test_a_broker_of_another_authority_is_told_by_health(self):
+    def test_a_broker_of_another_authority_is_reported_by_health(self):
         self.assert_not_connected(**{"ssl.ca.location": str(self.cluster.certificates / "other-ca.pem")})
 
-    def test_no_tls_where_the_broker_wants_it_is_told_by_health(self):
+    def test_no_tls_where_the_broker_wants_it_is_reported_by_health(self):
         # The broker hangs up, and no client can tell why.
         producer = self.producer(connection=ConnectionSettings(self.cluster.bootstrap_servers))
         with self.within(SOON_SECONDS):
@@ -157,7 +157,7 @@ class TestProducerSecurity(SecurityCase):
         self.wait_for_last_error(producer, RetriableError)
         self.assert_does_not_spin()
 
-    def test_a_transactional_id_that_is_denied_is_told_as_that(self):
+    def test_a_transactional_id_that_is_denied_is_reported_as_that(self):
         self.allow("write")
         producer = self.as_monasca(transactional_id="not-ours")
         with self.within(SOON_SECONDS):
@@ -167,7 +167,7 @@ class TestProducerSecurity(SecurityCase):
 
 class TestConsumerSecurity(SecurityCase):
     def assert_denied(self, **changes):
-        """A poll tells of it; polling on neither spins nor raises."""
+        """A poll reports it; further polls neither spin nor raise."""
         consumer = self.consumer(self.topic, user="monasca", **changes)
         errors = []
 
@@ -181,18 +181,18 @@ class TestConsumerSecurity(SecurityCase):
         with self.within(SOON_SECONDS):
             consumer.close(SOON_SECONDS)
 
-    def test_a_topic_that_may_not_be_read_is_told_by_the_batch(self):
+    def test_a_topic_that_may_not_be_read_is_reported_by_the_batch(self):
         group = uuid.uuid4().hex
         self.allow("describe")
         self.allow("read", group, "group")
         self.assert_denied(group=group)
 
     # Rule 16
-    def test_a_group_that_may_not_be_joined_is_told_by_the_batch(self):
+    def test_a_group_that_may_not_be_joined_is_reported_by_the_batch(self):
         self.allow("read")
         self.assert_denied(group="not-ours")
 
-    def test_a_group_that_may_not_be_joined_is_told_by_the_batch_with_kip_848(self):
+    def test_a_group_that_may_not_be_joined_is_reported_by_the_batch_with_kip_848(self):
         self.allow("read")
         self.assert_denied(group="not-ours", group_protocol="consumer")
 
@@ -246,7 +246,7 @@ class TestReconnects(SecurityCase):
         self.addCleanup(consumer.close, 1.0)
         self.assert_comes_back_seldom(lambda: consumer.poll(timeout=0.1))
 
-    def test_a_producer_whose_tls_fails_comes_back_seldom_and_tells_why(self):
+    def test_a_producer_whose_tls_fails_reconnects_rarely_and_reports_why(self):
         producer = self.producer(connection=self.distrustful)
         producer.send(self.topic, b"1")
         self.assert_comes_back_seldom(lambda: time.sleep(0.1))

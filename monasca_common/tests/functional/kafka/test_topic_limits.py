@@ -55,7 +55,7 @@ class TestManyTopics(ProducerCase):
     cluster_settings = {}  # noqa: RUF012
 
     # Rule 2
-    def test_sixty_new_topics_are_asked_about_by_one_client(self):
+    def test_one_client_requests_the_limits_of_sixty_new_topics(self):
         topics = [self.fixture.topic() for _ in range(TOPICS)]
         base, most = (threads(), sockets()), [0, 0]
         over = threading.Event()

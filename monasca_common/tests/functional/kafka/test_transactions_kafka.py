@@ -21,12 +21,12 @@ class TestTransactions(ProducerCase):
         return self.producer(transactional_id=transactional_id or f"transactional-{uuid.uuid4().hex[:12]}")
 
     def seen(self):
-        """The values that a reader of committed data gets who reads on to a record that was sent afterwards."""
+        """Return the values of a reader of committed data up to a record that is sent now."""
         self.producer().publish(self.topic, [b"end"], timeout=SECONDS).raise_for_undelivered()
         return sorted(set(self.read(self.topic).values()) - {b"end"})
 
     def source_with(self, *values):
-        """A topic with each value in a partition of its own, a consumer of it, and its first batch: all of them."""
+        """Return a topic with each value in a separate partition, its consumer, and the first batch with all values."""
         source = self.fixture.topic(len(values))
         records = [Record(value, partition=number) for number, value in enumerate(values)]
         self.producer().publish(source, records, timeout=SECONDS).raise_for_undelivered()
@@ -40,7 +40,7 @@ class TestTransactions(ProducerCase):
         self.wait_until(all_there)
         return source, consumer, Batch(tuple(parts))
 
-    def test_what_is_sent_is_seen_only_after_the_block_was_left(self):
+    def test_messages_are_visible_only_after_the_end_of_the_block(self):
         producer = self.transactional()
         with producer.transaction() as transaction:
             transaction.send(self.topic, b"1")
@@ -108,7 +108,7 @@ class TestTransactions(ProducerCase):
         self.assertEqual([b"1", b"2"], sorted(again))
 
     # Rule 20
-    def test_inputs_that_were_taken_away_meanwhile_abort(self):
+    def test_inputs_that_were_taken_away_in_the_meantime_abort(self):
         source, consumer, batch = self.source_with(b"1", b"2")
         other = self.consumer(source, group=consumer.settings.group_id)
 

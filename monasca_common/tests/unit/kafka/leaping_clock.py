@@ -11,7 +11,7 @@ _SLICE_SECONDS = 0.01  # of real time
 
 
 class LeapingClock(VirtualClock):
-    """While ``hung()``, whoever waits and is not served at once finds that the time is over."""
+    """While ``hung()``, a wait that does not succeed immediately finds that its time is over."""
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signatures of old over the memory transport: what services call, and what they are told."""
+"""The former signatures over the memory transport: calls of services, and their results."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual([1], [delivery.index for delivery in error.report.failed])
         self.assertEqual(0, producer.publish(TOPIC, "four"))
 
-    def test_what_is_still_queued_is_counted_and_arrives_once(self):
+    def test_queued_messages_are_counted_and_arrive_once(self):
         self.memory.broker.inject("produce", Delay(1.0), count=2)
         producer = self.producer()
 
@@ -76,7 +76,7 @@ class ServiceProducerTest(FactoryTestCase):
         producer.close(5)
         self.assertEqual([b"one", b"two"], [value for _, value in self.log()])
 
-    def test_what_failed_is_raised_and_can_be_retried(self):
+    def test_failed_messages_are_raised_and_can_be_retried(self):
         self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         producer = self.producer()
 
@@ -162,7 +162,7 @@ class ServiceConsumerTest(FactoryTestCase):
         )
         self.assertEqual(1, next(iter(consumer)).offset())
 
-    def test_what_was_given_out_is_committed_and_no_more(self):
+    def test_only_returned_messages_are_committed(self):
         self.filled("one", "two", "three")
         consumer = self.consumer()
         for _, message in zip(range(2), consumer, strict=False):
@@ -281,7 +281,7 @@ class SlowHandlerTest(FactoryTestCase):
             producer.publish(TOPIC, records).raise_for_undelivered()
 
     def handled(self, consumer, count, seconds, callback=lambda: None):
-        """The values, in the order in which they were handed out; each takes so long, and is committed."""
+        """The values in the order of their return; each takes this long, and is committed."""
         values = []
         for message in itertools.islice(consumer, count):
             self.clock.advance(seconds)

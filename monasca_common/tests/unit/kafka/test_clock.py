@@ -30,7 +30,7 @@ class CheckSecondsTest(base.BaseTestCase):
 
 
 class SignalTest(base.BaseTestCase):
-    def test_what_is_set_before_the_wait_wakes_it_once(self):
+    def test_a_signal_set_before_a_wait_wakes_it_once(self):
         signal = Signal()
         signal.set()
         signal.set()

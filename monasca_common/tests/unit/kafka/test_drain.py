@@ -94,7 +94,7 @@ class DrainTest(DrainCase):
         self.assertEqual(1, self.drain(handler).committed[IN])
         self.assertEqual(4, len(calls))
 
-    def test_what_is_not_done_in_time_is_named(self):
+    def test_offsets_that_are_not_done_in_time_are_named(self):
         self.fill(b"1")
         self.fill(b"2", partition=1)
 

@@ -15,7 +15,7 @@ class FailPointTest(base.BaseTestCase):
     def test_an_unarmed_point_does_nothing(self):
         failpoints.fail_point("nowhere")
 
-    def test_an_armed_point_raises_at_the_pass_it_was_told(self):
+    def test_an_armed_point_raises_at_its_pass(self):
         with failpoints.armed("here", "raise@2"):
             failpoints.fail_point("here")
             failpoints.fail_point("elsewhere")

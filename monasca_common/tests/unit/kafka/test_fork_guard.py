@@ -115,5 +115,5 @@ class TestGreenThreads(base.BaseTestCase):
     def test_a_process_patched_by_eventlet_is_refused(self):
         self.assertIn("eventlet", self._open_after("import eventlet; eventlet.monkey_patch()"))
 
-    def test_importing_gevent_alone_is_no_harm(self):
+    def test_importing_gevent_is_harmless(self):
         self.assertEqual("", self._open_after("import gevent.monkey"))

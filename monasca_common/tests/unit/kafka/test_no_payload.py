@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is logged tells of messages by their place, never by what is in them."""
+"""Log lines identify messages by their position, never by their content."""
 
 import logging
 

@@ -49,7 +49,7 @@ class PluginsTest(ConfigurationTestCase):
             consumer.poll(timeout=0)
             self.assertEqual(set(chosen), consumer.assignment())
 
-    def test_a_consumer_tells_its_listener(self):
+    def test_a_consumer_calls_its_listener(self):
         told = []
 
         class Listener(kafka.RebalanceListener):
@@ -72,7 +72,7 @@ class PluginsTest(ConfigurationTestCase):
             self.assertIn("driver=rabbit is not known: use one of confluent, kafka, memory, native", said)
         self.assertEqual("", logged.output)
 
-    def test_what_librdkafka_refuses_is_told_without_the_value(self):
+    def test_an_option_that_librdkafka_refuses_is_reported_without_its_value(self):
         conf = self.with_kafka("producer_options = no.such=hush", "consumer_options = socket.keepalive.enable=hush")
 
         for option, said in (
@@ -85,7 +85,7 @@ class PluginsTest(ConfigurationTestCase):
     def test_an_unknown_serializer_is_refused_with_the_known_ones(self):
         self.assertIn("json, msgspec, raw", self.refused(kafka.load_serializer, "pickle"))
 
-    def test_a_dotted_path_is_no_name(self):
+    def test_a_dotted_path_is_not_a_name(self):
         self.refused(kafka.load_serializer, "monasca_common.kafka.serialization.json:JsonSerializer")
 
     def test_serializers_are_loaded_by_name(self):
@@ -168,7 +168,7 @@ class PluginsTest(ConfigurationTestCase):
 
 
 class PackageTest(ConfigurationTestCase):
-    def test_every_public_name_exists_and_is_told(self):
+    def test_every_public_name_exists_and_is_exported(self):
         self.assertEqual(sorted(kafka.__all__), list(kafka.__all__))
         for name in kafka.__all__:
             self.assertIsNotNone(getattr(kafka, name))

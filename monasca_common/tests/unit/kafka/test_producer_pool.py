@@ -40,7 +40,7 @@ class StuckPartitionTest(base.BaseTestCase):
         return len(self.post(*records, timeout=AT_ONCE).unknown)
 
     def after(self, seconds):
-        """So long after the message that is stuck."""
+        """Set the time since the stuck message."""
         self.now, self.age = 1000.0 + seconds, seconds
 
     def meet_the_others(self):
@@ -57,7 +57,7 @@ class StuckPartitionTest(base.BaseTestCase):
             self.assertEqual((8, {1, 2}), (sum(report.delivered_count for report in reports), partitions))
         self.assertEqual((True, False), (self.topic.is_old, self.topic.is_stalled))
 
-    def test_a_repeat_of_what_is_stuck_waits_alone(self):
+    def test_a_repetition_of_a_stuck_message_delays_no_others(self):
         self.meet_the_others()  # and the next turn is the first partition's
         self.assertEqual(1, self.unknown(Record(b"keyed", message_id=b"id")))
         self.after(6.0)
@@ -66,7 +66,7 @@ class StuckPartitionTest(base.BaseTestCase):
         partitions = [self.post(Record(b"a", message_id=b"%d" % n)).delivered[0].partition for n in range(2)]
         self.assertEqual({1, 2}, set(partitions))
 
-    def test_a_post_that_is_too_large_says_nothing_of_its_partition(self):
+    def test_a_post_that_is_too_large_does_not_mark_its_partition_as_stuck(self):
         self.meet_the_others()
         self.after(6.0)
         for _ in range(4):
@@ -192,14 +192,14 @@ class ReopeningTest(base.BaseTestCase):
         pauses = [later - earlier for earlier, later in itertools.pairwise(attempts)]
         self.assertEqual([1, 2, 4, 8, 16, 32, 60, 60, 60], pauses[:9])
 
-    def test_after_a_time_without_trouble_it_begins_anew(self):
+    def test_after_a_time_without_errors_it_starts_again(self):
         self.attempts_within(100)
         self.producer.health.return_value.finished = False
         self.assertEqual([], self.attempts_within(300))
         self.producer.health.return_value.finished = True
         self.assertEqual([0, 1, 3], self.attempts_within(5))
 
-    def test_what_keeps_it_from_opening_is_not_the_requests_to_hear(self):
+    def test_a_request_does_not_receive_the_error_of_opening_a_producer(self):
         for error in (ConfigurationError("no"), ClosedError("closed")):
             self.producer.reopen.side_effect = error
             self.now += 60

@@ -16,7 +16,7 @@ SAMPLE = ETC / "monasca-common.conf.sample"
 
 
 class SampleConfigurationTest(ConfigurationTestCase):
-    def test_the_sample_is_what_the_options_say(self):
+    def test_the_sample_has_the_declared_options(self):
         conf = cfg.ConfigOpts()
         generator.register_cli_opts(conf)
         conf(["--config-file", str(ETC / "config-generator.conf")])

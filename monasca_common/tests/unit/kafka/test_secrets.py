@@ -87,14 +87,14 @@ class SecretsTest(ConfigurationTestCase):
         else:
             self.fail("a single $ went unnoticed")
 
-    def test_nothing_is_logged_of_secrets_while_settings_are_made(self):
+    def test_building_settings_logs_no_secret(self):
         with self.assertLogs(level="DEBUG") as logs:
             logging.getLogger("sentinel").debug("something must be logged")
             producer_settings(self.secured("hush"))
 
         self.assertNotIn("hush", "\n".join(logs.output))
 
-    def test_a_line_that_is_no_option_is_refused_without_being_quoted(self):
+    def test_a_line_that_is_not_an_option_is_refused_without_being_quoted(self):
         said = self.refused(producer_settings, self.with_kafka("producer_options = hush"))
 
         self.assertIn("producer_options in group [kafka], line 1", said)
@@ -117,7 +117,7 @@ class SecurityTest(ConfigurationTestCase):
 
         self.assertEqual("sasl_plaintext", producer_settings(conf).connection.security["security.protocol"])
 
-    def test_credentials_that_nobody_asks_for_are_refused(self):
+    def test_unused_credentials_are_refused(self):
         for protocol in ("PLAINTEXT", "SSL"):
             said = self.refused(
                 producer_settings, self.with_kafka(f"security_protocol = {protocol}", "sasl_username = x")

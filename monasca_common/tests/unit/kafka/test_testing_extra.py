@@ -19,7 +19,7 @@ with MemoryKafka() as kafka, kafka.producer() as producer:
 
 
 class TestingExtraTest(base.BaseTestCase):
-    def test_it_is_fixtures_alone_and_users_tests_need_no_more(self):
+    def test_tests_of_services_need_only_fixtures(self):
         setup = configparser.ConfigParser()
         setup.read(SETUP)
         (only,) = setup["extras"]["testing"].split("\n")[1:]

@@ -84,7 +84,7 @@ class TypesTest(base.BaseTestCase):
         self.kafka: MemoryKafka = self.useFixture(MemoryKafka())
         self.consumer = self.kafka.consumer("readings")
 
-    def test_a_handler_is_given_what_the_serializer_makes(self) -> None:
+    def test_a_handler_receives_the_type_of_the_serializer(self) -> None:
         serializer = ReadingSerializer()
         Processor(self.consumer, raw_message, per_message=True)
         Processor(self.consumer, raw_batch, threads=2)

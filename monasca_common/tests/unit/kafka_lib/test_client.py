@@ -115,7 +115,7 @@ class SimpleConsumerTest(ClientCase):
         error = self.assertRaises(UnknownTopicOrPartitionError, self.consumer, topic="events")
         self.assertIn("'events'", str(error))
 
-    def test_what_it_no_longer_does_is_refused_with_the_page_to_read(self):
+    def test_removed_calls_are_refused_with_the_page_to_read(self):
         consumer = self.consumer()
         for refused in (
             lambda: SimpleConsumer(self.client(), "1_metrics", "metrics"),

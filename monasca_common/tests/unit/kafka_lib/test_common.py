@@ -29,7 +29,7 @@ class ErrorsTest(base.BaseTestCase):
             except kafka_common.KafkaError as caught:
                 self.assertIs(error, caught)
 
-    def test_a_missing_leader_is_no_refused_login(self):
+    def test_a_missing_leader_is_not_a_refused_login(self):
         self.assertFalse(issubclass(errors.AuthenticationError, kafka_common.LeaderNotAvailableError))
 
     def test_a_health_check_takes_the_name_from_the_client_module(self):

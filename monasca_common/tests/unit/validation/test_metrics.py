@@ -139,7 +139,7 @@ class MetricsTest(base.BaseTestCase):
             return type(error)
         return None
 
-    def test_what_was_accepted_is_and_what_was_refused_is_by_the_same_name(self):
+    def test_metrics_are_accepted_and_refused_as_before(self):
         for call, rows in TABLES.items():
             for argument, expected in rows:
                 self.assertEqual(expected, self.outcome(call, argument), f"{call.__name__}({argument!r:.80})")
@@ -149,7 +149,7 @@ class MetricsTest(base.BaseTestCase):
         error = self.assertRaises(InvalidDimensionValue, metrics.validate_dimension_value, "hostname", "a=b")
         self.assertIn("hostname", str(error))
 
-    def test_what_has_another_shape_is_refused_by_name(self):
+    def test_other_shapes_are_refused_by_name(self):
         for call, argument, expected in OF_ANOTHER_SHAPE:
             self.assertEqual(expected, self.outcome(call, argument), f"{call.__name__}({argument!r:.80})")
 

@@ -10,7 +10,7 @@ class ReadTest(ConfigurationTestCase):
     def refusal(self, path):
         return self.refused(config_file.read, cfg.ConfigOpts(), ["--config-file", path], project="tests")
 
-    def test_a_line_that_is_no_option_is_told_by_its_number_and_not_quoted(self):
+    def test_a_line_that_is_not_an_option_is_reported_by_its_number_and_not_quoted(self):
         path = self.path_of("[kafka]\nsasl_password pa55word\n")
         told = self.refusal(path)
         self.assertIn(f"line 2 of {path} is neither", told)

@@ -14,7 +14,7 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
 class ProducerConfigurationTest(ConfigurationTestCase):
-    def test_brokers_alone_give_the_defaults_of_the_settings(self):
+    def test_settings_with_only_brokers_have_the_defaults(self):
         settings = producer_settings(self.with_kafka())
 
         self.assertEqual("kafka.example.org:9092", settings.connection.bootstrap_servers)
@@ -65,7 +65,7 @@ class ProducerConfigurationTest(ConfigurationTestCase):
             said = self.refused(producer_settings, self.with_kafka(line))
             self.assertIn(f"{line.split()[0]} in group [kafka]", said)
 
-    def test_a_refused_value_is_told_with_its_rule_and_its_file(self):
+    def test_a_refused_value_is_reported_with_its_rule_and_its_file(self):
         path = self.path_of("[kafka]\nbootstrap_servers = kafka1:9092\nlinger_ms = 5000\n")
         said = self.refused(producer_settings, self.read(path))
         self.assertTrue(said.endswith(f"correct it: Should be less than or equal to 1000 (linger_ms in {path})"), said)
@@ -81,7 +81,7 @@ class ProducerConfigurationTest(ConfigurationTestCase):
 
         self.assertIn("'linger_ms' in group [kafka] is registered twice", self.refused(producer_settings, conf))
 
-    def test_reading_twice_is_no_error(self):
+    def test_reading_twice_is_not_an_error(self):
         conf = self.with_kafka(kafka_metrics="topic = metrics")
 
         self.assertEqual(producer_settings(conf), producer_settings(conf))
@@ -118,7 +118,7 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
         conf = self.with_kafka(billing="topic = usage")
         self.assertIn("group_id in group [billing]", self.refused(consumer_settings, conf, "billing"))
 
-    def test_the_kafka_group_is_no_consumer(self):
+    def test_the_kafka_group_is_not_a_consumer(self):
         self.assertIn("[kafka] describes no consumer", self.refused(consumer_settings, self.with_kafka(), "kafka"))
 
     def test_a_topic_has_a_legal_name(self):
@@ -126,7 +126,7 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
             conf = self.with_kafka(kafka_metrics=f"topic = {topic}")
             self.assertIn("topic in group [kafka_metrics]", self.refused(consumer_settings, conf, "kafka_metrics"))
 
-    def test_dead_letters_must_not_come_back_to_their_consumer(self):
+    def test_a_consumer_does_not_read_its_own_dead_letters(self):
         for text in ("topic = a,b\ndead_letter_topic = b", "topic = a,a.dlq"):
             said = self.refused(consumer_settings, self.with_kafka(kafka_metrics=text), "kafka_metrics")
             self.assertIn("dead_letter_topic in group [kafka_metrics] is read by the same consumer", said)
@@ -142,12 +142,12 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
             self.assertEqual(1_769_839_200_000, start_ms(consumer_settings(conf, "kafka_metrics").start))
         self.assertEqual("latest", consumer_settings(self.with_kafka("start = Latest"), "kafka_metrics").start)
 
-    def test_a_start_that_is_no_time_is_refused(self):
+    def test_a_start_that_is_not_a_time_is_refused(self):
         said = self.refused(consumer_settings, self.with_kafka("start = yesterday"), "kafka_metrics")
 
         self.assertIn("start in group [kafka_metrics] is 'yesterday'", said)
 
-    def test_what_brokers_decide_is_refused_with_kip_848(self):
+    def test_options_that_brokers_decide_are_refused_with_kip_848(self):
         for line in ("assignment_strategy = range", "session_timeout_seconds = 10"):
             conf = self.with_kafka("group_protocol = consumer", kafka_metrics=line)
             said = self.refused(consumer_settings, conf, "kafka_metrics")
@@ -212,7 +212,7 @@ class OptionNamesTest(ConfigurationTestCase):
 
         self.assertIsNotNone(producer_settings(conf))
 
-    def test_a_group_that_nobody_reads_is_logged(self):
+    def test_an_unused_group_is_logged(self):
         with self.assertLogs("monasca_common.kafka", "WARNING") as logs:
             producer_settings(self.with_kafka(kafka_metric="topic = a"))
 

@@ -79,16 +79,16 @@ class GuardedOptionsTest(base.BaseTestCase):
         self.assertNotIn(f"={value}", str(error).replace("acks=all", ""))
 
     # Rule 1
-    def test_what_would_undo_a_producers_guarantee_is_refused(self):
+    def test_options_against_a_producers_guarantee_are_refused(self):
         for line in UNDOING_PRODUCERS + UNDOING_BOTH:
             self.assert_refused(line, "producer_options")
 
-    def test_what_would_undo_a_consumers_guarantee_is_refused(self):
+    def test_options_against_a_consumers_guarantee_are_refused(self):
         for line in UNDOING_CONSUMERS + UNDOING_BOTH:
             self.assert_refused(line, "consumer_options")
 
     # Rule 1
-    def test_librdkafkas_prefix_for_options_of_topics_is_no_way_around(self):
+    def test_librdkafkas_prefix_for_options_of_topics_is_checked_too(self):
         for line in UNDOING_PRODUCERS + UNDOING_BOTH:
             self.assert_refused(f"topic.{line}", "producer_options")
         for line in UNDOING_CONSUMERS + UNDOING_BOTH:

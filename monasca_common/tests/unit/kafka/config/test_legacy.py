@@ -64,7 +64,7 @@ class LegacyFilesTest(ConfigurationTestCase):
         self.assertEqual("kafka1.example.org:9092", settings.connection.bootstrap_servers)
         self.assertEqual(100_000, settings.budget_messages)
 
-    def test_each_option_without_effect_is_told_with_its_reason(self):
+    def test_each_option_without_effect_is_reported_with_its_reason(self):
         with self.assertLogs("monasca_common.kafka", "WARNING") as logs:
             consumer_settings(self.sample("persister"), "kafka_metrics")
 
@@ -82,7 +82,7 @@ class LegacyFilesTest(ConfigurationTestCase):
         self.assertNotIn("num_processors", told)
         self.assertNotIn("enabled is", told.replace("legacy_kafka_client_enabled is", ""))
 
-    def test_the_ignored_options_of_an_api_are_told(self):
+    def test_the_ignored_options_of_an_api_are_reported(self):
         with self.assertLogs("monasca_common.kafka", "WARNING") as logs:
             producer_settings(self.sample("api"))
 

@@ -60,7 +60,7 @@ class RemovedOptionsTest(ConfigurationTestCase):
         conf = self.with_kafka(pipeline_archive="compact_to_mb = 64\n")
         self.assertIn("the job compact merges files to 128 MB", self.refused(archive_settings, conf))
 
-    def test_a_removed_name_is_no_option_and_none_of_an_option_s_former_names(self):
+    def test_a_removed_name_is_not_an_option_and_none_of_an_option_s_former_names(self):
         current = {(group, each.name) for group, options in own_options() for each in options}
         former = {
             (old.group or group, old.name)

@@ -86,7 +86,7 @@ class TestCommitter(base.BaseTestCase):
         self.coordinator.commit = works
         self.assertTrue(self.committer.commit({A: OffsetAndEpoch(1, 5)}, 10)[A].committed)
 
-    def test_settling_waits_for_what_is_on_its_way(self):
+    def test_settling_waits_for_current_calls(self):
         self.coordinator.held.clear()
         self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
         self.assertFalse(self.committer.thread.settle(0.01))

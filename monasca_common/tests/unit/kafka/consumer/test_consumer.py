@@ -139,7 +139,7 @@ def assign(*partitions):
 
 class TestRebalancesWithinAPoll(ConsumerCase):
     # Rule 15
-    def test_rows_of_a_partition_revoked_meanwhile_are_dropped(self):
+    def test_rows_of_a_partition_revoked_in_the_meantime_are_dropped(self):
         def revoke_b(callbacks):
             callbacks.on_revoke([B])
             return [message(A, 0), message(B, 0), message(A, 1)]
@@ -211,7 +211,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual([(A, 1)], self.transport.sought)
 
-    def test_the_end_of_a_log_is_told_under_the_epoch_in_which_it_was_reached(self):
+    def test_the_end_of_a_log_is_reported_under_the_epoch_in_which_it_was_reached(self):
         self.script(assign(A), lambda _: [message(A, 0), end(A, 5)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
@@ -219,14 +219,14 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         self.assertEqual({A: (1, 5)}, consumer.take_ends())
         self.assertEqual(({}, 1), (consumer.take_ends(), consumer.position(A)))
 
-    def test_a_poll_goes_on_waiting_for_a_message_when_only_an_end_is_reached(self):
+    def test_a_poll_continues_to_wait_for_a_message_when_only_an_end_is_reached(self):
         self.script(assign(A), lambda _: [end(A, 5)], lambda _: [message(A, 5)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
         self.assertEqual(1, len(consumer.poll(timeout=1.0)))
         self.assertEqual({A: (1, 5)}, consumer.take_ends())
 
-    def test_an_end_of_a_partition_that_changed_hands_meanwhile_is_not_told_until_it_is_reached_again(self):
+    def test_the_end_of_a_reassigned_partition_is_reported_when_it_is_reached_again(self):
         def take_and_give_again(callbacks):
             callbacks.on_lost([A])
             callbacks.on_assign([A])
@@ -242,7 +242,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual({A: (2, 5)}, consumer.take_ends())
 
-    def test_an_end_that_nobody_asked_about_before_a_seek_is_forgotten(self):
+    def test_an_end_that_was_not_taken_before_a_seek_is_forgotten(self):
         self.script(assign(A), lambda _: [end(A, 5)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
@@ -250,7 +250,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.seek(A, 0)
         self.assertEqual({}, consumer.take_ends())
 
-    def test_an_error_that_an_interrupt_swallowed_is_told(self):
+    def test_an_error_lost_by_an_interrupt_is_reported(self):
         def interrupt():
             del self.clock.monotonic
             raise KeyboardInterrupt
@@ -288,7 +288,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
 
 
 class TestStarts(ConsumerCase):
-    def test_all_starts_of_a_fresh_topic_are_committed_at_once(self):
+    def test_all_starts_of_a_fresh_topic_are_committed_immediately(self):
         """In two requests, another member could see only some, and take its own for partitions added later."""
         self.transport.stored = {}
         self.script(assign(A))
@@ -405,7 +405,7 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual({A: 20, B: 20}, self.transport.stored)
 
-    def test_an_unknown_start_waits_paused_is_told_and_is_asked_for_again(self):
+    def test_an_unknown_start_is_paused_reported_and_requested_again(self):
         self.transport.failing = RetriableError("the coordinator is away", name="_TIMED_OUT")
         self.script(assign(A), lambda _: [message(A, 0)])
         consumer = self.consumer()
@@ -419,7 +419,7 @@ class TestStarts(ConsumerCase):
         self.assertEqual((0, set()), (consumer.position(A), self.transport.paused))
 
     # Rule 18
-    def test_a_listener_that_cannot_tell_the_start_is_asked_again_instead_of_guessing(self):
+    def test_a_listener_without_a_start_is_called_again_instead_of_guessing(self):
         class Database(RebalanceListener):
             away = True
 
@@ -453,7 +453,7 @@ class TestNoOffsets(ConsumerCase):
 
     NO_OFFSETS: ClassVar[tuple[Any, ...]] = (-1, -1001, "5", 5.0, None, 2**63)
 
-    def test_a_listener_that_returns_one_is_asked_again(self):
+    def test_a_listener_that_returns_one_is_called_again(self):
         answers = [*({A: offset} for offset in self.NO_OFFSETS), {A: 30}]
 
         class Database(RebalanceListener):
@@ -471,7 +471,7 @@ class TestNoOffsets(ConsumerCase):
         self.assertEqual(30, consumer.position(A))
 
     # Rule 12
-    def test_none_is_committed_not_even_beside_an_offset_and_none_is_sought(self):
+    def test_invalid_offsets_are_neither_committed_nor_sought(self):
         self.script(assign(A, B))
         consumer = self.consumer()
         consumer.poll(timeout=0)
@@ -506,7 +506,7 @@ class TestNoOffsets(ConsumerCase):
             self.assertRaises(MisuseError, call, {A: 1}, timeout="1")
         self.assertEqual(1, len(consumer.poll(1, timeout=0)))
 
-    def test_what_is_no_partition_and_no_progress_is_misuse_that_names_it(self):
+    def test_an_invalid_partition_or_offset_is_misuse_that_names_it(self):
         consumer = self.consumer()
         for given in ("x", 5, None, {"metrics": 1}, [A], {("metrics", "0"): 1}, {("metrics",): 1}):
             with self.assertRaisesRegex(MisuseError, "TopicPartition"):
@@ -531,7 +531,7 @@ class TestGoingBack(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual({A: 30, B: 4}, consumer.seek_to_committed())
 
-    def test_what_is_taken_away_while_its_commit_is_asked_for_is_left_out(self):
+    def test_a_partition_revoked_during_its_commit_is_left_out(self):
         self.script(assign(A, B))
         consumer = self.consumer()
         consumer.poll(timeout=0)
@@ -551,14 +551,14 @@ class TestErrors(ConsumerCase):
         self.denied = AuthorizationError("not for you", code=29, name="TOPIC_AUTHORIZATION_FAILED")
 
     # Rule 16
-    def test_errors_among_messages_are_told_and_the_messages_are_kept(self):
+    def test_errors_among_messages_are_reported_and_the_messages_are_kept(self):
         self.script(assign(A), lambda _: [message(A, 0), failure(B, self.denied), message(A, 1)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
         batch = consumer.poll(timeout=0)
         self.assertEqual(((self.denied,), [0, 1]), (batch.errors, batch.partitions[0].offsets))
 
-    def test_the_same_error_is_told_once_a_second(self):
+    def test_the_same_error_is_reported_once_a_second(self):
         self.script(*[lambda _: [failure(A, self.denied)]] * 4)
         consumer = self.consumer()
         told = []
@@ -587,7 +587,7 @@ class TestErrors(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual({A: 0}, self.transport.given)
 
-    def test_a_client_that_is_finished_is_told_and_then_raised(self):
+    def test_a_client_that_is_finished_is_reported_and_then_raised(self):
         ended: TransportError = FatalError("fenced", code=-150, name="_FATAL")
         self.script(lambda _: [failure(A, ended)])
         consumer = self.consumer()

@@ -30,7 +30,7 @@ _TURN_SECONDS = 0.05
 
 
 class Running:
-    """A processor on a thread of its own: ``report`` or ``error`` once it has ended."""
+    """A processor on a separate thread: ``report`` or ``error`` once it has ended."""
 
     def __init__(self, processor, consumer):
         self.processor = processor
@@ -109,7 +109,7 @@ class ProcessorCase(base.BaseTestCase):
             threading.Event().wait(0.0005)
 
     def pass_time(self, seconds, *, step=0.5):
-        """Let virtual time pass, the threads doing what they like meanwhile."""
+        """Let virtual time pass, while the threads run."""
         end = self.clock.monotonic() + seconds
         self.until(lambda: self.clock.monotonic() >= end, step=step)
 

@@ -90,7 +90,7 @@ class AccountingCase(ProcessorCase):
 
 class DeadLettersMoveThePositionTest(AccountingCase):
     # Rule 17
-    def test_five_restarts_over_two_bad_messages_write_two_letters(self):
+    def test_five_restarts_over_two_bad_messages_write_two_dead_letters(self):
         self.fill(b"bad1", b"bad2")
         for _ in range(5):
             running = self.begin()
@@ -115,13 +115,13 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.assertEqual([(0, 2)], self.positions.claims)
         self.assertEqual(([b"2", b"4"], 5), (self.positions.rows, self.positions.next))
 
-    def test_what_lies_behind_an_unhandled_message_waits_for_it(self):
+    def test_messages_after_an_unhandled_one_wait_for_it(self):
         self.fill(b"0", b"bad1")
         self.begin()
         self.until(lambda: self.committed() == 2)
         self.assertEqual([], self.positions.claims)
 
-    def test_a_letter_behind_a_message_whose_output_is_refused_waits_for_it(self):
+    def test_a_dead_letter_behind_a_message_whose_output_is_refused_waits_for_it(self):
         self.fill(b"0", b"1", b"bad")
         claims = []
 
@@ -135,7 +135,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.assertEqual([(0, 1), (2, 3)], claims)
 
     # Rule 17
-    def test_kafkas_commit_waits_for_the_database_and_the_letter_is_not_sent_again(self):
+    def test_kafkas_commit_waits_for_the_database_and_the_dead_letter_is_not_sent_again(self):
         self.positions.away = 1000
         self.fill(b"bad0", b"bad1")
         self.begin()
@@ -146,7 +146,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.until(lambda: self.committed() == 2)
         self.assertEqual((2, [b"bad0", b"bad1"]), (self.positions.next, self.letters()))
 
-    def test_the_database_is_asked_with_pauses(self):
+    def test_the_database_is_retried_with_pauses(self):
         self.positions.away = 1000
         self.fill(b"bad")
         self.begin()
@@ -185,7 +185,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.until(lambda: other.poll(1, 0) is not None and IN in other.assignment())
         self.assertEqual((0, [b"bad"]), (self.committed(), self.letters()))
 
-    def test_what_is_being_accounted_for_is_finished_within_a_stop(self):
+    def test_a_stop_finishes_current_accounting(self):
         entered, leave = threading.Event(), threading.Event()
 
         def slow(partition, start, end):
@@ -203,13 +203,13 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.until(lambda: running.ended)
         self.assertEqual((1, 1), (self.positions.next, self.committed()))
 
-    def test_the_letters_before_a_limit_are_accounted_for(self):
+    def test_the_dead_letters_before_a_limit_are_accounted_for(self):
         self.fill(b"bad0", b"bad1", b"bad2")
         running = self.begin(dead_letters=DeadLetters(max_consecutive=2))
         self.assertIsInstance(self.failure(running), DeadLetterLimit)
         self.assertEqual((2, 2, 2), (self.positions.next, self.committed(), len(self.letters())))
 
-    def test_a_crash_before_the_accounting_repeats_the_letter_under_its_id(self):
+    def test_a_crash_before_the_accounting_repeats_the_dead_letter_under_its_id(self):
         self.fill(b"bad")
         with failpoints.armed("processor.after_dead_letter", "raise"):
             running = self.begin()
@@ -221,7 +221,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         ids = [message.message_id for message in self.broker.records("in.dlq")]
         self.assertEqual((2, 1), (len(ids), len(set(ids))))
 
-    def test_a_crash_after_the_accounting_repeats_no_letter(self):
+    def test_a_crash_after_the_accounting_repeats_no_dead_letter(self):
         self.fill(b"bad", b"bad")
         with failpoints.armed("processor.after_accounting", "raise"):
             running = self.begin()
@@ -282,7 +282,7 @@ class RevokedTest(AccountingCase):
             self.fill(b"bad", partition=partition)
 
     def both_ask(self, accounted):
-        """The first member, whose two letters are sent and whose ``accounted`` was called for both."""
+        """The first member, whose two dead letters are sent and whose ``accounted`` was called for both."""
         case = self
 
         class Listener(RebalanceListener):
@@ -317,7 +317,7 @@ class RevokedTest(AccountingCase):
         (taken,) = other.assignment()
         return taken
 
-    def test_what_is_being_accounted_for_is_finished_and_committed(self):
+    def test_current_accounting_is_finished_and_committed(self):
         database = Gate()
 
         def slow(partition, start, end):
@@ -329,7 +329,7 @@ class RevokedTest(AccountingCase):
         self.assertEqual({taken: 1}, self.revoked)
         self.assertEqual({IN: 1, IN_1: 1}, self.moved)
 
-    def test_a_database_that_is_away_is_asked_once_more_and_not_waited_for(self):
+    def test_an_unavailable_database_gets_one_last_try_without_a_wait(self):
         def away(partition, start, end):
             raise RetryLater(after=3600)
 
@@ -419,7 +419,7 @@ class EndOfTheLogTest(AccountingCase):
         self.positions.away = 0
         self.until(lambda: self.committed() == 2)
 
-    def test_what_comes_after_the_end_is_read_on_without_a_gap(self):
+    def test_messages_after_the_end_are_read_without_a_gap(self):
         self.fill(b"0")
         self.skip()
         self.begin()

@@ -27,7 +27,7 @@ class DecisionTest(base.BaseTestCase):
         self.assertEqual(Decision(frozenset(), frozenset(), stalled=False), self.decide(a=(99, 999)))
 
     # Rule 19
-    def test_a_partition_over_its_share_is_paused_and_the_other_reads_on(self):
+    def test_a_partition_over_its_share_is_paused_and_the_other_continues(self):
         self.assertEqual({A}, self.decide(a=(60, 0), b=(40, 0)).pause)
 
     # Rule 19
@@ -53,7 +53,7 @@ class DecisionTest(base.BaseTestCase):
         self.assertEqual({B}, self.decide(a=(100, 0), b=(50, 0)).pause)
 
     # Rule 19
-    def test_a_partition_that_was_taken_away_is_not_held_when_it_comes_back(self):
+    def test_a_revoked_partition_is_not_paused_when_it_is_assigned_again(self):
         self.decide(a=(100, 0))
         self.backpressure.forget([A])
         self.assertEqual({A}, self.decide(a=(100, 0)).pause)

@@ -26,7 +26,7 @@ def refuse(*bad):
 
 
 class LetterTest(base.BaseTestCase):
-    def test_a_letter_keeps_the_message_and_tells_its_origin(self):
+    def test_a_dead_letter_has_the_message_and_its_origin(self):
         letter = dl.dead_letter(MESSAGE, FAILURE, "group")
         self.assertEqual((b"value", b"key", b"group/t/1/7"), (letter.value, letter.key, letter.message_id))
         self.assertEqual((("a", b"1"), ("a", None)), letter.headers[:2])
@@ -54,7 +54,7 @@ class LetterTest(base.BaseTestCase):
             letter = dl.dead_letter(replace(MESSAGE, headers=headers), FAILURE, "group")
             self.assertEqual([failed], [value for name, value in letter.headers if name == dl.FIRST_FAILURE])
 
-    def test_an_error_that_cannot_tell_its_text_has_a_letter_nevertheless(self):
+    def test_an_error_without_a_text_still_has_a_dead_letter(self):
         class Mute(Exception):
             def __str__(self):
                 raise LookupError("no text")
@@ -62,7 +62,7 @@ class LetterTest(base.BaseTestCase):
         letter = dl.dead_letter(MESSAGE, dl.Failure(Mute(), attempts=1, first_failed_ms=1), "group")
         self.assertEqual(b"its text is not available: LookupError", dict(letter.headers)[dl.ERROR_TEXT])
 
-    def test_a_shrunk_letter_fits_and_keeps_its_origin(self):
+    def test_a_shrunk_dead_letter_fits_and_keeps_its_origin(self):
         letter = dl.dead_letter(MESSAGE, FAILURE, "group")
         big = Record(b"x" * 1000, letter.key, letter.headers)
         small = dl.shrink(big, size=1500, limit=1000)
@@ -70,7 +70,7 @@ class LetterTest(base.BaseTestCase):
         self.assertEqual((dl.VALUE_CUT_FROM, b"1000"), small.headers[-1])
         self.assertEqual(letter.headers, small.headers[:-1])
 
-    def test_a_letter_whose_key_is_too_large_keeps_at_least_its_origin(self):
+    def test_a_dead_letter_whose_key_is_too_large_keeps_at_least_its_origin(self):
         letter = dl.dead_letter(MESSAGE, FAILURE, "group")
         smallest = dl.shrink(letter, size=5000, limit=1000)
         self.assertEqual((b"", None), (smallest.value, smallest.key))
@@ -120,7 +120,7 @@ class LimitTest(base.BaseTestCase):
 
 
 class ProcessingTest(ProcessorCase):
-    def test_poison_is_dead_lettered_at_once_and_the_rest_handled(self):
+    def test_poison_is_dead_lettered_immediately_and_the_rest_handled(self):
         self.fill(b"1", b"bad", b"3")
         calls = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a processor logs of what goes on for long: the first of each kind, and then how many there were."""
+"""Log lines of a processor about lasting events: the first of each kind, and then their number."""
 
 import logging
 

@@ -55,7 +55,7 @@ class TestOffsetTracker(base.BaseTestCase):
             self.tracker.done(TP, 1, offset)
         self.assertEqual({TP: OffsetAndEpoch(1, 10)}, self.tracker.committable())
 
-    def test_what_is_confirmed_is_not_offered_again(self):
+    def test_confirmed_offsets_are_not_committable_again(self):
         self.tracker.received(part(range(3)))
         self.tracker.done_range(TP, 1, 0, 3)
         self.tracker.committed(self.tracker.committable())
@@ -68,14 +68,14 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.done(TP, 1, 10)
         self.assertEqual({}, self.tracker.committable())
 
-    def test_a_later_epoch_starts_anew(self):
+    def test_a_later_epoch_starts_again(self):
         self.tracker.received(part(range(3), epoch=1))
         self.tracker.done(TP, 1, 0)
         self.tracker.received(part(range(1, 3), epoch=2))
         self.tracker.done(TP, 2, 1)
         self.assertEqual({TP: OffsetAndEpoch(2, 2)}, self.tracker.committable())
 
-    def test_what_comes_again_after_a_seek_back_is_undone_again(self):
+    def test_messages_read_again_after_a_seek_are_undone_again(self):
         self.tracker.received(part(range(5)))
         self.tracker.done_range(TP, 1, 0, 5)
         self.tracker.received(part(range(2, 5)))
@@ -83,7 +83,7 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.done(TP, 1, 2)
         self.assertEqual({TP: OffsetAndEpoch(1, 3)}, self.tracker.committable())
 
-    def test_an_end_that_is_told_again_undoes_nothing_below_it(self):
+    def test_an_end_that_is_reported_again_undoes_nothing_below_it(self):
         self.tracker.received(part(range(5)))
         for end in (7, 7, 9, 6):
             self.tracker.reached(PartitionBatch(TP, 1, (), 5, end))

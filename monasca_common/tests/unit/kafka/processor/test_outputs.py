@@ -27,7 +27,7 @@ def ids(outputs, part):
 
 
 def doubled(part):
-    """A handler's outputs: one for each message, of its own content."""
+    """A handler's outputs: one for each message, with different contents."""
     return [Output("out", b"%d" % offset) for offset in part.offsets]
 
 
@@ -35,7 +35,7 @@ class OutputsTest(base.BaseTestCase):
     def test_nothing_and_an_empty_list_are_no_outputs(self):
         self.assertEqual([[], []], [collect(None), collect([])])
 
-    def test_what_is_no_output_is_refused(self):
+    def test_a_result_that_is_not_an_output_is_refused(self):
         for returned in (b"bytes", 5, Record(b""), [b"bytes"], [("topic", "text")], [(1, b"")]):
             self.assertRaises(MisuseError, collect, returned)
 
@@ -48,7 +48,7 @@ class OutputsTest(base.BaseTestCase):
     def test_an_own_id_is_kept(self):
         self.assertEqual([b"mine"], ids([Output("out", Record(b"a", message_id=b"mine"))], batch(5)))
 
-    def test_an_empty_id_is_no_id_so_that_a_repeat_has_the_same(self):
+    def test_an_empty_id_is_not_an_id_so_that_a_repeat_has_the_same(self):
         self.assertEqual([b"g/t/0/5/0"], ids([Output("out", Record(b"a", message_id=b""), 0)], batch(5)))
 
     def test_a_source_outside_the_batch_is_refused(self):

@@ -38,7 +38,7 @@ class Gate:
 
 
 class HandlingTest(ProcessorCase):
-    def test_what_a_handler_took_is_committed(self):
+    def test_handled_messages_are_committed(self):
         self.fill(b"1", b"2", b"3")
         seen = []
         self.start(lambda part: seen.extend(part.values))
@@ -78,7 +78,7 @@ class HandlingTest(ProcessorCase):
         self.until(lambda: self.committed() == 2)
         self.assertEqual([{"a": 1}, {"a": 2}], seen)
 
-    def test_what_cannot_be_decoded_goes_to_the_dead_letters_and_the_rest_to_the_handler(self):
+    def test_undecodable_messages_become_dead_letters_and_others_are_handled(self):
         self.fill(b'{"a": 1}', b"{", b'{"a": 2}')
         seen = []
         self.start(lambda part: seen.extend(part.values), serializer=JsonSerializer())
@@ -107,7 +107,7 @@ class HandlingTest(ProcessorCase):
         self.assertEqual([b"1", b"later", b"3"], seen)
         self.assertEqual([], self.values("in.dlq"))
 
-    def test_a_handler_exception_of_an_interrupt_ends_the_run_with_it(self):
+    def test_an_interrupt_in_a_handler_ends_the_run(self):
         self.fill(b"1")
 
         def handler(part):
@@ -169,7 +169,7 @@ class OutputTest(ProcessorCase):
         self.assertEqual({b"1": 1, b"2": 1}, dict(calls))
         self.assertEqual({b"1", b"2"}, set(self.values("out")))
 
-    def test_output_ids_depend_on_the_input_alone(self):
+    def test_output_ids_depend_only_on_the_input(self):
         self.fill(b"1", b"2")
         handler = [lambda message: [("out", message.value), ("out", Record(b"again"))]]
         self.start(handler[0], per_message=True)
@@ -215,7 +215,7 @@ class OutputTest(ProcessorCase):
         self.assertEqual(b"10000", dict(letter.headers)[VALUE_CUT_FROM])
         self.assertLess(5000, len(letter.value))
 
-    def test_a_return_value_that_is_no_output_ends_the_run_and_dead_letters_nothing(self):
+    def test_a_return_value_that_is_not_an_output_ends_the_run_and_dead_letters_nothing(self):
         self.fill(b"1")
         self.assertIsInstance(self.failure(self.start(lambda part: True)), MisuseError)
         self.assertEqual(0, self.committed())
@@ -287,7 +287,7 @@ class RetryTest(ProcessorCase):
         self.assertEqual([], self.values("in.dlq"))
 
     # Rule 17
-    def test_a_dependency_away_for_longer_than_max_poll_interval_costs_no_membership(self):
+    def test_a_dependency_unavailable_for_longer_than_max_poll_interval_costs_no_membership(self):
         self.fill(b"1")
         back = threading.Event()
         taken = []
@@ -427,7 +427,7 @@ class Witness(RebalanceListener):
 
 class RebalanceTest(ProcessorCase):
     def drive(self, consumer):
-        """Another member of the group, polling on a thread of its own."""
+        """Another member of the group, which polls on a separate thread."""
         over = threading.Event()
         self.addCleanup(over.set)
 
@@ -478,7 +478,7 @@ class RebalanceTest(ProcessorCase):
         gate.open.set()
 
     # Rule 14
-    def test_what_a_handler_finishes_after_its_partition_was_lost_is_never_committed(self):
+    def test_messages_handled_after_their_partition_was_lost_are_not_committed(self):
         self.fill(b"1")
         gate, listener = Gate(), Witness()
         consumer = self.consumer()
@@ -495,7 +495,7 @@ class RebalanceTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual([[b"1"], [b"1"]], gate.calls)
 
-    def test_the_consumers_own_listener_hears_of_a_revoke_after_the_commit(self):
+    def test_the_callers_listener_is_called_after_the_commit_of_a_revoke(self):
         self.fill(b"1")
         at_revoke: list[int] = []
         committed = self.committed
@@ -545,7 +545,7 @@ class ErrorTest(ProcessorCase):
         self.start(lambda part: None)
         self.until(lambda: self.committed() == 1)
 
-    def test_a_missing_dead_letter_topic_is_told_at_start(self):
+    def test_a_missing_dead_letter_topic_is_reported_at_start(self):
         self.broker.delete_topic("in.dlq")
         error = self.failure(self.start(lambda part: None))
         self.assertIsInstance(error, ConfigurationError)
@@ -582,7 +582,7 @@ class StopTest(ProcessorCase):
         self.assertEqual([b"1"], self.values("out"))
         self.assertEqual(1, self.committed())
 
-    def test_stop_tells_what_a_handler_still_has_when_time_is_up(self):
+    def test_stop_reports_messages_in_calls_at_the_deadline(self):
         self.fill(b"1", b"2")
         gate = Gate()
         running = self.start(gate)
@@ -596,7 +596,7 @@ class StopTest(ProcessorCase):
         gate.open.set()
         self.assertEqual(0, self.committed())
 
-    def test_what_was_buffered_but_not_handed_out_is_left_and_told(self):
+    def test_buffered_messages_are_left_and_reported(self):
         self.fill(*[b"x"] * 10)
         gate = Gate()
         running = self.start(gate, settings={"batch_size": 2})
@@ -626,6 +626,6 @@ class StopTest(ProcessorCase):
         self.assertIsNone(running.error)
         self.assertEqual({IN: 1}, running.report.committed)
 
-    def test_stopping_what_never_ran_returns_at_once(self):
+    def test_stopping_a_processor_that_never_ran_returns_immediately(self):
         processor = Processor(self.consumer(), print)
         self.assertEqual({}, processor.stop().left)

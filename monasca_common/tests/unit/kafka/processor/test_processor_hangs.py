@@ -48,7 +48,7 @@ class ConsumerHangsTest(ProcessorCase):
         self.assertIsNone(running.error)
         self.assertFalse(running.consumer.health().poisoned)
 
-    def test_a_start_that_is_never_told_ends_the_run(self):
+    def test_a_start_that_remains_unknown_ends_the_run(self):
         self.broker.inject("committed", Hang())
         self.assertIsInstance(self.failure(self.start(lambda batch: None)), FatalError)
 
@@ -107,7 +107,7 @@ class TransactionHangsTest(TransactionCase):
         self.assertEqual([], self.broker.members(GROUP))
 
     # Rule 20
-    def test_polling_goes_on_while_a_call_hangs(self):
+    def test_polling_continues_while_a_call_hangs(self):
         running = self.run_to_hang("offsets")
         self.pass_time(TIMEOUT / 2)
         self.assertFalse(running.ended)

@@ -113,7 +113,7 @@ class ReadFromTest(ProcessorCase):
         self.assertLess(len(calls), 15)
         self.assertEqual(0, self.committed())
 
-    def test_who_asks_late_drops_nothing_that_came_since(self):
+    def test_a_late_rewind_drops_no_newer_messages(self):
         self.fill(b"1")
         go_on, calls = threading.Event(), []
 

@@ -46,7 +46,7 @@ class MoreThanTheBudgetTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual([b"%d" % number for number in range(25)], self.values("out"))
 
-    def test_so_are_dead_letters(self):
+    def test_dead_letters_are_acknowledged_before_their_input_is_committed(self):
         producer = plugins.memory_producer(self.kafka.producer_settings(budget_messages=10))
         self.addCleanup(self.unhurried, lambda: producer.close(0))
         self.fill(*[b"%d" % number for number in range(25)])

@@ -79,7 +79,7 @@ class LanesTest(base.BaseTestCase):
         self.lanes.finished(lane, task, (), 0)
         self.assertEqual([2], offsets(task for _, task in self.ready()))
 
-    def test_what_remains_comes_before_what_was_queued(self):
+    def test_the_rest_of_a_task_comes_before_later_tasks(self):
         self.lanes.add(batch(1, 2))
         self.lanes.add(batch(3))
         ((lane, task),) = self.ready()
@@ -112,7 +112,7 @@ class LanesTest(base.BaseTestCase):
         self.assertEqual(1, self.lanes.loads()[TP].messages)
         self.assertGreater(self.lanes.loads()[TP].bytes, 0)
 
-    def test_of_a_closed_lane_nothing_more_is_handed_out_and_other_partitions_go_on(self):
+    def test_of_a_closed_lane_nothing_more_is_handed_out_and_other_partitions_continue(self):
         self.lanes.add(batch(1))
         self.lanes.add(batch(2, partition=OTHER))
         self.lanes.close([TP])
@@ -120,7 +120,7 @@ class LanesTest(base.BaseTestCase):
         self.assertEqual({}, self.lanes.in_flight([TP]))
         self.assertEqual({OTHER: 1}, self.lanes.in_flight([OTHER]))
 
-    def test_what_comes_back_of_a_dropped_lane_is_ignored(self):
+    def test_results_of_a_dropped_lane_are_ignored(self):
         self.lanes.add(batch(1))
         ((lane, task),) = self.ready()
         self.lanes.drop([TP])
@@ -185,7 +185,7 @@ class GatheringTest(base.BaseTestCase):
         self.lane, self.task = lanes.next()
         return self.task.part.offsets
 
-    def test_what_comes_while_a_handler_works_goes_to_it_together_up_to_a_full_batch(self):
+    def test_messages_that_arrive_during_a_call_are_handled_together_up_to_a_full_batch(self):
         lanes = self.lanes()
         for offset in range(6):
             lanes.add(batch(offset))
@@ -202,7 +202,7 @@ class GatheringTest(base.BaseTestCase):
         lanes.finished(self.lane, self.task, (self.task,), 0)
         self.assertEqual([0], self.taken(lanes))
 
-    def test_what_is_gathered_claims_from_the_first_ones_start(self):
+    def test_a_gathered_batch_starts_at_the_start_of_its_first_part(self):
         lanes = self.lanes()
         lanes.add(PartitionBatch(TP, 1, [Raw(7)], 5))
         lanes.add(PartitionBatch(TP, 1, [Raw(9)], 8))
@@ -244,7 +244,7 @@ class GatheringTest(base.BaseTestCase):
         lanes.add(batch(0))
         self.assertEqual([0], self.taken(lanes))
 
-    def test_a_rest_after_a_failure_is_not_cut_short_by_what_comes_meanwhile(self):
+    def test_new_messages_do_not_shorten_a_rest_after_a_failure(self):
         lanes = self.lanes(fill_seconds=1)
         lanes.add(batch(0, 1, 2, 3))
         self.taken(lanes)

@@ -10,7 +10,7 @@ SETTINGS = ConsumerSettings(connection=ConnectionSettings("b:9092"), topics=("t"
 
 
 def broken():
-    raise ClosedError("closed by somebody else")
+    raise ClosedError("closed by another thread")
 
 
 class EndingTest(base.BaseTestCase):

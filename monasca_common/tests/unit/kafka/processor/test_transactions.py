@@ -62,7 +62,7 @@ class TransactionalOutboxTest(base.BaseTestCase):
         self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {"out": [Record(b"output")]})
         self.assertTrue(self.publisher.aborted)
 
-    def test_while_nobody_tells_where_to_read_again_nothing_is_handed_out(self):
+    def test_no_messages_are_handed_out_while_the_offset_to_read_again_is_unknown(self):
         self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {})
         self.consumer.answers = [AWAY]
         self.publisher.rewind()

@@ -43,7 +43,7 @@ class ClassifyTest(base.BaseTestCase):
         }.items():
             self.assertIs(Outcome.UNKNOWN, self.outcome(name, code), name)
 
-    def test_an_answer_that_nobody_has_heard_of_is_unknown(self):
+    def test_an_unknown_error_code_makes_the_outcome_unknown(self):
         self.assertIs(Outcome.UNKNOWN, self.outcome("ERR_139?", 139))
 
     def test_the_names_of_the_list_are_those_that_the_client_gives(self):
@@ -69,11 +69,11 @@ class ClassifyTest(base.BaseTestCase):
             self.assertIs(Outcome.UNKNOWN, outcome)
             self.assertIsInstance(error, DeliveryAbandoned)
 
-    def test_whether_a_code_is_retriable_says_nothing_about_duplicates(self):
+    def test_a_retriable_code_does_not_exclude_duplicates(self):
         cause = RetriableError("x", code=19, name="NOT_ENOUGH_REPLICAS")
         self.assertIs(Outcome.FAILED, classify(cause, trouble=False)[0])
 
-    def test_only_what_the_message_itself_is_refused_for_is_permanent(self):
+    def test_only_refusals_because_of_the_message_are_permanent(self):
         for name, code, permanent in (("INVALID_RECORD", 87, True), ("MSG_SIZE_TOO_LARGE", 10, False)):
             error = classify(TransportError(name, code=code, name=name), trouble=False)[1]
             self.assertEqual(permanent, error.permanent, name)

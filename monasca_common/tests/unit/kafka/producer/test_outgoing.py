@@ -13,16 +13,16 @@ class TypesTest(ProducerCase):
         self.assertRaises(WrongType, producer.publish, "t", [b"neighbour", record], **common)
         self.assertEqual([], self.values())
 
-    def test_a_header_that_is_no_pair_of_name_and_bytes_is_refused(self):
+    def test_a_header_that_is_not_a_pair_of_name_and_bytes_is_refused(self):
         for header in ("ab", ("a",), ("a", b"b", b"c"), (b"a", b"b"), (1, b"b"), ("a", "b"), ("a", 1), None):
             self.assert_refused(Record(b"v", headers=(header,)))
         self.assert_refused(b"v", headers={"name": b"value"})
 
     # Rule 21
-    def test_a_name_of_a_header_that_is_no_text_is_refused_for_the_client_would_crash(self):
+    def test_a_name_of_a_header_that_is_not_a_text_is_refused_for_the_client_would_crash(self):
         self.assert_refused(Record(b"v", headers=(("\ud800", b"b"),)))
 
-    def test_an_id_that_is_no_bytes_is_refused(self):
+    def test_an_id_that_is_not_bytes_is_refused(self):
         self.assert_refused(Record(b"v", message_id="id"))
         self.assert_refused(Record(b"v", message_id=7))
 
@@ -90,14 +90,14 @@ class EmptyIdTest(ProducerCase):
         self.assertEqual(ids, self.ids())
 
     # Rule 4
-    def test_an_empty_message_id_is_no_id(self):
+    def test_an_empty_message_id_is_not_an_id(self):
         self.assert_each_is_sent_under_an_id_of_ours(Record(b"one", message_id=b""), Record(b"two", message_id=b""))
 
-    def test_an_empty_header_is_no_id(self):
+    def test_an_empty_header_is_not_an_id(self):
         records = [Record(value, headers=(("message-id", b""),)) for value in (b"one", b"two")]
         self.assert_each_is_sent_under_an_id_of_ours(*records)
 
-    def test_a_header_without_a_value_is_no_id(self):
+    def test_a_header_without_a_value_is_not_an_id(self):
         records = [Record(value, headers=(("message-id", None),)) for value in (b"one", b"two")]
         self.assert_each_is_sent_under_an_id_of_ours(*records)
 

@@ -25,7 +25,7 @@ from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, Produce
 
 
 class PublishTest(ProducerCase):
-    def test_a_bulk_is_delivered_and_each_offset_is_told(self):
+    def test_a_bulk_is_delivered_and_each_offset_is_reported(self):
         report = self.producer().publish("t", [b"a", b"b", b"c"])
         self.assertTrue(report.ok)
         self.assertEqual(3, report.delivered_count)
@@ -63,7 +63,7 @@ class PublishTest(ProducerCase):
         self.assertEqual((), self.broker.records("t")[0].headers)
         self.assertIsNone(report.delivered[0].message_id)
 
-    def test_what_has_no_answer_at_the_deadline_is_unknown_and_still_on_its_way(self):
+    def test_messages_without_an_answer_at_the_deadline_are_unknown_and_in_flight(self):
         self.broker.inject("produce", Delay(5))
         producer = self.warm_producer()
         producer.publish("t", [b"first"], **AWAY)
@@ -127,7 +127,7 @@ class PublishTest(ProducerCase):
         self.assertEqual("_UNKNOWN_PARTITION", report.failed[0].error.cause.name)
 
     # Rule 6
-    def test_a_fatal_client_is_told_at_once_and_not_at_the_deadline(self):
+    def test_a_fatal_client_is_reported_immediately_and_not_at_the_deadline(self):
         self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
         producer = self.producer()
         report = self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600))
@@ -149,7 +149,7 @@ class PublishTest(ProducerCase):
         report = self.at_once(lambda: self.producer(budget_bytes=1000).publish("t", [b"x" * 900], timeout=3600))
         self.assertIsInstance(report.failed[0].error, QueueFull)
 
-    def test_a_message_larger_than_the_budget_is_told_as_that_and_not_sent_again(self):
+    def test_a_message_larger_than_the_budget_is_reported_as_such_and_not_retried(self):
         producer = self.producer(budget_bytes=1000)
         report = producer.publish("t", [b"small", b"x" * 1000])
         self.assertEqual([QueueFull, LargerThanBudget], [type(each.error) for each in report.failed])
@@ -171,7 +171,7 @@ class PublishTest(ProducerCase):
         self.assertTrue(results[0].ok)
         self.assertEqual([b"a", b"b", b"c"], self.values())
 
-    def test_what_waits_for_an_unreachable_topic_s_limit_keeps_its_order(self):
+    def test_messages_that_wait_for_a_limit_keep_their_order(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"))
         producer = self.producer()
         producer.publish("t", [b"1"], **AWAY)
@@ -179,7 +179,7 @@ class PublishTest(ProducerCase):
         self.assertTrue(producer.publish("t", [b"3"]).ok)
         self.assertEqual([b"1", b"2", b"3"], self.values())
 
-    def test_a_cluster_that_never_tells_a_limit_is_written_to_under_the_configured_one(self):
+    def test_a_cluster_that_never_reports_a_limit_is_written_to_under_the_configured_one(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
         producer = self.producer(max_message_bytes=2000)
         report = producer.publish("t", [b"a", b"x" * 3000], **AWAY)
@@ -187,7 +187,7 @@ class PublishTest(ProducerCase):
         report = producer.retry(report)
         self.assertEqual(([0], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
 
-    def test_what_an_interrupted_publish_cannot_tell_a_flush_tells(self):
+    def test_a_flush_reports_for_an_interrupted_publish(self):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
         producer = self.warm_producer()
         wait = producer._serving.wait
@@ -247,7 +247,7 @@ class RetryTest(ProducerCase):
             self.assertTrue(producer.retry(report).ok)
         self.assertEqual([b"a", b"b"], sorted(self.values()))
 
-    def test_what_a_retry_tells_no_flush_tells_again(self):
+    def test_no_flush_repeats_the_report_of_a_retry(self):
         producer = self.producer()
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=3)
         report = producer.publish("t", [b"a", b"b"])
@@ -257,7 +257,7 @@ class RetryTest(ProducerCase):
         self.assertEqual((0, ()), (flushed.delivered_count, flushed.failed + flushed.unknown))
 
     # Rule 4
-    def test_what_is_still_queued_is_attached_to_and_not_produced_again(self):
+    def test_queued_messages_are_attached_to_and_not_produced_again(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         report = producer.publish("t", [b"a", b"b"], **AWAY)
@@ -267,7 +267,7 @@ class RetryTest(ProducerCase):
         self.assertTrue(producer.retry(report).ok)
         self.assertEqual([b"a", b"b"], self.values())
 
-    def test_what_was_delivered_stays_so(self):
+    def test_delivered_messages_remain_delivered(self):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
         producer = self.producer()
         report = producer.publish("t", [b"a", b"b", b"c"])
@@ -276,7 +276,7 @@ class RetryTest(ProducerCase):
         self.assertEqual([b"a", b"c", b"b"], self.values())
 
     # Rule 4
-    def test_what_is_permanently_refused_is_carried_over_unsent(self):
+    def test_permanently_refused_messages_are_not_sent_again(self):
         self.broker.inject("produce", Fail("INVALID_RECORD"))
         producer = self.producer()
         report = producer.publish("t", [b"bad", b"x" * 2_000_000])
@@ -316,7 +316,7 @@ class RetryTest(ProducerCase):
         self.assertEqual([b"a", b"b"], sorted(self.values()))
 
     # Rule 4
-    def test_any_producer_may_send_again_what_another_gave_up(self):
+    def test_any_producer_may_retry_messages_that_another_gave_up(self):
         first = self.warm_producer()
         self.broker.disconnect()
         report = first.publish("t", [b"a"], **AWAY)
@@ -326,7 +326,7 @@ class RetryTest(ProducerCase):
         self.assertTrue(again.ok)
         self.assertEqual([again.delivered[0].message_id], self.ids())
 
-    def test_a_retry_attaches_to_what_is_on_its_way_in_another_producer(self):
+    def test_a_retry_attaches_to_messages_in_flight_in_another_producer(self):
         first = self.warm_producer()
         self.broker.disconnect()
         report = first.publish("t", [b"a"], **AWAY)
@@ -378,20 +378,20 @@ class RetryTest(ProducerCase):
 
 
 class SendTest(ProducerCase):
-    def test_a_send_tells_its_id_and_a_flush_that_it_was_delivered(self):
+    def test_a_send_returns_its_id_and_a_flush_that_it_was_delivered(self):
         producer = self.producer()
         sent = [producer.send("t", b"a"), producer.send("t", b"b", key=b"k"), producer.send("t", Record(b"c"))]
         report = producer.flush()
         self.assertEqual((3, ()), (report.delivered_count, report.failed + report.unknown))
         self.assertEqual(self.ids(), sent)
 
-    def test_a_flush_tells_of_each_send_once(self):
+    def test_a_flush_reports_each_send_once(self):
         producer = self.producer()
         producer.send("t", b"a")
         self.assertEqual(1, producer.flush().delivered_count)
         self.assertEqual(0, producer.flush().delivered_count)
 
-    def test_a_flush_tells_of_what_failed(self):
+    def test_a_flush_reports_what_failed(self):
         producer = self.warm_producer()
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         failed = producer.send("t", b"a")
@@ -399,7 +399,7 @@ class SendTest(ProducerCase):
         report = producer.flush()
         self.assertEqual(([failed], 1), ([d.message_id for d in report.failed], report.delivered_count))
 
-    def test_a_flush_tells_of_what_has_no_answer_by_its_deadline(self):
+    def test_a_flush_reports_what_has_no_answer_by_its_deadline(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         late = producer.send("t", b"a")
@@ -477,7 +477,7 @@ class SendTest(ProducerCase):
         self.assertEqual(2, len(producer.flush().failed))
         self.assertTrue(producer.publish("t", [b"b"]).ok)
 
-    def test_a_list_that_another_thread_changes_meanwhile_is_published_as_it_was(self):
+    def test_a_list_that_another_thread_changes_is_published_unchanged(self):
         producer = self.producer()
         records = [b"a", b"b"]
         check = producer._check
@@ -491,7 +491,7 @@ class SendTest(ProducerCase):
         self.assertEqual([b"a", b"b"], self.values())
 
     # Rule 7
-    def test_a_listener_hears_of_its_message_on_a_thread_of_the_library(self):
+    def test_a_listener_is_notified_of_its_message_on_a_thread_of_the_library(self):
         heard = []
         done = threading.Event()
 
@@ -507,7 +507,7 @@ class SendTest(ProducerCase):
         self.assertIsNot(threading.current_thread(), thread)
 
     # Rule 7
-    def test_a_listener_that_raises_is_counted_and_the_next_one_hears(self):
+    def test_a_listener_that_raises_is_counted_and_the_next_one_is_called(self):
         done = threading.Event()
         producer = self.producer()
         producer.send("t", b"a", on_delivery=lambda delivery: 1 / 0)
@@ -522,7 +522,7 @@ class SendTest(ProducerCase):
         self.assertEqual({}, producer._table.callers)
 
     # Rule 7
-    def test_waiting_inside_a_listener_raises_at_once_and_sending_works(self):
+    def test_waiting_inside_a_listener_raises_immediately_and_sending_works(self):
         producer = self.producer()
         outcomes = []
         done = threading.Event()
@@ -591,7 +591,7 @@ class TopicLimitChangeTest(ProducerCase):
 
 
 class CloseTest(ProducerCase):
-    def test_close_tells_of_what_was_given_up(self):
+    def test_close_reports_what_was_given_up(self):
         producer = self.warm_producer()
         producer.publish("t", [b"warm"])
         self.broker.disconnect()
@@ -600,7 +600,7 @@ class CloseTest(ProducerCase):
         self.assertEqual(1, len(report.unknown))
         self.assertIsInstance(report.unknown[0].error, DeliveryAbandoned)
 
-    def test_it_calls_the_listeners_of_what_it_gives_up_before_it_returns(self):
+    def test_it_calls_the_listeners_of_given_up_messages_before_it_returns(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
         for _ in range(20):
             producer, received = self.producer(), []
@@ -609,7 +609,7 @@ class CloseTest(ProducerCase):
             self.assertTrue(producer.close(0).ok)
             self.assertEqual(3, len(received))
 
-    def test_what_never_reached_a_client_is_failed(self):
+    def test_messages_that_reached_no_client_are_failed(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
         producer = self.producer()
         producer.send("t", b"a")
@@ -648,13 +648,13 @@ class HealthTest(ProducerCase):
         self.assertEqual(30, producer.health().oldest_unacknowledged_seconds)
         self.assertEqual(1, producer.health().outstanding_messages)
 
-    def test_a_missing_permission_is_told_even_where_it_is_said_of_one_message(self):
+    def test_a_missing_permission_is_reported_even_if_the_error_is_about_one_message(self):
         self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"))
         producer = self.producer()
         producer.publish("t", [b"a"])
         self.assertEqual("TOPIC_AUTHORIZATION_FAILED", producer.health().last_error.name)
 
-    def test_the_last_client_error_is_told(self):
+    def test_the_last_client_error_is_reported(self):
         self.broker.inject("produce", LoseAnswer(0))
         producer = self.producer()
         producer.publish("t", [b"a"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A close, an interrupt or a listener at the wrong moment: nobody waits longer for it, and nothing is forgotten."""
+"""A close, an interrupt or a listener at the wrong moment: it delays no caller, and no message is forgotten."""
 
 import threading
 from unittest import mock
@@ -13,7 +13,7 @@ FULL = 3
 
 class CutShortCase(ProducerCase):
     def crowded(self):
-        """A producer without room, whose broker is away."""
+        """A producer without room, whose broker is unavailable."""
         producer = self.warm_producer(budget_messages=FULL)
         self.broker.disconnect()
         producer.publish("t", [Record(b"x")] * FULL, **AWAY)
@@ -46,12 +46,12 @@ class CloseTest(CutShortCase):
         return results[0]
 
     # Rule 9
-    def test_a_publish_that_waits_for_room_is_told_that_it_was_not_sent(self):
+    def test_a_publish_that_waits_for_room_reports_that_it_was_not_sent(self):
         producer = self.crowded()
         report = self.meanwhile_closed(producer, lambda: producer.publish("t", [b"late"], timeout=3600))
         self.assertIsInstance(report.failed[0].error, DeliveryAbandoned)
 
-    def test_a_send_that_waits_for_room_is_told_that_the_producer_is_closed(self):
+    def test_a_send_that_waits_for_room_reports_that_the_producer_is_closed(self):
         producer = self.crowded()
         self.assertIsInstance(self.meanwhile_closed(producer, lambda: producer.send("t", b"late")), ClosedError)
 
@@ -156,7 +156,7 @@ class SendRacingCloseTest(CutShortCase):
 
 
 class InterruptTest(CutShortCase):
-    def test_what_an_interrupted_flush_cannot_tell_the_next_one_tells(self):
+    def test_the_next_flush_reports_for_an_interrupted_one(self):
         producer = self.warm_producer()
         producer.send("t", b"delivered")
         self.wait_until_settled(producer)
@@ -166,7 +166,7 @@ class InterruptTest(CutShortCase):
         report = producer.flush(0)
         self.assertEqual((1, 1), (report.delivered_count, len(report.unknown)))
 
-    def test_what_an_interrupted_close_cannot_tell_the_next_one_tells(self):
+    def test_the_next_close_reports_for_an_interrupted_one(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         producer.send("t", b"on its way")
@@ -183,7 +183,7 @@ class InterruptTest(CutShortCase):
 
 
 class EndlessTest(CutShortCase):
-    def test_asking_again_and_again_for_what_is_on_its_way_takes_no_memory(self):
+    def test_repeated_retries_of_messages_in_flight_take_no_memory(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         report = producer.publish("t", [b"a"], **AWAY)
@@ -194,7 +194,7 @@ class EndlessTest(CutShortCase):
         self.assertTrue(producer.retry(report).ok)
 
     # Rule 7
-    def test_a_listener_that_exits_is_counted_and_the_next_one_hears(self):
+    def test_a_listener_that_exits_is_counted_and_the_next_one_is_called(self):
         producer = self.warm_producer()
         heard = threading.Event()
         producer.send("t", b"a", on_delivery=leave)

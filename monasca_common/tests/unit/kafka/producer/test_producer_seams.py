@@ -48,7 +48,7 @@ class SeamCase(ProducerCase):
 
     def assert_ends(self, thread):
         thread.join(_SECONDS)
-        self.assertFalse(thread.is_alive(), "it waits for ever")
+        self.assertFalse(thread.is_alive(), "it waits indefinitely")
 
     def transactional(self, init):
         """A producer whose clients call ``init`` to take over the transactional id; it has done so once."""
@@ -153,7 +153,7 @@ class SignalTest(SeamCase):
         setattr(owner, name, interrupted)
 
     # Rule 9
-    def test_calls_that_wait_are_refused_and_the_interrupted_one_goes_on(self):
+    def test_calls_that_wait_are_refused_and_the_interrupted_one_continues(self):
         producer = self.producer()
         report = producer.publish("t", [b"a"])
         waiting = (
@@ -182,7 +182,7 @@ class SignalTest(SeamCase):
         self.assertTrue(producer.close().ok)
         self.assertEqual([b"a", b"b", b"c"] + [b"from the handler"] * 3, sorted(self.values()))
 
-    def test_what_a_handler_raises_is_no_refusal_by_the_client(self):
+    def test_an_exception_of_a_signal_handler_is_not_a_refusal_by_the_client(self):
         producer = self.warm_producer()
         transport = producer._limits.ready["t"].transport
         produce = transport.produce
@@ -312,7 +312,7 @@ class LogTest(SeamCase):
 
 
 class LimitsTest(SeamCase):
-    """The thread that asks for limits meets what nobody foresaw."""
+    """The thread that requests limits gets an unexpected error."""
 
     def opened(self, fails):
         settings = self.kafka.producer_settings()
@@ -361,7 +361,7 @@ class LimitsTest(SeamCase):
         self.assertIn("no client can be opened for topic 'small'", log.output)
         self.assertEqual(1, len(log.output.splitlines()))
 
-    def test_a_request_that_breaks_down_is_made_again(self):
+    def test_a_request_that_fails_is_repeated(self):
         def fails(transport, _batch_bytes):
             ask = transport.max_message_bytes
 
@@ -421,7 +421,7 @@ class TimeoutTest(SeamCase):
         self.assertTrue(producer.flush(math.inf).ok)
         self.assertTrue(self.at_once(lambda: producer.close(math.inf)).ok)
 
-    def test_what_is_no_time_is_refused_by_name(self):
+    def test_an_invalid_time_out_is_refused_by_name(self):
         producer = self.producer()
         for timeout in ("5", math.nan, [1]):
             for call in (
@@ -456,12 +456,12 @@ class HungFlushTest(SeamCase):
         return producer, gate
 
     # Rule 9
-    def test_close_ends_and_tells_that_the_rest_is_unknown(self):
+    def test_close_ends_and_reports_that_the_rest_is_unknown(self):
         producer, _ = self.hung()
         report = self.at_once(lambda: producer.close(0))
         self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
 
-    def test_what_comes_back_afterwards_changes_nothing(self):
+    def test_a_late_result_changes_nothing(self):
         producer, gate = self.hung()
         report = self.at_once(lambda: producer.close(0))
         gate.open.set()
@@ -476,7 +476,7 @@ class HungFlushTest(SeamCase):
         self.assertEqual(1, len(report.unknown))
         self.assertEqual(1, len(self.at_once(lambda: producer.flush(0)).unknown))
 
-    def test_reopen_goes_on_with_a_client_that_does_not_hang(self):
+    def test_reopen_continues_with_a_client_that_does_not_hang(self):
         producer, _ = self.hung()
         self.at_once(lambda: producer.reopen() or True)
         self.clock.hung = lambda: False

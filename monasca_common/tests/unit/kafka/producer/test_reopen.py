@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a fatal error: the producer says that it is finished, and goes on with another client."""
+"""After a fatal error, the producer reports that it is finished, and continues with another client."""
 
 import threading
 from typing import Any
@@ -30,12 +30,12 @@ class FinishedTest(ProducerCase):
         self.wait_until_settled(producer)
         return producer, report
 
-    def test_health_says_so(self):
+    def test_health_reports_it(self):
         producer, _ = self.finished()
         self.assertTrue(producer.health().finished)
         self.assertFalse(self.producer().health().finished)
 
-    def test_what_is_published_then_is_failed_at_once(self):
+    def test_later_messages_fail_immediately(self):
         producer, _ = self.finished()
         for records in ([b"b"], [Record(b"b")]):
             self.assertIsInstance(producer.publish("t", records, timeout=3600).failed[0].error.cause, FatalError)
@@ -56,7 +56,7 @@ class FinishedTest(ProducerCase):
         self.assertTrue(self.producer().retry(report).ok)
         self.assertEqual(self.ids(), [report.unknown[0].message_id])
 
-    def test_ids_go_on_and_room_is_free(self):
+    def test_ids_continue_and_room_is_free(self):
         producer, _ = self.finished(budget_messages=2)
         producer.reopen()
         sent = [producer.send("t", b"b"), producer.send("t", b"c")]
@@ -67,7 +67,7 @@ class FinishedTest(ProducerCase):
 
 class ReopenTest(ProducerCase):
     # Rule 6
-    def test_what_is_on_its_way_is_unknown_and_never_delivered_by_the_client_before(self):
+    def test_messages_in_flight_are_unknown_and_the_old_client_does_not_deliver_them(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         sent = producer.send("t", b"a")
@@ -81,7 +81,7 @@ class ReopenTest(ProducerCase):
         self.assertTrue(again.ok)
         self.assertEqual([b"b"], self.values())
 
-    def test_what_is_published_while_another_client_is_opened_goes_to_that_one(self):
+    def test_messages_published_during_a_reopen_go_to_the_new_client(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         producer.send("t", b"a")
@@ -151,7 +151,7 @@ class ReopenTest(ProducerCase):
         self.assertEqual([b"before", b"a", b"b", b"c"], self.values())
 
     # Rule 9
-    def test_one_that_is_interrupted_while_it_gives_up_goes_on_with_the_new_client(self):
+    def test_one_that_is_interrupted_while_it_gives_up_continues_with_the_new_client(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         sent = producer.send("t", b"a")
@@ -271,7 +271,7 @@ class RefusedTopicTest(ProducerCase):
         self.refused.flush()
         self.assertIsNone(self.error())
 
-    def test_with_two_topics_refused_the_other_one_is_still_told(self):
+    def test_the_second_of_two_refused_topics_is_still_reported(self):
         self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"), topic="u")
         self.refused.publish("u", [b"a"])
         self.refused.publish("u", [b"a"])

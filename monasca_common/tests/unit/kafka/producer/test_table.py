@@ -218,7 +218,7 @@ class SettleTest(TableCase):
         [delivery] = DeliveryReport({}, bulk=bulk).delivered
         self.assertEqual((0, None), (delivery.partition, delivery.offset))
 
-    def test_what_is_settled_is_not_waited_for(self):
+    def test_settled_messages_are_not_waited_for(self):
         bulk = self.bulk(b"a")
         self.assertFalse(self.waiter(all_over([bulk])).over)
         self.settle(*self.of(bulk))
@@ -343,7 +343,7 @@ class RoomTest(TableCase):
         self.settle(refused=[a])
         self.assertEqual((0, 0), self.room())
 
-    def test_what_sends_reserved_and_did_not_use_is_free_for_others(self):
+    def test_unused_reservations_of_sends_are_free_for_others(self):
         self.table = self.new_table(max_messages=10, max_bytes=10_000)
         for topic in "tu":
             self.send(topic=topic)
@@ -413,7 +413,7 @@ class RoomTest(TableCase):
         self.assertIsNone(self.bulk(b"a"))
         self.assertIsInstance(self.table.refuse(self.new_bulk(b"a")), DeliveryAbandoned)
 
-    def test_what_is_refused_for_lack_of_it_has_the_numbers_and_takes_none(self):
+    def test_a_refusal_for_lack_of_room_has_the_numbers_and_uses_no_room(self):
         attempts = self.attempts(b"a", b"x" * 10_000)
         self.table.refuse(attempts[0].bulk)
         self.assertEqual([QueueFull, LargerThanBudget], [type(attempt.error) for attempt in attempts])
@@ -443,7 +443,7 @@ class AgeTest(TableCase):
         self.settle((first, b"a"))
         self.assertEqual(0, self.table.in_flight()[2])
 
-    def test_what_is_ended_while_it_is_looked_at_counts_as_it_is(self):
+    def test_a_reservation_that_ends_during_a_count_is_counted_correctly(self):
         """Another thread settles between the looks at a bulk and at its reservation."""
         in_flight, looks = Bulk.in_flight.fget, []
 
@@ -492,7 +492,7 @@ class FlushTest(TableCase):
         self.settle((heard.sequence, b"c"))
         self.assertEqual((1, []), self.flush())
 
-    def test_what_an_interrupted_flush_took_is_reported_by_the_next_one(self):
+    def test_the_next_flush_reports_messages_of_an_interrupted_one(self):
         sent = [self.send(b"a"), self.send(b"b"), self.send(b"c")]
         self.settle((sent[0], b"a"), refused=[(sent[1], b"b")])
         delivered, rest = self.flush()

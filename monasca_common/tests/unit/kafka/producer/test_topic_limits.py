@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking for topics' limits: together, each with its own patience, and never about what is no topic."""
+"""Requests for topics' limits: together, each with its own patience, and only for valid names."""
 
 import threading
 from unittest import mock
@@ -76,7 +76,7 @@ class TestRequests(TopicLimitsCase):
         self.assertEqual(61, producer.flush(_SECONDS).delivered_count)
         self.assertEqual([["a"], late], self.transport.requests)
 
-    def test_a_producer_goes_on_while_a_client_for_a_small_topic_opens(self):
+    def test_a_producer_continues_while_a_client_for_a_small_topic_opens(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         producer = self.warm_producer()
         opening, opened, open_client = threading.Event(), threading.Event(), producer._limits.open_client
@@ -118,7 +118,7 @@ class TestRequests(TopicLimitsCase):
         self.assertIs(self.transport, client._client)
         release((client,))
 
-    def test_who_asked_goes_when_nothing_is_left_to_ask(self):
+    def test_the_requesting_thread_ends_without_further_requests(self):
         producer = self.producer()
         producer.publish("t", [b"1"]).raise_for_undelivered()
         for thread in self.threads("kafka-topic-limits"):

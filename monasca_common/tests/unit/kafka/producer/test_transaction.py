@@ -24,7 +24,7 @@ SECONDS = 60
 
 
 class Client:
-    """Producer, its limits, transport and consumer in one: writes down what it is asked, fails as it is told."""
+    """Producer, its limits, transport and consumer in one: records calls, and fails on demand."""
 
     settings = ProducerSettings(ConnectionSettings("nowhere:9092"), transaction_timeout_seconds=SECONDS)
 
@@ -104,13 +104,13 @@ class TransactionTest(base.BaseTestCase):
         self.assertEqual(["begin", "flush", ("offsets", [7], 2), "commit"], self.client.asked)
 
     # Rule 20
-    def test_what_is_taken_away_while_a_transaction_asks_is_never_sent_under_the_next_generation(self):
+    def test_offsets_of_revoked_partitions_are_never_sent_under_the_next_generation(self):
         self.client.taken_between = True
         self.assertRaises(TransactionError, self.transact)
         self.assertEqual([], [sent for sent in self.client.asked if sent[0] == "offsets"])
 
     # Rule 20
-    def test_a_commit_whose_answer_is_late_is_asked_for_again_and_not_aborted(self):
+    def test_a_commit_whose_answer_is_late_is_requested_again_and_not_aborted(self):
         self.client.commits = [LATE, LATE]
         self.transact()
         self.assertEqual(["commit"] * 3, self.client.asked[3:])
@@ -142,7 +142,7 @@ class TransactionTest(base.BaseTestCase):
         self.assertRaises(FencedError, self.transact)
         self.assertNotIn("abort", self.client.asked)
 
-    def test_an_abort_without_an_answer_is_asked_for_again_before_the_next_transaction(self):
+    def test_an_abort_without_an_answer_is_requested_again_before_the_next_transaction(self):
         self.client.aborts = [LATE, LATE]
         self.assertRaises(ZeroDivisionError, self.break_down)
         self.assertEqual(["begin", "flush", "refuse", "abort", "seek"], self.client.asked)
@@ -171,7 +171,7 @@ class TransactionTest(base.BaseTestCase):
         self.transact()
         self.assertEqual(["refuse", "abort", "flush", "begin"], self.client.asked[8:-3])
 
-    def test_a_consumer_that_could_not_go_back_is_told(self):
+    def test_a_consumer_that_cannot_seek_back_is_reported(self):
         self.client.seeks = [LATE]
         error = self.assertRaises(TransactionError, self.break_down)
         self.assertIn("seek_to_committed", str(error))

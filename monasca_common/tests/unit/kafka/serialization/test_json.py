@@ -43,15 +43,15 @@ class JsonTest(base.BaseTestCase):
         self.assertIsNone(error.__context__)
         return str(error)
 
-    def test_the_content_type_is_told_in_a_header(self):
+    def test_the_content_type_is_reported_in_a_header(self):
         self.assertEqual((("content-type", b"application/json"),), self.serializer.headers)
 
     @given(VALUES)
-    def test_what_is_written_is_read_back(self, value):
+    def test_written_values_are_read_back(self, value):
         self.assertEqual(value, self.serializer.loads(self.serializer.dumps(value)))
 
     @given(VALUES, st.booleans())
-    def test_what_other_writers_wrote_is_read(self, value, ascii_only):
+    def test_values_of_other_writers_are_read(self, value, ascii_only):
         self.assertEqual(value, self.serializer.loads(json.dumps(value, ensure_ascii=ascii_only).encode()))
 
     @given(TEXT, TEXT, VALUES, st.booleans(), st.booleans())
@@ -92,7 +92,7 @@ class JsonTest(base.BaseTestCase):
             self.assertEqual(value, self.serializer.loads(json.dumps(value).encode()))
         self.assertEqual(1 / 3, self.serializer.loads(b"0.33333333333333333333333333333333"))
 
-    def test_what_is_no_number_in_json_is_refused(self):
+    def test_numbers_that_json_does_not_have_are_refused(self):
         for text in (b"NaN", b"[Infinity]", b"-Infinity", b"1e999", b"01", b"+1", b".5"):
             self.assertIn("not JSON", self.refusal(text))
 
@@ -141,7 +141,7 @@ class JsonTest(base.BaseTestCase):
             self.assertNotIn("sesame", "".join(traceback.format_exception(error)))
             self.assertFalse(hasattr(error, "doc"))
 
-    def test_what_json_cannot_say_is_not_written(self):
+    def test_values_that_json_does_not_have_are_not_written(self):
         for value in ({1: 2}, {"a": {1}}, 2**64, "\ud800", float("nan"), [None, float("inf")], {"a": (float("nan"),)}):
             self.assertRaises(SerializationError, self.serializer.dumps, value)
 

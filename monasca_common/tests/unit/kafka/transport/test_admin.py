@@ -26,7 +26,7 @@ class Metadata:
 
 
 class ScriptedClient:
-    """Each step of a script is an answer, or the errors of a call: what the callback hears of it, what it raises."""
+    """Each step of a script is an answer, or the errors of a call: in its callback, and raised."""
 
     def __init__(self, admin, script):
         self.admin = admin
@@ -57,7 +57,7 @@ class RefusalTest(base.BaseTestCase):
         admin._opened = ScriptedClient(admin, list(script))
         return admin
 
-    def test_a_refused_login_is_told_in_place_of_the_time_out_that_comes_of_it(self):
+    def test_a_refused_login_is_reported_instead_of_its_time_out(self):
         admin = self.admin(([KafkaError._AUTHENTICATION], KafkaError._TRANSPORT))
         self.assertRaises(AuthenticationError, admin.wait_for_brokers, 1, 0)
 
@@ -75,7 +75,7 @@ class RefusalTest(base.BaseTestCase):
 
 
 class FakeBrokers:
-    """Brokers that hear of a new topic one after the other, and name one of themselves the controller by turns."""
+    """Brokers that learn of a new topic one after the other, and name one of themselves the controller by turns."""
 
     def __init__(self):
         self.controllers = itertools.cycle((2, 1, 1, 2))
@@ -139,7 +139,7 @@ def answered(result):
 
 
 class ManyGroupsClient:
-    """Is asked for 70 groups, and answers none before all that may be asked at once were asked."""
+    """Receives requests for 70 groups, and answers none before all concurrent requests have arrived."""
 
     def __init__(self, _options):
         self.waiting = {"offsets": [], "members": []}
@@ -348,7 +348,7 @@ class OffsetsTest(base.BaseTestCase):
         self.ends(7, 0)
         self.assertEqual(2, self.opened.call_count)
 
-    def test_another_client_learns_who_answers_after_the_broker_that_was_asked_has_died(self):
+    def test_another_client_finds_a_broker_after_the_first_one_died(self):
         self.client.describe_topics.side_effect = lambda *_, **__: {
             "t": answered(KafkaException(KafkaError(KafkaError._TRANSPORT)))
         }
@@ -384,14 +384,14 @@ class CreateTopicTest(base.BaseTestCase):
         self.admin.create_topic("t", 2)
         self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
 
-    def test_leaders_of_different_ids_are_waited_for_though_nobody_told_of_the_old_one_before(self):
+    def test_leaders_with_different_ids_are_waited_for_without_knowledge_of_the_old_one(self):
         self.brokers.ids = {1: None, 2: None}
         self.brokers.late = {1: 2, 2: 0}
         self.brokers.between = "old"
         self.admin.create_topic("t", 2)
         self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
 
-    def test_a_leader_that_never_hears_of_it_is_an_error(self):
+    def test_a_leader_that_does_not_learn_of_a_topic_is_an_error(self):
         self.brokers.late[1] = 1_000_000
         error = self.assertRaises(TransportError, self.admin.create_topic, "t", 2, timeout=0.05)
         self.assertIn("not every leader", str(error))

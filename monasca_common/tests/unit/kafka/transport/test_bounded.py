@@ -54,7 +54,7 @@ class ProducerTest(BoundedCase):
         self.client.hanging.update(what)
 
     def notice(self):
-        """Wait until whoever serves the client has noticed that it is poisoned."""
+        """Wait until the serving thread has noticed that the client is poisoned."""
         while self.producer.health().last_error is None:
             threading.Event().wait(0.01)
 
@@ -70,7 +70,7 @@ class ProducerTest(BoundedCase):
         self.assertTrue(TIMEOUT <= self.clock.monotonic() <= TIMEOUT + 2 * GRACE_SECONDS)
         self.assertTrue(self.producer.health().poisoned)
 
-    def test_nothing_more_is_asked_of_a_poisoned_client(self):
+    def test_a_poisoned_client_gets_no_more_calls(self):
         self.hang("commit")
         self.assertRaises(FatalError, self.transact)
         self.client.asked.clear()
@@ -79,7 +79,7 @@ class ProducerTest(BoundedCase):
         self.producer.close(0)
         self.assertEqual([], self.client.asked)
 
-    def test_what_is_published_afterwards_was_surely_not_sent(self):
+    def test_later_messages_are_definitely_not_sent(self):
         self.hang("commit")
         self.assertRaises(FatalError, self.transact)
         self.notice()
@@ -90,7 +90,7 @@ class ProducerTest(BoundedCase):
         self.assertEqual([FatalError], [type(delivery.error.cause) for delivery in report.failed])
         self.assertEqual([], self.client.asked)
 
-    def test_what_was_in_flight_is_unknown(self):
+    def test_messages_in_flight_are_unknown(self):
         self.kafka.broker.disconnect()
         self.hang("begin")
         self.producer.send("t", b"on its way")
@@ -167,7 +167,7 @@ class ConsumerTest(BoundedCase):
         self.assertIn("resumes from the committed offsets", str(error))
         self.assertTrue(self.consumer.health().poisoned)
 
-    def test_a_commit_that_hangs_is_unknown_at_once_and_ends_the_consumer_later(self):
+    def test_a_commit_that_hangs_is_unknown_immediately_and_ends_the_consumer_later(self):
         self.own()
         self.hang("commit")
         self.assertIsInstance(self.consumer.commit({T: 0}, 1.0)[T].error, CommitUnknown)
@@ -202,7 +202,7 @@ class ConsumerTest(BoundedCase):
         self.assertTrue(self.clock.monotonic() - begun <= 4.0)
         self.assertIn("did not leave group test-group in time", self.log.output)
 
-    def test_another_reads_on_from_what_is_committed(self):
+    def test_another_resumes_from_committed_messages(self):
         self.own()
         self.hang("committed")
         with contextlib.suppress(FatalError):

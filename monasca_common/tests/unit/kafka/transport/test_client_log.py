@@ -40,7 +40,7 @@ class ClientLogTest(base.BaseTestCase):
         self.complain()
         self.assertEqual("FAIL [b:9092]: refused after 0ms (and 2 times since this was logged last)", self.lines[1])
 
-    def test_what_nobody_complains_of_any_more_is_forgotten(self):
+    def test_lines_that_are_not_repeated_are_forgotten(self):
         for number in range(100):
             self.log.log(logging.ERROR, "FAIL [b:%d]", number)
         self.clock.advance(600)

@@ -46,7 +46,7 @@ class ClientThreadTest(base.BaseTestCase):
             threading.Event().wait(0.01)
         self.fail("it did not come about")
 
-    def test_what_a_call_returns_and_raises_is_its_callers(self):
+    def test_a_caller_receives_the_result_or_the_exception_of_its_call(self):
         self.assertEqual(5.0, self.thread.call("commit", lambda left: left, 5.0))
         self.assertRaises(ZeroDivisionError, self.thread.call, "commit", lambda _: 1 / 0, 5.0)
 
@@ -66,7 +66,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertIn("open another", str(error))
         self.assertIn(str(error), self.log.output)
 
-    def test_nothing_more_is_asked_of_a_poisoned_client(self):
+    def test_a_poisoned_client_gets_no_more_calls(self):
         self.assertRaises(FatalError, self.thread.call, "commit", self.hang, 1.0)
         asked = []
         self.assertRaises(FatalError, self.thread.call, "abort", asked.append, 1.0)
@@ -124,7 +124,7 @@ class ClientThreadTest(base.BaseTestCase):
             self.assertEqual([], destroyed)
         self.until(lambda: destroyed)
 
-    def test_a_late_answer_is_nobodys(self):
+    def test_a_late_answer_is_ignored(self):
         call = self.thread.submit("commit", self.hang, 1.0)
         self.until(lambda: call.begun_at is not None)
         self.clock.advance(100.0)
@@ -137,7 +137,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertIsNone(call.result())
         self.assertIs(failure, self.thread.failure)
 
-    def test_what_nobody_waits_for_is_found_by_the_watchdog(self):
+    def test_the_watchdog_finds_calls_without_a_waiting_caller(self):
         call = self.thread.submit("commit", self.hang, 300.0)
         self.until(lambda: call.begun_at is not None)
         self.clock.advance(300.0)
@@ -161,7 +161,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertIn("poll has returned after 40 s", self.log.output)
         self.assertEqual(0.0, self.thread.oldest_seconds())
 
-    def test_the_age_of_a_call_is_told_while_it_is_waited_for(self):
+    def test_the_age_of_a_call_is_reported_while_it_is_waited_for(self):
         call = self.thread.submit("commit", self.hang, 300.0)
         self.until(lambda: call.begun_at is not None)
         self.clock.advance(7.0)

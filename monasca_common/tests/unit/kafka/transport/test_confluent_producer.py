@@ -19,7 +19,7 @@ class TestServing(base.BaseTestCase):
         self.addCleanup(self.producer.close, 1.0)
 
     def client_returns_although(self, raised):
-        """The client's calls end as they do when this exception was raised meanwhile."""
+        """The client's calls end as if this exception was raised during them."""
 
         def call(timeout):
             raise SystemError("returned a result with an exception set") from raised
@@ -27,14 +27,14 @@ class TestServing(base.BaseTestCase):
         client = mock.MagicMock(poll=call, flush=call)
         self.useFixture(fixtures.MockPatchObject(self.producer, "_client", client))
 
-    def test_what_a_signal_raises_during_a_call_is_raised_by_it_and_the_client_goes_on(self):
+    def test_a_call_raises_the_exception_of_a_signal_and_the_client_continues(self):
         for raised in (KeyboardInterrupt(), SystemExit(3)):
             self.client_returns_although(raised)
             for call in (self.producer.poll, self.producer.flush):
                 self.assertIs(raised, self.assertRaises(type(raised), call, 0.0))
         self.assertEqual([], self.errors)
 
-    def test_what_a_signal_handler_raises_after_the_client_took_a_message_is_no_refusal(self):
+    def test_an_exception_after_the_client_accepted_a_message_is_not_a_refusal(self):
         produce = self.producer._produce
 
         def interrupted(*arguments):
@@ -49,7 +49,7 @@ class TestServing(base.BaseTestCase):
         undelivered = [(each.sequence, each.taken) for each in self.producer.flush(10).undelivered]
         self.assertCountEqual([(1, True), (2, True), (2, None)], undelivered)
 
-    def test_what_the_client_refuses_is_a_refusal(self):
+    def test_an_error_of_the_client_is_a_refusal(self):
         self.assertRaises(self.producer.refusals, self.producer.produce_record, "t" * 1000, b"v", None, -1, 0, (), 1)
         room = self.producer.new_reservation(2, 3, 100, 100, 0, None)
         self.assertEqual(b"", self.producer.send("t" * 1000, b"v", None, room))

@@ -109,14 +109,14 @@ class ConsumerOptionsTest(base.BaseTestCase):
         }
         self.assertEqual(own, {name: options[name] for name in own})
 
-    def test_what_is_fetched_ahead_is_bounded(self):
+    def test_the_prefetch_is_bounded(self):
         options = consumer_options(dataclasses.replace(CONSUMER, buffer_bytes=8 * 1024 * 1024))
 
         self.assertEqual(
             (8 * 1024, 8 * 1024 * 1024), (options["queued.max.messages.kbytes"], options["fetch.max.bytes"])
         )
 
-    def test_with_kip_848_nothing_is_said_that_brokers_decide(self):
+    def test_with_kip_848_options_that_brokers_decide_are_not_set(self):
         options = consumer_options(dataclasses.replace(CONSUMER, group_protocol="consumer"))
 
         self.assertEqual("consumer", options["group.protocol"])

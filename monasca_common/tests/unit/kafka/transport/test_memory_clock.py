@@ -13,7 +13,7 @@ class VirtualClockTest(base.BaseTestCase):
         clock.advance(1.5)
         self.assertEqual((1.5, 6500), (clock.monotonic(), clock.time_ms()))
 
-    def test_a_free_lock_is_acquired_at_once(self):
+    def test_a_free_lock_is_acquired_immediately(self):
         lock = threading.Lock()
         self.assertTrue(VirtualClock().wait(lock, 0))
         self.assertTrue(lock.locked())
@@ -55,7 +55,7 @@ class BrokersTest(base.BaseTestCase):
         self.assertIsNot(stale, kafka.broker)
         self.assertIs(kafka.broker, broker_for(kafka.producer_settings().connection.bootstrap_servers))
 
-    def test_what_the_fixture_produces_its_consumer_reads(self):
+    def test_the_consumer_of_the_fixture_reads_messages_of_its_producer(self):
         kafka = self.useFixture(MemoryKafka())
         kafka.producer().publish("t", [b"v"]).raise_for_undelivered()
         self.assertEqual([b"v"], [message.value for message in kafka.consumer("t").poll(timeout=5)])

@@ -82,7 +82,7 @@ class ReadingTest(ConsumerCase):
         poller.join(50)
         self.assertEqual([b"0"], [message.value for message in found])
 
-    def test_the_end_of_the_log_is_told_once_after_its_messages(self):
+    def test_the_end_of_the_log_is_reported_once_after_its_messages(self):
         self.fill(2)
         self.broker.skip_offsets("t", 0, 3)
         self.consumer.assign({TP: 0})
@@ -171,7 +171,7 @@ class OutOfRangeTest(ConsumerCase):
         self.consumer.assign_owned({TP: 0})
         self.assertEqual([b"0"], self.values())
 
-    def test_a_topic_made_again_has_another_id_and_silently_skips_records(self):
+    def test_a_recreated_topic_has_another_id_and_silently_skips_records(self):
         self.fill(3)
         self.consumer.assign({TP: 2})
         self.poll()
@@ -194,7 +194,7 @@ class OutOfRangeTest(ConsumerCase):
 
 
 class RequestsTest(ConsumerCase):
-    def test_what_is_committed_is_the_group_s(self):
+    def test_committed_offsets_belong_to_the_group(self):
         self.assertEqual({TP: None}, self.consumer.committed([TP], 1))
         self.assertEqual({TP: None}, self.consumer.commit({TP: 3}))
         self.assertEqual({TP: 3}, self.consumer.committed([TP], 1))
@@ -237,7 +237,7 @@ class RequestsTest(ConsumerCase):
         self.assertEqual("TOPIC_AUTHORIZATION_FAILED", element.error.name)
         self.assertEqual([b"0"], self.values())
 
-    def test_an_unreachable_broker_delivers_nothing_and_is_told_once(self):
+    def test_an_unreachable_broker_delivers_nothing_and_is_reported_once(self):
         self.fill(1)
         self.consumer.assign({TP: 0})
         self.broker.disconnect()

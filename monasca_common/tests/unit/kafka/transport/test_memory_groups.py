@@ -95,7 +95,7 @@ class IncrementalTest(GroupCase):
         second.poll()
         self.assertEqual([("assign", [0, 1])], second.events)
 
-    def test_what_stays_is_read_on_without_a_break(self):
+    def test_kept_partitions_are_read_without_a_break(self):
         first, second = self.two_settled_readers()
         third = self.reader()
         third.poll()
@@ -156,7 +156,7 @@ class IncrementalTest(GroupCase):
 
 
 class EagerTest(GroupCase):
-    def test_everything_is_revoked_and_shared_out_anew(self):
+    def test_all_partitions_are_revoked_and_distributed_again(self):
         first, second = self.reader(assignment_strategy="range"), self.reader(assignment_strategy="range")
         first.poll()
         second.poll()
@@ -201,7 +201,7 @@ class LostTest(GroupCase):
         first.transport.close()
         self.assertEqual([], first.events)
 
-    def test_a_member_that_polls_too_late_is_told_so_and_then_loses_its_partitions(self):
+    def test_a_member_that_polls_too_late_is_notified_and_then_loses_its_partitions(self):
         first = self.reader(max_poll_interval_seconds=60)
         second = self.reader(max_poll_interval_seconds=3600)
         for reader in (first, second, first, second):
@@ -228,7 +228,7 @@ class LostTest(GroupCase):
         first.poll()
         self.assertIn(("lost", [2, 3]), first.events)
 
-    def test_a_lost_member_that_closes_commits_nothing_but_hears_of_the_loss(self):
+    def test_a_lost_member_that_closes_commits_nothing_but_is_notified_of_the_loss(self):
         reader = self.reader()
         reader.poll()
         self.broker.expire_member(GROUP, self.member_id(0))
@@ -248,7 +248,7 @@ class CommitTest(GroupCase):
         first.transport.commit({partition: 7})
         self.assertEqual({partition: 7}, self.broker.committed(GROUP))
 
-    def test_who_is_no_member_may_commit_only_while_the_group_is_empty(self):
+    def test_a_client_outside_the_group_may_commit_only_while_it_is_empty(self):
         stranger = MemoryConsumer(self.kafka.consumer_settings("t", GROUP))
         stranger.commit({TopicPartition("t", 0): 1})
         reader = self.reader()

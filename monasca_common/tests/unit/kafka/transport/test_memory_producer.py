@@ -91,7 +91,7 @@ class ProduceTest(ProducerCase):
             [message.headers for message in self.broker.records("t")],
         )
 
-    def test_a_refused_send_is_undelivered_although_outcomes_are_taken_meanwhile(self):
+    def test_a_refused_send_is_undelivered_while_outcomes_are_taken(self):
         self.producer.close(0)
         fault = self.producer.fault
 
@@ -104,7 +104,7 @@ class ProduceTest(ProducerCase):
         [message] = self.producer._reports.take().undelivered
         self.assertEqual((7, False, "_STATE"), (message.sequence, message.taken, message.error.name))
 
-    def test_a_topic_is_made_when_it_is_first_produced_to(self):
+    def test_the_first_message_creates_a_topic(self):
         self.produce("new", b"v")
         self.assertEqual(("new",), self.broker.topics())
 
@@ -134,7 +134,7 @@ class ProduceTest(ProducerCase):
         self.assertEqual([(None, b"x" * 20), ("MSG_SIZE_TOO_LARGE", b"x" * 200)], self.outcomes())
         self.assertEqual({"t": 200}, self.producer.max_message_bytes(("t",), 1))
 
-    def test_a_record_s_size_is_what_kafka_makes_of_it(self):
+    def test_the_size_of_a_record_is_that_of_kafka(self):
         # 61 bytes of a batch's header; of the record its length, attributes and two differences, then each field
         # behind its own length, which takes two bytes from 64 on.
         sizes = {
@@ -153,7 +153,7 @@ class ProduceTest(ProducerCase):
         self.poll()
         self.assertEqual([None, "MSG_SIZE_TOO_LARGE"], [error for error, _ in self.outcomes()])
 
-    def test_a_name_that_no_topic_can_have_is_refused_and_no_topic_is_made(self):
+    def test_an_invalid_topic_name_is_refused_and_no_topic_is_created(self):
         for name in ("", "..", "no/such", "x" * 250):
             self.produce(name, b"v")
             self.poll()
@@ -162,7 +162,7 @@ class ProduceTest(ProducerCase):
             self.assertIn("letters, digits", str(error))
         self.assertEqual((), self.broker.topics())
 
-    def test_names_that_differ_by_dots_and_underscores_alone_collide(self):
+    def test_names_that_differ_only_by_dots_and_underscores_collide(self):
         self.broker.create_topic("a.b_c")
         self.assertRaises(ConfigurationError, self.broker.create_topic, "a_b.c")
         self.produce("a_b_c", b"v")
@@ -191,7 +191,7 @@ class ProduceTest(ProducerCase):
 
 
 class FaultsTest(ProducerCase):
-    def test_the_nth_record_fails_as_told_and_is_not_in_the_log(self):
+    def test_the_nth_record_fails_as_injected_and_is_not_in_the_log(self):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
         for value in (b"1", b"2", b"3"):
             self.produce("t", value)
@@ -199,7 +199,7 @@ class FaultsTest(ProducerCase):
         self.assertEqual([(None, b"1"), (None, b"3"), ("NOT_ENOUGH_REPLICAS", b"2")], self.outcomes())
         self.assertEqual([b"1", b"3"], self.values())
 
-    def test_a_fault_may_be_for_one_topic_and_for_ever(self):
+    def test_a_fault_may_apply_to_one_topic_indefinitely(self):
         self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"), topic="closed", count=None)
         for topic in ("closed", "open", "closed"):
             self.produce(topic, topic.encode())
@@ -221,7 +221,7 @@ class FaultsTest(ProducerCase):
         self.poll()
         self.assertEqual([(None, b"prompt"), (None, b"late")], self.outcomes())
 
-    def test_a_lost_answer_leaves_the_record_in_the_log_once_and_is_told_as_a_broken_connection(self):
+    def test_a_lost_answer_leaves_the_record_in_the_log_once_and_is_reported_as_a_broken_connection(self):
         self.broker.inject("produce", LoseAnswer(2))
         self.produce("t", b"v")
         self.poll()
@@ -249,7 +249,7 @@ class FaultsTest(ProducerCase):
         self.assertEqual(0, self.flush())
         self.assertEqual([("_PURGE_INFLIGHT", b"v")], self.outcomes())
 
-    def test_an_unreachable_broker_is_told_once_and_what_is_produced_waits_in_order(self):
+    def test_an_unreachable_broker_is_reported_once_and_messages_wait_in_order(self):
         self.broker.disconnect()
         self.produce("t", b"1")
         self.produce("t", b"2")
@@ -260,7 +260,7 @@ class FaultsTest(ProducerCase):
         self.assertEqual(0, self.flush())
         self.assertEqual([b"1", b"2", b"3"], self.values())
 
-    def test_what_waits_for_an_unreachable_broker_is_purged_from_the_queue(self):
+    def test_messages_for_an_unreachable_broker_are_purged_from_the_queue(self):
         self.broker.disconnect()
         self.produce("t", b"v")
         self.producer.purge()

@@ -429,7 +429,7 @@ class TestWithBroker(NativeCase):
             self.assertEqual(4 * count.messages, count.bytes)
         self.assertEqual({"t": 2, "other": 1}, totals)
 
-    def test_a_bulk_goes_to_its_topic_whatever_a_finalizer_sends_meanwhile(self):
+    def test_a_bulk_goes_to_its_topic_whatever_a_finalizer_sends_in_the_meantime(self):
         """Allocating may run the garbage collector, and with it a finalizer that uses the same client."""
         producer = self.open(self.broker.bootstrap_servers)
         producer.count(60)

@@ -30,7 +30,7 @@ class TestTopicWatch(base.BaseTestCase):
         self.watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0)
         self.watch.check()
 
-    def test_a_topic_that_stays_is_no_failure(self):
+    def test_an_unchanged_topic_is_not_a_failure(self):
         self.watch.check()
         self.assertIsNone(self.watch.failure)
 
@@ -50,7 +50,7 @@ class TestTopicWatch(base.BaseTestCase):
         self.watch.check()
         self.assertIn("'metrics'", str(self.watch.failure))
 
-    def test_who_is_told_of_each_goes_on_with_the_new_id(self):
+    def test_a_watch_with_a_callback_continues_with_the_new_id(self):
         told = []
         watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0, on_recreated=told.append)
         watch.check()
@@ -78,11 +78,11 @@ class TestTopicWatch(base.BaseTestCase):
         watch.add("logs")
         self.assertFalse(asked.is_set())
 
-    def test_nobody_asks_where_the_interval_is_nothing(self):
+    def test_an_interval_of_zero_sends_no_requests(self):
         self.topics.asked = self.fail
         TopicWatch(self.topics, (), 0).add("metrics")
 
-    def test_no_answer_is_no_failure(self):
+    def test_no_answer_is_not_a_failure(self):
         self.topics.failing = True
         self.watch.check()
         self.topics.failing = False

@@ -7,11 +7,11 @@ from monasca_common.kafka.transport.error_translation import translate
 
 
 class TranslateTest(base.BaseTestCase):
-    def test_who_has_not_heard_of_a_partitions_latest_leader_is_asked_again(self):
+    def test_a_request_to_a_broker_without_the_latest_leader_is_repeated(self):
         for code in (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE):
             self.assertIsInstance(translate(KafkaError(code)), RetriableError)
 
-    def test_a_certificate_that_is_not_trusted_is_told_as_that_under_either_code(self):
+    def test_an_untrusted_certificate_is_reported_as_such_under_either_code(self):
         said = "ssl://kafka1:9093/1: error:0A000086:SSL routines::certificate verify failed (after 1ms in state X)"
         for code in (KafkaError._SSL, KafkaError._TRANSPORT):
             error = translate(KafkaError(code, said))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a producer that nobody closes, in a process that exits."""
+"""A producer that is not closed, in a process that exits."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ class ForgottenTest(base.BaseTestCase):
         self.assertEqual(0, process.returncode, process.stderr)
         return process.stdout, process.stderr
 
-    def test_what_it_has_on_its_way_is_waited_for_and_the_warning_says_that_nothing_is_left(self):
+    def test_messages_in_flight_are_waited_for_and_the_warning_reports_none_left(self):
         _, errors = self.ended(
             """
             broker.inject("produce", Delay(0.3))
@@ -52,7 +52,7 @@ class ForgottenTest(base.BaseTestCase):
         self.assertNotIn("ERROR", errors)
 
     # Rule 9
-    def test_what_is_not_delivered_is_named_by_topic_and_count_after_a_while(self):
+    def test_undelivered_messages_are_named_by_topic_and_count_after_a_while(self):
         output, errors = self.ended(
             """
             from monasca_common.kafka.producer import producer as module
@@ -75,7 +75,7 @@ class ForgottenTest(base.BaseTestCase):
     def test_one_that_was_closed_is_left_alone(self):
         self.assertEqual(("", ""), self.ended("forgotten.close()"))
 
-    def test_one_that_nobody_uses_is_not_kept_for_its_sake(self):
+    def test_an_unused_producer_is_not_kept_alive(self):
         output, errors = self.ended(
             """
             import gc

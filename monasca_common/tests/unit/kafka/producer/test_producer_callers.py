@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each caller gets the outcome of its message, whoever else hands the same message over."""
+"""Each caller gets the outcome of its message, also if another caller sends the same message."""
 
 import threading
 from unittest import mock
@@ -18,7 +18,7 @@ from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, Produce
 
 
 class LimitTest(ProducerCase):
-    def test_a_login_that_fails_at_first_does_not_do_away_with_a_topics_limit(self):
+    def test_a_login_that_fails_at_first_keeps_a_topics_limit(self):
         self.broker.create_topic("small", 1, max_message_bytes=2000)
         self.broker.inject("metadata", Fail("SASL_AUTHENTICATION_FAILED"))
         producer = self.producer()
@@ -29,7 +29,7 @@ class LimitTest(ProducerCase):
 
 
 class LeftTest(ProducerCase):
-    """Nobody gets the report of a close that leaving a block makes."""
+    """The report of a close at the end of a block is not returned."""
 
     def setUp(self):
         super().setUp()
@@ -43,7 +43,7 @@ class LeftTest(ProducerCase):
         self.assertIn("closed with 1 messages that are not delivered (0 of them unknown)", self.log.output)
         self.assertNotIn("payload", self.log.output)
 
-    def test_what_a_close_has_told_is_not_logged(self):
+    def test_messages_in_the_report_of_a_close_are_not_logged(self):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         with self.producer() as producer:
             producer.send("t", b"payload")
@@ -52,7 +52,7 @@ class LeftTest(ProducerCase):
 
 
 class SentAndPublishedTest(ProducerCase):
-    """A message that was sent, and then published under the same id: both callers are told."""
+    """A message that was sent, and then published under the same id: both callers get the outcome."""
 
     RECORD = Record(b"v", message_id=b"mine")
 
@@ -63,12 +63,12 @@ class SentAndPublishedTest(ProducerCase):
         self.assertEqual(1, len(producer.publish("t", [self.RECORD], **AWAY).unknown))
         return producer
 
-    def test_a_flush_that_does_not_wait_tells_of_it_and_the_next_one_does_not(self):
+    def test_a_flush_that_does_not_wait_reports_it_and_the_next_one_does_not(self):
         producer = self.sent_and_published()
         self.assertEqual([b"mine"], [delivery.message_id for delivery in producer.flush(0).unknown])
         self.assertEqual(0, len(producer.flush(0).unknown))
 
-    def test_a_flush_tells_that_it_failed(self):
+    def test_a_flush_reports_that_it_failed(self):
         producer = self.sent_and_published()
         self.clock.advance(1)
         self.assertEqual(1, len(self.at_once(lambda: producer.flush(0.1)).failed))
