@@ -31,6 +31,7 @@ LOG = logging.getLogger(__name__)
 _ROWS_A_PASS = 100
 _PASS_SECONDS = 1.0  # after which retries are published
 _REST_SECONDS = 0.5
+_BUSY_REST_SECONDS = 0.05  # while rows are due
 _LEASE_MS = 30_000  # after which another process continues what a dead one has claimed
 _CHANGING_MS = 1_000  # after which an alarm is read again that another transaction is changing
 _PUBLISH_SECONDS = 4.0  # a pass and a publish take at most `longest_seconds`
@@ -68,7 +69,9 @@ class DeferredSender(PublishingLoop):
     def publish_due(self, producer: KafkaProducer) -> float:
         rows, retries = self.release_due(), self.publish_retries(producer)
         self.health.turned(self._refusal)
-        return 0.0 if retries == MOST_SCHEDULED or rows == _ROWS_A_PASS else _REST_SECONDS
+        if retries == MOST_SCHEDULED or rows == _ROWS_A_PASS:
+            return 0.0
+        return _BUSY_REST_SECONDS if retries or rows else _REST_SECONDS
 
     def publish_retries(self, producer: KafkaProducer) -> int:
         """Return how many were due. Those that Kafka did not acknowledge are due again when their claim ends."""
