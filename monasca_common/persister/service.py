@@ -197,16 +197,11 @@ class Respawns:
         self._deaths: dict[int, int] = {}
         self._started: dict[int, float] = {}
 
-    def died(self, slot: int) -> None:
+    def ended(self, slot: int, *, failed: bool) -> None:
         now = self._clock.monotonic()
         lived = now - self._started.get(slot, now)
-        self._deaths[slot] = failures_in_a_row(self._deaths.get(slot, 0), lived)
+        self._deaths[slot] = failures_in_a_row(self._deaths.get(slot, 0), lived) if failed else 0
         self._started[slot] = now + self.rest_seconds(slot)
-
-    def ended(self, slot: int) -> None:
-        """Record a requested end."""
-        self._deaths[slot] = 0
-        self._started[slot] = self._clock.monotonic()
 
     def rest_seconds(self, slot: int) -> float:
         """Return the wait before the next start; 0 after the first death, because its cause may have ended."""
@@ -295,12 +290,10 @@ def run(conf: cfg.ConfigOpts) -> None:
             member.pid, member.state, member.lag = 0, MemberState.FAILED, {}
             member.reason, member.restarts = f"its process ended with status {exit_code}", member.restarts + 1
         plan.board.write(slot, status)
-        if not exit_code:
-            respawns.ended(slot)
-            return
-        respawns.died(slot)
-        names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
-        LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
+        respawns.ended(slot, failed=exit_code != 0)
+        if exit_code:
+            names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
+            LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
 
     manager.register_hooks(on_dead_worker=on_dead_worker)
     LOG.info("%s", start_line(plan.settings))

@@ -189,26 +189,23 @@ class RespawnsTest(ServiceCase):
         self.clock = VirtualClock()
         self.respawns = Respawns(self.clock)
 
-    def die(self, *, after, exit_code=-9):
+    def end(self, *, after, failed=True):
         self.clock.advance(after)
-        if exit_code:
-            self.respawns.died(0)
-        else:
-            self.respawns.ended(0)
+        self.respawns.ended(0, failed=failed)
         return self.respawns.rest_seconds(0)
 
     def test_the_back_off_of_a_worker_that_dies_repeatedly_grows(self):
-        rests = [self.die(after=0.1) for _ in range(12)]
+        rests = [self.end(after=0.1) for _ in range(12)]
         self.assertEqual([0.0, 0.5, 1.0, 2.0], rests[:4])
         self.assertEqual(30.0, rests[-1])
         self.assertEqual(0.0, self.respawns.rest_seconds(1))
 
     def test_a_worker_that_lived_long_is_replaced_immediately(self):
-        self.die(after=0.1)
-        self.die(after=0.1)
-        self.assertEqual(0.0, self.die(after=100))
+        self.end(after=0.1)
+        self.end(after=0.1)
+        self.assertEqual(0.0, self.end(after=100))
 
     def test_a_worker_that_was_asked_to_end_is_replaced_immediately(self):
-        self.die(after=0.1)
-        self.die(after=0.1)
-        self.assertEqual(0.0, self.die(after=0.1, exit_code=0))
+        self.end(after=0.1)
+        self.end(after=0.1)
+        self.assertEqual(0.0, self.end(after=0.1, failed=False))
