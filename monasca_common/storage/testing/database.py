@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the contract requires of every database under test."""
+"""The requirements of the contract for every database under test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _JSON_COLUMNS = {"dimensions", "fields", "payload", "metrics", "sub_alarms"}
 
 
 class FixedClock:
-    """A clock that stands at ``now_ms`` until a test changes it."""
+    """A clock that returns ``now_ms`` until a test changes it."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.now_ms = now_ms
@@ -43,7 +43,7 @@ class FixedClock:
 
 
 class Database(ABC):
-    """One empty database of the driver's kind, and what tests do with it without the driver."""
+    """One empty database of the driver's kind, and the access of tests to it without the driver."""
 
     settings: StorageSettings
 
@@ -56,7 +56,7 @@ class Database(ABC):
         return open_storage(self.settings, clock=self.clock)
 
     def writer(self) -> Writer:
-        """A writer that the end of the test closes."""
+        """Open a writer that the end of the test closes."""
         writer = self.storage().open_writer()
         self._defer(writer.close)
         return writer
@@ -90,7 +90,7 @@ class SqlDatabase(Database):
 
 
 def canonical(text: str | None) -> str | None:
-    """JSON text in the one form that tests compare."""
+    """Return JSON text in the form that tests compare."""
     return None if text is None else as_json(json.loads(text))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of offsets beside the rows: each row is stored once, even if two writers believe they own a
+"""The contract of offsets stored with rows: each row is stored once, even if two writers believe they own a
 partition."""
 
 from __future__ import annotations

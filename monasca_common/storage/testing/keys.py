@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of keys: what a producer sent twice is one row, and the same row in any order of arrival."""
+"""The contract of keys: a message sent twice is one row, the same in any order of arrival."""
 
 from __future__ import annotations
 

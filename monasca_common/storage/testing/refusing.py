@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of rows that can never be stored: the error names each, and nothing of their call is stored."""
+"""The contract of rows that can never be stored: the error names each, and no row of their call is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_JSON = f'{{"a": "{_NO_TEXT}"}}'
 
 
 def _bad(kind: Kind, number: int = 0) -> Any:
-    """A row that no database takes."""
+    """A row that every database refuses."""
     good = row(kind, number)
     if kind is Kind.METRICS:
         return good._replace(value_meta=_NO_JSON)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of offsets that an operator sets: whatever was stored, the next reader starts there."""
+"""The contract of offsets that an operator sets: the next reader starts there."""
 
 from __future__ import annotations
 

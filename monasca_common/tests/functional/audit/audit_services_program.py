@@ -33,7 +33,7 @@ def commits_before_it_reports():
 
 
 def forgets_the_ids():
-    """It goes on where its group is, so it does not know the ids before."""
+    """Continue at the offset of the group, without the earlier ids."""
     firsts = CounterStarts.assigned
 
     def committed(self, partitions):
@@ -59,7 +59,7 @@ def balances_while_it_reads():
 
 
 def begins_at_the_end():
-    """It knows nothing of what was reported before it started."""
+    """Ignore reports from before the start."""
     opened = service.open_report_log
 
     def at_the_end(admin, connection, topic, since_ms):

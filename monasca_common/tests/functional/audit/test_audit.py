@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audits on a real Kafka: exactly what was dropped, doubled or delayed is reported, and nothing else, whoever dies."""
+"""Audits on a real Kafka report exactly the lost, duplicate and late messages, also after kills."""
 
 import concurrent.futures
 import contextlib

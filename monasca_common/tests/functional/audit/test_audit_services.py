@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`audit count` and `audit serve` as processes on a real Kafka: whoever kills them, the books stay what they are."""
+"""`audit count` and `audit serve` as processes on a real Kafka: kills do not change the results."""
 
 import contextlib
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite takes one writing process; others read and prune beside it."""
+"""SQLite takes one writing process; others read and prune concurrently."""
 
 import json
 import os

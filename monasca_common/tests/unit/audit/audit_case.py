@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of audits share: a broker in memory with a topic and one of reports, and the tiers around it."""
+"""The base of audit tests: a broker in memory with a topic and that of the reports, and the tiers."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ class AuditCase(base.BaseTestCase):
         self.kafka.broker.create_topic(REPORTS, 1)
 
     def reporter(self, tier, application="app", **changes):
-        """Its own thread stays asleep: a test calls `report`."""
+        """Return a reporter whose thread sleeps; a test calls `report`."""
         settings = self.kafka.producer_settings(**changes)
         return AuditReporter(self.settings, settings, tier, application, clock=self.clock)
 
@@ -51,7 +51,7 @@ class AuditCase(base.BaseTestCase):
             yield producer, reporter
 
     def count(self, group="counter", tier="broker", since_ms=None, again_from=None):
-        """What is in the log, counted and reported. ``again_from``: it reads again from there, as after a restart."""
+        """Count and report the log. ``again_from``: offsets to read again from, as after a restart."""
         committed = {tp: at for tp in self.partitions() if (at := self.kafka.broker.group(group).offsets.get(tp))}
         listener = None if again_from is None else GivenStarts(again_from)
         with self.kafka.consumer(TOPIC, group, topic_check_seconds=0.0, listener=listener) as consumer:
@@ -73,7 +73,7 @@ class AuditCase(base.BaseTestCase):
         return [TopicPartition(TOPIC, number) for number in range(2)]
 
     def read(self, handler=lambda part: None, group="readers", **audit):
-        """What is in the log, handled by an audited processor."""
+        """Handle the log with an audited processor."""
         with self.reporter("database", group) as reporter, self.kafka.consumer(TOPIC, group) as consumer:
             processor = Processor(consumer, handler, hooks=[ReaderAudit(reporter, **audit)])
             self.kafka.drain(processor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers report what they handled, the counter what is in the log, and together they balance."""
+"""Readers report handled messages, the counter those in the log, and the reports agree."""
 
 import random
 import threading
@@ -50,7 +50,7 @@ class ReadersTest(AuditCase):
         records = [Record(b"x", timestamp_ms=START_MS + bucket * BUCKET_MS, partition=partition, **facts)] * messages
         self.kafka.producer().publish(TOPIC, records).raise_for_undelivered()
 
-    def test_what_is_sent_counted_and_handled_balances_in_every_bucket(self):
+    def test_sent_counted_and_handled_messages_agree_in_every_bucket(self):
         with self.audited_producer() as (producer, reporter):
             for _ in range(3):
                 producer.publish(TOPIC, [b"x"] * 7)
@@ -64,7 +64,7 @@ class ReadersTest(AuditCase):
         wanted = {(bucket, tier): (8, 8, 0, 0) for bucket in range(3) for tier in ("producer", "broker", "database")}
         self.assertEqual(wanted, self.figures())
 
-    def test_what_was_polled_and_is_not_committed_is_not_handled(self):
+    def test_polled_messages_without_a_commit_are_not_handled(self):
         self.fill(10)
         self.count()
         with self.reporter("database") as reporter:
@@ -95,7 +95,7 @@ class ReadersTest(AuditCase):
 
         self.assertEqual((10, 10, 0, 0), self.figures()[0, "database"])
 
-    def test_what_a_reader_skips_is_lost(self):
+    def test_skipped_messages_are_lost(self):
         self.fill(10)
         self.count()
         batch = self.poll()
@@ -109,7 +109,7 @@ class ReadersTest(AuditCase):
 
         self.assertEqual((10, 7, 3, 0), self.figures()[0, "database"])
 
-    def test_what_was_revoked_before_it_was_committed_is_another_ones_to_report(self):
+    def test_messages_revoked_before_their_commit_are_not_reported(self):
         self.fill(10)
         self.count()
         with self.reporter("database") as reporter:
@@ -120,7 +120,7 @@ class ReadersTest(AuditCase):
             reporter.report()
         self.assertEqual((10, 3, 0, 7), self.figures()[0, "database"])
 
-    def test_a_reader_that_keeps_its_position_elsewhere_says_where_it_resumes(self):
+    def test_a_reader_with_its_own_position_reports_it(self):
         self.fill(10)
         self.count()
         self.read(lambda part: None, group="readers")
@@ -133,7 +133,7 @@ class ReadersTest(AuditCase):
         resumed = [each for report in self.reports() for each in report.handled if each.position is not None]
         self.assertEqual([(10, 10, 10)], [(each.first, each.next, each.position) for each in resumed])
 
-    def test_a_reader_that_starts_behind_the_position_that_it_keeps_has_lost_what_is_between(self):
+    def test_messages_between_a_readers_position_and_its_first_read_are_lost(self):
         self.fill(10)
         self.count()
         with self.reporter("database") as reporter:
@@ -145,7 +145,7 @@ class ReadersTest(AuditCase):
 
         self.assertEqual((8, 4, 4, 0), self.figures()[0, "database"])
 
-    def test_what_is_polled_again_further_back_is_reported_as_it_is_committed(self):
+    def test_messages_polled_again_are_reported_as_they_are_committed(self):
         self.fill(10)
         self.count()
         (part,) = self.poll().partitions
@@ -252,12 +252,12 @@ class TransactionsTest(AuditCase):
                 self.reporter_of_reader.report()
                 self.seen.append(self.handled())
 
-    def test_what_an_aborted_transaction_handled_is_reported_once_it_is_handled_again(self):
+    def test_messages_of_an_aborted_transaction_are_reported_after_they_are_handled_again(self):
         self.read_in_transactions(TransportError("refused"), None)
 
         self.assertEqual([[], [], [(0, 10)]], self.seen)
 
-    def test_what_may_have_been_committed_is_reported_at_the_end(self):
+    def test_messages_of_a_commit_with_unknown_outcome_are_reported_at_the_end(self):
         self.assertRaises(FatalError, self.read_in_transactions, RetriableError("no answer"))
 
         self.assertEqual([[], []], self.seen)
@@ -266,7 +266,7 @@ class TransactionsTest(AuditCase):
 
 class CounterTest(AuditCase):
     def fill(self, *records):
-        """One by one: what is on its way at once under one id is one message."""
+        """Publish one by one, because concurrent records with one id are one message."""
         producer = self.kafka.producer()
         for record in records:
             producer.publish(TOPIC, [record]).raise_for_undelivered()
@@ -275,7 +275,7 @@ class CounterTest(AuditCase):
         at_ms = START_MS + bucket * BUCKET_MS
         return Record(b"x", timestamp_ms=at_ms, partition=partition, message_id=message_id)
 
-    def test_duplicates_are_told_by_their_ids_within_a_bucket(self):
+    def test_duplicates_are_records_with_equal_ids_within_a_bucket(self):
         self.fill(*[self.record(b"%d" % number) for number in range(10)])
         self.fill(self.record(b"3"), self.record(b"3", partition=1), self.record(b"4"), self.record(b"5", bucket=1))
         self.count()
@@ -302,7 +302,7 @@ class CounterTest(AuditCase):
         again = self.reconciliations()[0, "broker"]
         self.assertEqual((12, 7), (again.messages, again.duplicates))
 
-    def test_a_counter_goes_on_where_it_committed(self):
+    def test_a_counter_resumes_at_its_committed_offset(self):
         self.fill(self.record(b"1"))
         self.count()
         self.fill(self.record(b"2"))
@@ -311,7 +311,7 @@ class CounterTest(AuditCase):
         ranges = [count.offsets[0] for report in self.reports() for count in report.counts]
         self.assertEqual([((0, 1),), ((1, 2),)], [tuple(map(tuple, each)) for each in ranges])
 
-    def test_what_is_counted_again_after_a_restart_has_its_size_and_its_delay_once(self):
+    def test_messages_counted_again_after_a_restart_add_no_size_or_delay(self):
         self.clock.advance(1)
         self.fill(*[self.record(b"%d" % number) for number in range(10)])
         self.count()
@@ -325,7 +325,7 @@ class CounterTest(AuditCase):
         self.assertEqual((11, 11), (again.messages, again.bytes))
         self.assertEqual((10 * 1.0 + 1201.0) / 11, again.mean_delay_seconds)
 
-    def test_what_was_sent_before_a_counter_began_is_not_missing_after_its_restart(self):
+    def test_messages_from_before_a_counters_start_are_not_missing_after_its_restart(self):
         """Nothing came while the first one ran."""
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"before"] * 10)
@@ -344,7 +344,7 @@ class CounterTest(AuditCase):
         self.assertEqual({(0, "producer"), (1, "producer"), (1, "broker")}, self.figures().keys())
         self.assertEqual((5, 5, 0, 0), self.figures()[1, "broker"])
 
-    def test_probes_are_told_whether_a_counter_counts(self):
+    def test_probes_show_whether_a_counter_counts(self):
         status = CounterStatus(self.clock)
         self.assertEqual((False, True), (status.health.ready()[0], status.health.live()[0]))
         self.fill(self.record(b"1"))
@@ -377,8 +377,8 @@ class CounterTest(AuditCase):
 
 
 class CleanRunsTest(AuditCase):
-    """Random runs in which nothing is wrong, on brokers in memory: none may be called incomplete, whenever somebody
-    asks. What is sent is 30 s old at most, and all report within 25 s, so the grace period is enough."""
+    """Random runs in which nothing is wrong, on brokers in memory: none may be called incomplete, at any
+    time. What is sent is 30 s old at most, and all report within 25 s, so the grace period is enough."""
 
     def test_nothing_is_missing(self):
         for seed in range(CASES):

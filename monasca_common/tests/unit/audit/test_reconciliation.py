@@ -62,14 +62,14 @@ def figures(each):
 
 
 class ReconciliationTest(base.BaseTestCase):
-    def test_what_arrived_everywhere_is_complete(self):
+    def test_messages_that_arrived_at_all_tiers_are_complete(self):
         found = reconciled(sent(100), logged(range(100)), handled(0, 100))
 
         self.assertEqual({(100, 100, 0, 0)}, set(map(figures, found.values())))
         self.assertEqual({AuditVerdict.OK}, {each.verdict for each in found.values()})
         self.assertEqual(3, len(found))
 
-    def test_what_was_deleted_before_it_was_counted_is_lost_although_the_log_has_nothing_newer(self):
+    def test_messages_deleted_before_they_were_counted_are_lost_without_newer_ones(self):
         counted = [*range(100), *range(150, 190)]
         found = reconciled(sent(200), logged(counted), handled(0, 190))
         self.assertEqual((200, 140, 50, 10), figures(found[LOG]))
@@ -81,7 +81,7 @@ class ReconciliationTest(base.BaseTestCase):
         found = reconciled(sent(200), logged([*range(100), *range(150, 170), *range(171, 190)]), between)
         self.assertEqual((200, 139, 0, 61), figures(found[LOG]))
 
-    def test_what_the_log_lost_is_missing_there_and_not_at_its_readers(self):
+    def test_messages_lost_by_the_log_are_missing_there_and_not_at_its_readers(self):
         found = reconciled(sent(100), logged(range(97)), logged([97], NEXT), handled(0, 98))
 
         self.assertEqual((100, 97, 3, 0), figures(found[LOG]))
@@ -89,7 +89,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual(0.97, found[LOG].completeness)
         self.assertIs(AuditVerdict.INCOMPLETE, found[LOG].verdict)
 
-    def test_what_a_reader_passed_over_is_lost_and_what_it_has_not_reached_is_late(self):
+    def test_messages_that_a_reader_passed_are_lost_and_later_ones_are_late(self):
         found = reconciled(logged(range(100)), handled(0, 40), handled(45, 90))
 
         self.assertEqual((100, 85, 5, 10), figures(found[READER]))
@@ -101,12 +101,12 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual((50, 50, 0, 0), figures(found[BUCKET]))
         self.assertEqual((50, 49, 1, 0), figures(found[NEXT]))
 
-    def test_no_duplicate_hides_what_a_reader_lost(self):
+    def test_no_duplicate_hides_a_message_that_a_reader_lost(self):
         found = reconciled(logged(range(100), repeated=range(90, 100)), handled(0, 50), handled(60, 100))
 
         self.assertEqual(10, found[READER].lost)
 
-    def test_duplicates_are_told_apart_from_a_surplus(self):
+    def test_duplicates_are_not_a_surplus(self):
         found = reconciled(sent(100), logged(range(107), repeated=[30, 31, 32, 33]))
 
         self.assertEqual((4, 3, 0), (found[LOG].duplicates, found[LOG].surplus, found[LOG].lost))
@@ -128,7 +128,7 @@ class ReconciliationTest(base.BaseTestCase):
         each = found[COPY]
         return each.expected, each.messages, each.duplicates, each.late
 
-    def test_what_is_missing_is_open_until_the_grace_period_is_over(self):
+    def test_missing_messages_are_open_until_the_grace_period_is_over(self):
         lossy = [sent(10), logged(range(9))]
 
         self.assertIs(AuditVerdict.OPEN, reconciled(*lossy, now_ms=BUCKET + 119_999)[LOG].verdict)
@@ -145,37 +145,37 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual((10, 10, 0, 0), figures(reconciled(once, once, logged(range(10)))[LOG]))
 
-    def test_what_is_handled_again_after_a_crash_is_no_duplicate(self):
+    def test_messages_handled_again_after_a_crash_are_not_duplicates(self):
         found = reconciled(logged(range(100)), handled(0, 60), handled(40, 100))
 
         self.assertEqual((100, 100, 0, 0), figures(found[READER]))
 
-    def test_a_position_of_the_readers_own_accounts_for_what_it_stored_before_it_was_killed(self):
+    def test_a_readers_position_accounts_for_messages_stored_before_it_was_killed(self):
         found = reconciled(logged(range(100)), handled(0, 60), handled(80, 100, position=80))
         self.assertEqual((100, 100, 0, 0), figures(found[READER]))
 
         found = reconciled(logged(range(100)), handled(0, 60), handled(80, 100))
         self.assertEqual(20, found[READER].lost)
 
-    def test_what_lies_between_the_readers_own_position_and_its_start_is_lost(self):
-        """Retention deleted it, or somebody moved the offset."""
+    def test_messages_between_a_readers_position_and_its_start_are_lost(self):
+        """Retention deleted it, or an operator moved the offset."""
         found = reconciled(logged(range(100)), handled(0, 40), handled(80, 100, position=60))
 
         self.assertEqual((100, 80, 20, 0), figures(found[READER]))
 
-    def test_what_lies_between_two_positions_of_the_readers_own_was_stored(self):
+    def test_messages_between_two_positions_of_a_reader_were_stored(self):
         """The first one was killed before it reported anything but its position."""
         begun, restarted = handled(10, 10, position=10), handled(60, 60, position=60)
         for rest, late in (((), 40), ((handled(60, 100),), 0)):
             found = reconciled(logged(range(100)), begun, restarted, *rest)
             self.assertEqual((90, 90 - late, 0, late), figures(found[READER]))
 
-    def test_a_reader_that_reported_no_more_than_its_position_lacks_what_comes_behind(self):
+    def test_a_reader_that_only_reported_its_position_lacks_later_messages(self):
         found = reconciled(logged(range(100)), handled(30, 30, position=30), now_ms=LATER)
 
         self.assertEqual((70, 0, 0, 70), figures(found[READER]))
 
-    def test_a_reader_that_starts_behind_its_own_position_lacks_what_is_between(self):
+    def test_a_reader_that_starts_after_its_position_lacks_messages_between(self):
         found = reconciled(logged(range(100)), handled(40, 100, position=30))
 
         self.assertEqual((70, 60, 10, 0), figures(found[READER]))
@@ -207,7 +207,7 @@ class ReconciliationTest(base.BaseTestCase):
         found = reconciliations([sent(10), logged(range(10)), handled(4, 10)], LATER, rules)
         self.assertEqual((6, 6, 0, 0), figures(found[-1]))
 
-    def test_an_expected_reader_that_is_dead_for_longer_than_the_window_lacks_what_comes(self):
+    def test_an_expected_reader_without_reports_in_the_window_lacks_new_messages(self):
         for readers, wanted in (((), []), ((ExpectedReader("t", "database", "1_metrics"),), [(10, 0, 0, 10)])):
             totals = AuditTotals(replace(RULES, readers=readers))
             for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
@@ -232,7 +232,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual((10, 0, 0, 10), figures(reconciled(sent(10), future)[LOG]))
         self.assertEqual((10, 0, 10, 0), figures(reconciled(sent(10), future, logged([101], NEXT))[LOG]))
 
-    def test_what_was_sent_to_a_topic_that_nothing_counts_is_not_known_to_have_arrived(self):
+    def test_messages_of_an_uncounted_topic_are_not_known_to_have_arrived(self):
         uncounted = [sent(10), handled(0, 5)]
         self.assertEqual((10, 0, 0, 10), figures(reconciled(*uncounted)[LOG]))
         self.assertIs(AuditVerdict.UNCOUNTED, reconciled(*uncounted)[LOG].verdict)
@@ -312,7 +312,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertNotIn("broker", {each.tier for each in totals.reconciliations(LATER)})
 
-    def test_a_reader_of_a_topic_that_was_idle_for_a_window_lacks_what_it_passed_over(self):
+    def test_a_reader_of_an_idle_topic_lacks_messages_that_it_passed(self):
         totals = AuditTotals(RULES)
         for each in (logged(range(100)), handled(0, 100)):
             totals.add(each)
@@ -343,7 +343,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual([(10, 10, 0, 0)] * 2, [figures(each) for each in totals.reconciliations(LATER)])
 
-    def test_a_report_is_what_was_written(self):
+    def test_a_report_is_decoded_as_it_was_encoded(self):
         written = report(
             "broker", AuditCount("t", BUCKET, 2, offsets={3: ((1, 3),)}), handled=[HandledRange("t", 0, 1, 2)]
         )
@@ -364,7 +364,7 @@ class CleanRunsTest(base.BaseTestCase):
         self.assertEqual([], [each for each in found if each.verdict is not AuditVerdict.OK])
 
     @given(st.randoms(use_true_random=False), st.integers(2, 60), st.data())
-    def test_exactly_what_a_reader_passed_over_is_missing(self, chance, messages, data):
+    def test_exactly_the_messages_that_a_reader_passed_are_missing(self, chance, messages, data):
         lost = data.draw(st.sets(st.integers(1, messages - 1), min_size=1))
         all_reports = self.run_of(chance, messages, 0, lost=lost)
         found = reconciliations(all_reports, LATER, RULES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports outlive the process that wrote them, and the brokers' absence."""
+"""Reports survive the end of their process and unavailable brokers."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ class ReporterTest(AuditCase):
     def files(self):
         return sorted(pathlib.Path(self.folder).iterdir())
 
-    def test_what_a_killed_process_wrote_is_sent_by_the_next_one(self):
+    def test_reports_of_a_killed_process_are_sent_by_the_next_one(self):
         subprocess.run([sys.executable, "-c", _KILLED, self.folder], check=False)
         self.assertEqual(1, len(self.files()))
         with self.reporter("api") as reporter:
@@ -41,7 +41,7 @@ class ReporterTest(AuditCase):
         self.assertEqual(["r0", "r1"], [report.id for report in self.reports()])
         self.assertEqual([], self.files())
 
-    def test_what_was_held_when_a_process_was_killed_is_sent_by_the_next_one(self):
+    def test_held_reports_of_a_killed_process_are_sent_by_the_next_one(self):
         journal = Journal(self.folder)
         journal.add(self.audit_report("held"), held=True)
         self.assertEqual([], journal.pending())
@@ -88,7 +88,7 @@ class ReporterTest(AuditCase):
 
         self.assertEqual(b"kept", other.read_bytes())
 
-    def test_the_file_has_a_bound_whatever_is_acknowledged_and_keeps_what_is_not(self):
+    def test_the_file_is_limited_and_keeps_unacknowledged_reports(self):
         self.limit("_MAX_BYTES", 2000)
         journal = self.opened_journal()
         journal.add(self.audit_report("waits"))
@@ -140,7 +140,7 @@ class ReporterTest(AuditCase):
         self.addCleanup(journal.close)
         return journal
 
-    def test_what_another_living_process_has_is_left_to_it(self):
+    def test_reports_of_a_living_process_are_not_taken_over(self):
         living = Journal(self.folder)
         self.addCleanup(living.close)
         with self.reporter("api") as reporter:
@@ -167,7 +167,7 @@ class ReporterTest(AuditCase):
         with self.reporter("api", transactional_id="of the service") as reporter:
             self.assertIsNone(reporter._producer.settings.transactional_id)
 
-    def test_what_is_sent_twice_has_one_id(self):
+    def test_a_report_sent_twice_has_one_id(self):
         with self.reporter("api") as reporter:
             reporter.counted([AuditCount(TOPIC, START_MS, 3)])
             pending = reporter._journal.pending()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of audits tells what is missing: in its log, for Prometheus, and as a metric that alarms can be over."""
+"""The audit service publishes missing messages: in its log, for Prometheus, and as a metric for alarms."""
 
 import logging
 import threading
@@ -19,8 +19,8 @@ from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCas
 METRICS = "metrics"
 
 
-class _OneLook:
-    """The log of reports, of a service that is stopped once it has reconciled them."""
+class _OneReconciliation:
+    """The log of reports for a service that stops after one reconciliation."""
 
     def __init__(self, service, found):
         self._service = service
@@ -52,7 +52,7 @@ class AuditServiceTest(AuditCase):
         )
 
     def open_log(self, since_ms):
-        raise RetriableError("the brokers are away")
+        raise RetriableError("the brokers are unavailable")
 
     def lack(self, missing, report_id):
         for report in self.lacking(missing, report_id):
@@ -69,7 +69,7 @@ class AuditServiceTest(AuditCase):
         self.assertFalse(decoded.errors)
         return [(row.series.dimensions["tier"], row.value) for row in decoded.rows]
 
-    def test_what_is_missing_is_logged_once_measured_and_sent(self):
+    def test_missing_messages_are_logged_once_and_published(self):
         self.lack(3, "one")
         producer = self.kafka.producer()
         for _ in range(2):
@@ -86,7 +86,7 @@ class AuditServiceTest(AuditCase):
         self.assertEqual([("api", 0.0), ("broker", 10.0)], self.values())
         self.assertIn("nothing counts the log", self.log.output)
 
-    def test_prometheus_has_what_is_missing_and_health_that_it_works(self):
+    def test_prometheus_shows_missing_messages_and_the_service_is_ready(self):
         self.lack(3, "one")
         self.assertFalse(self.service.health.ready()[0])
         self.service.reconcile(self.totals, None)
@@ -96,7 +96,7 @@ class AuditServiceTest(AuditCase):
         self.assertIn('monasca_audit_completeness{application="broker",tier="broker",topic="t"} 0.7', text)
         self.assertTrue(self.service.health.ready()[0])
 
-    def test_what_comes_late_ends_it(self):
+    def test_late_messages_complete_a_bucket(self):
         self.lack(3, "one")
         self.service.reconcile(self.totals, None)
         self.lack(0, "one")
@@ -120,7 +120,7 @@ class AuditServiceTest(AuditCase):
         self.assertEqual([], self.values())
         self.assertEqual(1, self.log.output.count("was deleted and recreated"))
 
-    def test_it_goes_on_while_the_brokers_are_away(self):
+    def test_it_restarts_while_the_brokers_are_unavailable(self):
         thread = threading.Thread(target=self.service.run)
         thread.start()
         while not self.service._state.trouble.startswith("the brokers"):
@@ -129,13 +129,13 @@ class AuditServiceTest(AuditCase):
         thread.join(60)
 
         self.assertFalse(thread.is_alive())
-        self.assertIn("the audit failed and tries again in 0.5 s: the brokers are away", self.log.output)
+        self.assertIn("the audit failed and tries again in 0.5 s: the brokers are unavailable", self.log.output)
 
     def test_the_metric_that_it_sends_is_audited_itself(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.service._BALANCE_SECONDS", 0.0))
         service = AuditService(
             replace(self.settings, tenant="t1"),
-            lambda since_ms: _OneLook(service, self.lacking()),
+            lambda since_ms: _OneReconciliation(service, self.lacking()),
             self.kafka.producer_settings(),
             clock=self.clock,
         )

@@ -4,15 +4,18 @@
 import dataclasses
 
 import fixtures
+from oslotest import base
 
 from monasca_common.audit.reporter import DeliveryTotals, audited_source
 from monasca_common.kafka import KafkaProducer, open_producer
-from monasca_common.kafka.message import Record
+from monasca_common.kafka.message import DeliveryCount, Record
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.kafka.transport.memory.log import Topic
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
+
+_BUCKET = ("t", 0)
 
 
 class SourcesTest(AuditCase):
@@ -64,7 +67,7 @@ class SourcesTest(AuditCase):
             by_time[number] = by_time.get(number, 0) + 1
         self.assertEqual(by_time, self.counted())
 
-    def test_what_was_sent_in_one_bucket_and_acknowledged_in_the_next_is_in_the_first(self):
+    def test_a_message_acknowledged_in_the_next_bucket_counts_in_that_of_its_time(self):
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"before"])
             self.clock.advance(BUCKET_MS / 1000 - 1)
@@ -88,7 +91,7 @@ class SourcesTest(AuditCase):
 
         self.assertEqual({0: 2, 1: 3}, self.counted())
 
-    def test_what_is_not_delivered_does_not_count_and_a_retry_counts_once(self):
+    def test_undelivered_messages_do_not_count_and_a_retry_counts_once(self):
         with self.audited_producer() as (producer, reporter):
             self.kafka.broker.disconnect()
             report = producer.publish(TOPIC, [b"x"] * 4, timeout=0.0)
@@ -101,7 +104,7 @@ class SourcesTest(AuditCase):
         self.assertEqual({0: 4}, self.counted())
         self.assertEqual(4, len(self.kafka.broker.records(TOPIC)))
 
-    def test_what_is_delivered_of_a_bulk_counts_once_also_if_the_rest_is_refused_and_sent_again(self):
+    def test_delivered_messages_of_a_bulk_count_once_when_the_rest_is_sent_again(self):
         with self.audited_producer() as (producer, reporter):
             self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=3, count=2)
             report = producer.publish(TOPIC, [b"1", b"22", b"333", b"4444", b"55555"])
@@ -202,7 +205,7 @@ class SourcesTest(AuditCase):
 
         self.assertIn("messages of replay are not reported to the audit: folder in group [audit]", log.output)
 
-    def test_a_process_of_spark_reports_what_it_sends(self):
+    def test_a_process_of_spark_reports_its_messages(self):
         """Its settings were pickled by the driver."""
         worker_producer.worker_producer.cache_clear()
         self.addCleanup(worker_producer.worker_producer.cache_clear)
@@ -226,3 +229,31 @@ class SourcesTest(AuditCase):
         self.assertEqual(16, self.bytes_counted())
         found = [count for report in self.reports() for count in report.counts]
         self.assertEqual({500}, {each.delay_ms for each in found} - {0})
+
+
+class DeliveryTotalsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.totals = DeliveryTotals(60)
+
+    def test_counts_of_one_bucket_are_added_up_and_the_longest_delay_is_kept(self):
+        self.totals.tap().add({_BUCKET: DeliveryCount(2, 20, 300, 200)})
+        self.totals.tap().add({_BUCKET: DeliveryCount(1, 5, 100, 100), ("u", 0): DeliveryCount(1, 1, 0, 0)})
+        self.assertEqual(
+            {_BUCKET: DeliveryCount(3, 25, 400, 200), ("u", 0): DeliveryCount(1, 1, 0, 0)}, self.totals.take()
+        )
+        self.assertEqual({}, self.totals.take())
+
+    def test_deliveries_of_a_transaction_count_at_its_commit(self):
+        tap = self.totals.tap()
+        for committed, expected in ((False, {}), (True, {_BUCKET: DeliveryCount(1, 1, 1, 1)})):
+            tap.begin()
+            tap.add({_BUCKET: DeliveryCount(1, 1, 1, 1)})
+            self.assertEqual({}, self.totals.take())
+            tap.end(committed=committed)
+            self.assertEqual(expected, self.totals.take())
+
+    def test_a_transaction_of_one_producer_holds_back_the_counts_of_no_other(self):
+        self.totals.tap().begin()
+        self.totals.tap().add({_BUCKET: DeliveryCount(1, 1, 1, 1)})
+        self.assertEqual({_BUCKET: DeliveryCount(1, 1, 1, 1)}, self.totals.take())

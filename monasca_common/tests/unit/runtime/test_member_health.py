@@ -115,7 +115,7 @@ class StatusTest(MemberHealthCase):
                 self.health.waits(DATABASE, "unavailable", TP)
                 self.assertEqual((state,), self.reported("state"))
 
-    def test_the_lag_counts_what_is_polled_and_not_committed(self):
+    def test_the_lag_includes_polled_messages_without_a_commit(self):
         self.behind = {TP: 60}
         self.assertEqual({"metrics/0": 60}, self.status().lag)
         self.polled(30)
@@ -130,7 +130,7 @@ class StatusTest(MemberHealthCase):
         self.polled(35)
         self.assertEqual({"metrics/0": 10}, self.status().lag)
 
-    def test_the_lag_of_what_may_take_long_to_handle_counts_what_is_unread(self):
+    def test_the_lag_of_slow_handlers_only_counts_unread_messages(self):
         self.health = MemberHealth(MemberStatus("changes"), self.clock, counts_unfinished=False)
         self.polled(30)
         self.assertEqual({"metrics/0": 0}, self.status().lag)

@@ -31,7 +31,7 @@ class TestTemporaryFolder(base.BaseTestCase):
             self.assertEqual(0o700, folder.stat().st_mode & 0o777)
         self.assertEqual([], list(self.all.iterdir()))
 
-    def test_what_a_killed_process_left_behind_is_removed(self):
+    def test_the_folder_of_a_killed_process_is_removed(self):
         ours = self.left_behind("ours-killed")
         others = [self.left_behind("others-killed"), self.all / "ours-of-somebody"]
         others[1].mkdir()
@@ -44,7 +44,7 @@ class TestTemporaryFolder(base.BaseTestCase):
             self.assertTrue(first.exists())
             self.assertNotEqual(first, second)
 
-    def test_what_a_kill_leaves_half_removed_is_removed_by_the_next(self):
+    def test_a_half_removed_folder_is_removed_by_the_next_process(self):
         folder = self.left_behind("ours-killed")
         (folder / "deeper").mkdir()
         for number in range(20):
@@ -74,13 +74,13 @@ class TestTemporaryFolder(base.BaseTestCase):
         with temporary_folder("ours-"):
             self.assertTrue((elsewhere / "lock").exists())
 
-    def test_what_another_user_made_stays(self):
+    def test_a_folder_of_another_user_is_kept(self):
         folder = self.left_behind("ours-killed")
         self.useFixture(fixtures.MockPatch("os.geteuid", lambda: os.getuid() + 1))
         with temporary_folder("ours-"):
             self.assertTrue(folder.exists())
 
-    def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(self):
+    def test_a_folder_removed_before_its_lock_is_created_again(self):
         made, flock = [], fcntl.flock
 
         def another_is_quicker(lock, how):

@@ -77,7 +77,7 @@ class TestSilence(base.BaseTestCase):
                     log.exception("%s", type(error).__name__)
         self.assertEqual(["ValueError", "PermissionError", "OSError"], [record.getMessage() for record in logs.records])
 
-    def test_what_a_client_sends_is_not_logged_and_the_death_of_a_worker_is(self):
+    def test_requests_are_not_logged_and_the_death_of_a_worker_is(self):
         with self.assertLogs("gunicorn.error", "WARNING") as logs:
             log = WebServerLog(WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20).cfg)
             log.warning("Invalid request from ip=127.0.0.1: Invalid Method 'x'")

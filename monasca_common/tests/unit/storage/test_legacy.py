@@ -83,7 +83,7 @@ class OldStorageTest(ConfigurationTestCase):
         self.assertIsInstance(self.logged(_SERVER, load_storage)[0], InfluxdbStorage)
         self.assertTrue(has_database(self.configured(_SERVER)))
 
-    def test_what_is_written_in_the_new_form_counts(self):
+    def test_new_options_take_precedence(self):
         for new in (_SQLITE, "[storage]\ndriver = sqlite\n" + _SQLITE):
             settings, logged = self.logged(_SERVER + "password = hidden\n" + new)
             self.assertEqual("sqlite", settings.driver)
@@ -117,7 +117,7 @@ class OldStorageTest(ConfigurationTestCase):
         self.assertEqual("influxdb", settings.driver)
         self.assertIn("port, [repositories] metrics_driver: read as [storage] driver = influxdb", logged[0])
 
-    def test_metrics_of_cassandra_are_not_there_and_a_line_says_what_to_write(self):
+    def test_cassandra_is_ignored_with_a_remedy_in_the_log(self):
         said = self.refused_with(
             _METRICS_DRIVER.format("cassandra.metrics_repository") + "[cassandra]\nport = 9042\nkeyspace = monasca\n"
         )
@@ -126,7 +126,7 @@ class OldStorageTest(ConfigurationTestCase):
         self.assertIn("[cassandra] is ignored (keyspace, port): nothing is stored in Cassandra", said)
         self.assertIn("write [storage] driver = postgresql and [database] connection = ", said)
 
-    def test_a_server_beside_metrics_of_cassandra_is_not_taken(self):
+    def test_a_server_with_metrics_in_cassandra_is_ignored(self):
         said = self.refused_with(_METRICS_DRIVER.format("cassandra.metrics_repository") + _SERVER)
 
         self.assertIn(
@@ -134,7 +134,7 @@ class OldStorageTest(ConfigurationTestCase):
             said,
         )
 
-    def test_metrics_of_influxdb_without_a_server_are_told_what_to_write(self):
+    def test_influxdb_without_a_server_is_ignored_with_a_remedy_in_the_log(self):
         said = self.refused_with(_METRICS_DRIVER.format("influxdb.metrics_repository"))
 
         self.assertIn("[influxdb] names no server, write [storage] driver = influxdb and [database] connection", said)
@@ -160,7 +160,7 @@ class OldStorageTest(ConfigurationTestCase):
 
         self.assertTrue(settings.connection.startswith("mysql"))
 
-    def test_what_cannot_be_translated_says_what_to_write(self):
+    def test_an_untranslated_option_is_logged_with_its_replacement(self):
         _, logged = self.logged(
             _SERVER + "default_retention_hours = 24\nbatch_size = 10\nname = x\n"
             "[repositories]\nignore_parse_point_error = true\nalarm_state_history_driver = x\nevents_driver = y\n"

@@ -10,7 +10,7 @@ _TOO_LONG_SECONDS = 30.0
 
 
 class Database:
-    """Takes ``most`` rows at once; each takes ``seconds_a_row``."""
+    """Takes ``most`` rows in one call; each takes ``seconds_a_row``."""
 
     def __init__(self, most=1_000_000):
         self.most = most
@@ -62,12 +62,12 @@ class PartsTest(base.BaseTestCase):
                 continue
         return self.fail("never stored")
 
-    def test_what_is_not_too_much_is_one_claim(self):
+    def test_a_small_batch_is_one_claim(self):
         self.write()
         self.assertEqual([(0, 8)], self.database.claims)
 
     # Rule 25
-    def test_what_is_too_much_is_halved_until_it_passes_and_no_offset_is_left_out(self):
+    def test_a_large_batch_is_halved_until_it_succeeds_without_gaps(self):
         self.database.most = 2
         self.database.seconds_a_row = 10.0
         self.assertEqual(2, self.write_until_stored(step=10))

@@ -24,14 +24,14 @@ class FirstReadsTest(base.BaseTestCase):
         self.asked = partitions
         return dict.fromkeys(partitions, 7)
 
-    def test_a_topic_that_nobody_has_begun_begins_where_the_option_says(self):
+    def test_a_topic_without_stored_offsets_starts_by_the_option(self):
         self.assertEqual({ZERO: 7, ONE: 7}, first_reads([ONE, ZERO], {}, self.resolve))
         self.assertEqual([ZERO, ONE], self.asked)
 
     def test_a_partition_that_comes_to_a_topic_later_is_read_whole(self):
         self.assertEqual({TWO: 0}, first_reads([ZERO, TWO], {ZERO: 5, ONE: 3}, self.fail))
 
-    def test_where_all_are_begun_nobody_is_asked(self):
+    def test_the_option_is_not_used_if_all_partitions_have_offsets(self):
         self.assertEqual({}, first_reads([ZERO], {ZERO: 5}, self.fail))
         self.assertEqual({}, first_reads([], {}, self.fail))
 

@@ -153,10 +153,10 @@ class PartitionsTest(base.BaseTestCase):
     def test_days_begin_at_midnight_utc_before_the_epoch_too(self):
         self.assertEqual([0, 0, 1, -1], [partitions.day_of(time) for time in (0, DAY_MS - 1, DAY_MS, -1)])
 
-    def test_two_days_either_way_are_made_ahead(self):
+    def test_partitions_of_two_days_before_and_after_are_created(self):
         allowed = window(StorageSettings("postgresql", ""), Kind.METRICS, NOON_MS)
         self.assertEqual(set(range(TODAY - 2, TODAY + 3)), partitions.around(NOON_MS, allowed))
 
-    def test_no_day_is_made_that_no_row_may_have(self):
+    def test_no_partition_is_created_for_a_refused_day(self):
         allowed = Window(NOON_MS - DAY_MS, NOON_MS)
         self.assertEqual({TODAY - 1, TODAY, TODAY + 1}, partitions.around(NOON_MS, allowed))

@@ -108,13 +108,13 @@ class RetentionTest(base.BaseTestCase):
         self.assertEqual({}, retention.refused([10, 15, 20], Window(10, 20)))
         self.assertEqual({}, retention.refused([], Window(10, 20)))
 
-    def test_what_is_outside_is_named_by_position_and_told_when_it_is(self):
+    def test_refused_times_are_reported_by_position(self):
         reasons = retention.refused([9, 15, 21], Window(10, 20))
         self.assertEqual({0, 2}, set(reasons))
         self.assertIn("1970-01-01T00:00:00.009+00:00, is older than the retention", reasons[0])
         self.assertIn("1970-01-01T00:00:00.021+00:00, is in the future", reasons[2])
 
-    def test_a_time_that_no_calendar_has_is_told_in_ms(self):
+    def test_a_time_outside_the_calendar_is_shown_in_ms(self):
         reasons = retention.refused([2**70, -(2**70)], Window(10, 20))
         self.assertIn(f"{2**70} ms", reasons[0])
         self.assertIn(f"{-(2**70)} ms", reasons[1])

@@ -13,7 +13,7 @@ class StorageOptionsTest(ConfigurationTestCase):
     def storage(self, *lines, database=_URL):
         return self.configured("\n".join(["[storage]", *lines, "[database]", database]) + "\n")
 
-    def test_sqlite_is_what_a_url_alone_leads_to(self):
+    def test_only_a_url_selects_sqlite(self):
         storage = load_storage(self.storage())
         self.assertIsInstance(storage, SqliteStorage)
         self.assertEqual("/var/lib/monasca/monasca.sqlite", str(storage.path))
@@ -59,7 +59,7 @@ class StorageOptionsTest(ConfigurationTestCase):
             load_storage(self.storage(database=_URL.replace("sqlite:", "sqlite+pysqlite:"))), SqliteStorage
         )
 
-    def test_what_is_no_url_is_refused_without_being_shown(self):
+    def test_a_value_that_is_not_a_url_is_refused_and_not_shown(self):
         said = self.refused(load_storage, self.storage(database="connection = secret"))
         self.assertIn("is not a URL", said)
         self.assertNotIn("= secret", said)
