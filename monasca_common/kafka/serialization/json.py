@@ -41,29 +41,30 @@ class JsonSerializer(Serializer):
         # orjson writes NaN and Infinity as null, without an error.
         if b"null" in text and not all_finite(value):
             raise SerializationError("cannot be written as JSON, which has no NaN and Infinity: use None")
-        check_size(text)
-        _check_depth(text, value)
+        if len(text) > MAX_BYTES:
+            raise _too_large(text)
+        if text.count(b"{") + text.count(b"[") > MAX_DEPTH:
+            _check_depth(value)
         return text
 
     def loads(self, value: bytes) -> Any:
-        check_size(value)
+        if len(value) > MAX_BYTES:
+            raise _too_large(value)
         parsed, reason = _parsed(value)
         if reason:
             raise SerializationError(f"not JSON: {reason}")
-        _check_depth(value, parsed)
+        if value.count(b"{") + value.count(b"[") > MAX_DEPTH:
+            _check_depth(parsed)
         if _may_repeat_a_key(value, parsed) or _LONG_NUMBER in value.translate(_DIGITS_TO_ZERO):
             json.loads(value, object_pairs_hook=_unique_keys, parse_int=_bounded_integer)
         return parsed
 
 
-def check_size(text: bytes) -> None:
-    if len(text) > MAX_BYTES:
-        raise SerializationError(f"a JSON value of {len(text)} bytes is over the limit of {MAX_BYTES} bytes")
+def _too_large(text: bytes) -> SerializationError:
+    return SerializationError(f"a JSON value of {len(text)} bytes is over the limit of {MAX_BYTES} bytes")
 
 
-def _check_depth(text: bytes, value: Any) -> None:
-    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
-        return
+def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [child for parent in level for child in _children(parent)]
