@@ -234,15 +234,15 @@ class ServiceConsumer(RebalanceListener):
 
     def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
         try:
-            self._tell(partitions)
+            self._notify(partitions)
         finally:
             self._forget(partitions)
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
         self._forget(partitions)
-        self._tell(partitions)
+        self._notify(partitions)
 
-    def _tell(self, partitions: Sequence[TopicPartition]) -> None:
+    def _notify(self, partitions: Sequence[TopicPartition]) -> None:
         if self._repartition_callback is not None:
             self._repartition_callback(self, list(partitions))
 

@@ -352,9 +352,9 @@ class KafkaProducer(RefusesOldArguments):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        told = self._final is not None
+        was_reported = self._final is not None
         report = self.close()
-        if not (report.ok or told):  # no one receives this report
+        if not (report.ok or was_reported):  # no one receives this report
             left, unknown = len(report.failed) + len(report.unknown), len(report.unknown)
             LOG.error(
                 "a producer was closed with %d messages that are not delivered (%d of them unknown)", left, unknown

@@ -105,7 +105,7 @@ class Admin:
         self._options = dict(options)
         # Connection failures belong in the error of the call that they affect, not on standard error. A request about
         # one topic does not create it.
-        own = {"allow.auto.create.topics": False, "error_cb": self._login.heard}
+        own = {"allow.auto.create.topics": False, "error_cb": self._login.handle_error}
         self._client_options: dict[str, Any] = {"log_level": 2, **options, **own}
         self._lock = threading.Lock()
         self._opened: AdminClient | None = AdminClient(self._client_options)
@@ -574,6 +574,6 @@ class _Login:
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None
 
-    def heard(self, error: KafkaError) -> None:
+    def handle_error(self, error: KafkaError) -> None:
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             self.refusal = error

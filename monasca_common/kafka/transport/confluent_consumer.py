@@ -55,7 +55,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
         super().__init__(settings)
         self._identity = id(self)
         self._topics: frozenset[str] = frozenset()
-        options = {**consumer_options(settings), "error_cb": self._heard}
+        options = {**consumer_options(settings), "error_cb": self._handle_error}
         self._log = ClientLog(LOG, self.clock)
         self._client = make_client("consumer_options", lambda: Consumer(options, logger=self._log))
         self._guard.pin(self._client)
@@ -128,7 +128,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
         with self._calling():
             self._client.close()
 
-    def _heard(self, error: KafkaError) -> None:
+    def _handle_error(self, error: KafkaError) -> None:
         fault = translate(error)
         self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
         if self.on_error is not None:

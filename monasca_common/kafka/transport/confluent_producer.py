@@ -47,7 +47,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         options = producer_options(settings)
         options["batch.size"] = batch_bytes
         # Always, because a wrong password is reported nowhere else.
-        options["error_cb"] = self._heard
+        options["error_cb"] = self._handle_error
         self._log = ClientLog(LOG, self.clock)
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
         self._reports = ReportColumns(self.clock, translate)
@@ -110,7 +110,7 @@ class ConfluentProducer(LibrdkafkaProducer):
                 fault = FatalError(f"the client cannot continue: {fault}", name="_FATAL", fatal=True)
             self._on_error(fault)
 
-    def _heard(self, error: KafkaError) -> None:
+    def _handle_error(self, error: KafkaError) -> None:
         fault = translate(error)
         self._log.log(logging.WARNING, "Kafka client %s: %s", self._settings.connection.client_id, fault)
         self._on_error(fault)

@@ -47,7 +47,7 @@ class _ReadPosition:
 
     next_offset: int
     topic_id: str | None  # of the topic when it was assigned
-    end_told: int | None = None  # the last reported end of the log
+    reported_end: int | None = None  # the last reported end of the log
     dead: bool = False
 
 
@@ -99,10 +99,10 @@ class MemoryConsumer(ConsumerTransport):
                     return Fetched(events=[PartitionEvent(translate(news), None, -1, None)])
                 step, found = self._await_work(max_messages, deadline)
                 self._membership.go_away()
-            told = self._tell_outage()
+            reported = self._report_outage()
             if step is not None:
                 self._take(step)
-            elif found or not told:
+            elif found or not reported:
                 return found
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -263,9 +263,9 @@ class MemoryConsumer(ConsumerTransport):
         if cursor.next_offset > log.high:
             return []
         records, cursor.next_offset = log.read(cursor.next_offset, limit)
-        if not records and cursor.next_offset == log.high and cursor.end_told != log.high:
+        if not records and cursor.next_offset == log.high and cursor.reported_end != log.high:
             # After the records, in a separate fetch, as a real client reports it.
-            cursor.end_told = log.high
+            cursor.reported_end = log.high
             return PartitionEvent(translate(raw_error("_PARTITION_EOF")), *partition, log.high)
         return records
 
@@ -275,7 +275,7 @@ class MemoryConsumer(ConsumerTransport):
             raise translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
         return log
 
-    def _tell_outage(self) -> bool:
+    def _report_outage(self) -> bool:
         """Report every outage to `on_error` once; return whether there was one to report."""
         news = not self._broker.reachable and not self._knows_outage
         self._knows_outage = not self._broker.reachable

@@ -153,7 +153,7 @@ class MemoryProducer(ProducerTransport):
         """Send queued messages in order while the broker is reachable."""
         if self._queue and not self._broker.reachable and not self._knows_outage:
             self._knows_outage = True
-            self._tell(raw_error("_ALL_BROKERS_DOWN"))
+            self._report_error(raw_error("_ALL_BROKERS_DOWN"))
         while self._queue and self._broker.reachable and self._fatal is None:
             self._knows_outage = False
             message, sequence = self._queue.popleft()
@@ -171,12 +171,12 @@ class MemoryProducer(ProducerTransport):
             return
         answer = self._broker.append(message)
         if answer.connection_lost:
-            self._tell(raw_error("_TRANSPORT"))
+            self._report_error(raw_error("_TRANSPORT"))
         at = answer.at
         if answer.error is not None and answer.error.fatal():
             # librdkafka calls the error callback, and does not report its messages.
             self._fatal = translate(answer.error)
-            self._tell(answer.error)
+            self._report_error(answer.error)
             at = math.inf
         heapq.heappush(self._flights, _Flight(at, next(self._numbers), answer.message, answer.error, sequence))
 
@@ -206,5 +206,5 @@ class MemoryProducer(ProducerTransport):
 
         self._ready.append(run)
 
-    def _tell(self, error: Any) -> None:
+    def _report_error(self, error: Any) -> None:
         self._ready.append(lambda: self._on_error(translate(error)))

@@ -26,7 +26,7 @@ PROTOCOLS = {"classic": CLASSIC, "eager": EAGER, "kip-848": KIP_848}
 
 
 class Recorder(RebalanceListener):
-    """Remembers what it heard; ``starts`` is what `assigned` answers."""
+    """Records its calls; ``starts`` is the result of `assigned`."""
 
     def __init__(self, starts=None, on_revoked=None):
         self.events = []
@@ -45,7 +45,7 @@ class Recorder(RebalanceListener):
     def lost(self, partitions):
         self.events.append(("lost", sorted(partitions)))
 
-    def heard(self, name):
+    def received(self, name):
         return [partitions for event, partitions in self.events if event == name]
 
 

@@ -26,10 +26,10 @@ class MemberProcess:
             [sys.executable, "-m", __spec__.name, described], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None  # nosec B101
-        told = self._process.stdout.readline()
-        if told.strip() != _OWNS:
+        reported = self._process.stdout.readline()
+        if reported.strip() != _OWNS:
             self.kill()
-            raise AssertionError(f"the member ended before it owned anything: it said {told!r}")
+            raise AssertionError(f"the member ended before it owned anything: it said {reported!r}")
 
     def kill(self) -> None:
         """SIGKILL; killing it again does nothing."""
@@ -43,12 +43,12 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     connection = ConnectionSettings(bootstrap_servers=given.pop("bootstrap_servers"))
     topics = tuple(given.pop("topics"))
-    told = False
+    reported = False
     with plugins.kafka_consumer(ConsumerSettings(connection=connection, topics=topics, **given)) as consumer:
         while True:
             consumer.poll(timeout=0.1)
-            if consumer.assignment() and not told:
-                told = True
+            if consumer.assignment() and not reported:
+                reported = True
                 sys.stdout.write(f"{_OWNS}\n")
                 sys.stdout.flush()
 

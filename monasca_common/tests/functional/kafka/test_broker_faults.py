@@ -83,7 +83,7 @@ class TestThreeNodes(FaultCase):
         try:
             return all(len(in_sync) == 3 for in_sync in self.describe().in_sync)
         except TransportError:
-            return False  # the broker that was asked has not heard of the topic yet
+            return False  # the broker that was asked does not know the topic yet
 
     def led_by_another_than(self, leader):
         try:

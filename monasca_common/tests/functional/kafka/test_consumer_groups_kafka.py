@@ -66,7 +66,7 @@ class Protocol(ProtocolCase):
         self.wait_until(self.given_away)
         consumer.close()
         self.assertEqual((), self.admin.group_members(self.group))
-        self.assertEqual([], listener.heard("assigned"))
+        self.assertEqual([], listener.received("assigned"))
 
     def test_work_finished_within_a_revoke_is_committed(self):
         self.put(self.topic, 40, partitions=4)
@@ -79,9 +79,9 @@ class Protocol(ProtocolCase):
         consumer = self.consumer(self.topic, listener=listener, **self.protocol)
         self.read(consumer, 40)
         other = self.member(self.topic, **self.protocol)
-        self.poll_until(consumer, lambda: other.consumer.assignment() and listener.heard("revoked"))
+        self.poll_until(consumer, lambda: other.consumer.assignment() and listener.received("revoked"))
         self.assertTrue(all(result.committed for results in committed for result in results.values()))
-        revoked = {partition for partitions in listener.heard("revoked") for partition in partitions}
+        revoked = {partition for partitions in listener.received("revoked") for partition in partitions}
         offsets = self.admin.group_offsets(self.group)
         self.assertEqual({10}, {offsets[partition] for partition in revoked})
         self.assertFalse(other.values, "what was committed came again")
@@ -140,12 +140,12 @@ class Protocol(ProtocolCase):
         self.wait_until(lambda: len(quick.values) == 40)
         late = slow.commit({TopicPartition(self.topic, 0): 3})
         self.assertFalse(late[TopicPartition(self.topic, 0)].committed)
-        errors = self.errors_until(slow, lambda: listener.heard("lost"))
+        errors = self.errors_until(slow, lambda: listener.received("lost"))
         self.assertIn("_MAX_POLL_EXCEEDED", [getattr(error, "name", None) for error in errors])
-        self.assertEqual([all_of(self.topic, 4)], listener.heard("lost"))
-        self.assertEqual([], listener.heard("revoked"))
+        self.assertEqual([all_of(self.topic, 4)], listener.received("lost"))
+        self.assertEqual([], listener.received("revoked"))
         self.assertEqual(40, len(messages))
-        # The quick one commits a moment after it has told what it read.
+        # The quick one commits a moment after it has reported its messages.
         self.wait_until(lambda: set(self.admin.group_offsets(self.group).values()) == {10}, "its commits alone")
 
     def test_a_commit_by_another_thread_waits_neither_for_a_poll_nor_for_a_callback(self):
@@ -182,8 +182,8 @@ class TestClassicCooperative(Protocol):
         self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
         other = self.member(self.topic, **self.protocol)
         self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
-        self.assertEqual(2, len(listener.heard("revoked")[0]))
-        self.assertEqual(consumer.assignment(), set(all_of(self.topic, 4)) - set(listener.heard("revoked")[0]))
+        self.assertEqual(2, len(listener.received("revoked")[0]))
+        self.assertEqual(consumer.assignment(), set(all_of(self.topic, 4)) - set(listener.received("revoked")[0]))
 
 
 @periodic("second protocol; TestEagerRebalance is its smoke test")
@@ -200,7 +200,7 @@ class TestEagerRebalance(ProtocolCase):
         self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
         other = self.member(self.topic, **self.protocol)
         self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
-        self.assertEqual([all_of(self.topic, 4)], listener.heard("revoked"))
+        self.assertEqual([all_of(self.topic, 4)], listener.received("revoked"))
 
     def test_a_partition_out_of_range_is_revived_and_the_others_lose_nothing(self):
         self.put(self.topic, 40, partitions=4)

@@ -235,28 +235,28 @@ class TestCallbacks(ProcessCase):
     def test_one_that_raises_is_logged_and_counted_and_the_others_continue(self):
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
         producer = self.warm_producer()
-        heard = []
+        received = []
 
         def broken(delivery):
             raise RuntimeError("of the test's own")
 
         for number in range(6):
-            producer.send(self.topic, b"%d" % number, on_delivery=heard.append if number % 2 else broken)
+            producer.send(self.topic, b"%d" % number, on_delivery=received.append if number % 2 else broken)
         self.assertEqual(6, producer.flush(SECONDS).delivered_count)
-        self.wait_until(lambda: producer.health().failed_listeners == 3 and len(heard) == 3)
+        self.wait_until(lambda: producer.health().failed_listeners == 3 and len(received) == 3)
         self.wait_until(lambda: log.output.count("RuntimeError: of the test's own") == 3)
 
     def test_a_close_with_time_left_waits_for_them(self):
         producer = self.warm_producer()
-        heard = []
+        received = []
 
         def slow(delivery):
             time.sleep(0.05)  # the fault itself
-            heard.append(delivery)
+            received.append(delivery)
 
         for number in range(20):
             producer.send(self.topic, b"%d" % number, on_delivery=slow)
-        self.assertEqual((20, 20), (producer.close(SECONDS).delivered_count, len(heard)))
+        self.assertEqual((20, 20), (producer.close(SECONDS).delivered_count, len(received)))
 
     def test_one_that_waits_for_callbacks_is_refused(self):
         producer = self.warm_producer()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker with TLS, passwords and ACLs denies: told within a second, as what it is, and without spinning."""
+"""Refusals of a broker with TLS, passwords and ACLs: reported precisely, within a second, and without spinning."""
 
 import contextlib
 import socket
@@ -27,7 +27,7 @@ from monasca_common.tests.functional.permissions import Permission, allow, revok
 PRINCIPAL = "User:monasca"
 SOON_SECONDS = 1.0
 BUSY_SECONDS = 60.0  # what a busy machine may take beyond what is promised
-DEADLINE_SECONDS = 200.0  # of a caller who is to be told long before
+DEADLINE_SECONDS = 200.0  # of a caller, who must be notified long before
 SEVERAL_SECONDS = 5
 IDLE_SHARE = 0.5  # of one processor: who spins takes all of it
 ONCE_SECONDS = 2.0  # of a processor, for what is done once
@@ -111,12 +111,12 @@ class TestProducerSecurity(SecurityCase):
         revoke(self.cluster.admin, right)
         denied = []
 
-        def told():
+        def reported():
             report = producer.publish(self.topic, [b"2"], timeout=DEADLINE_SECONDS)
             denied.extend(report.failed + report.unknown)
             return denied
 
-        self.wait_until(told)
+        self.wait_until(reported)
         self.assertIsInstance(denied[0].error.cause, AuthorizationError)
 
     def test_a_topic_that_may_not_even_be_seen_is_reported_as_denied(self):
@@ -171,12 +171,12 @@ class TestConsumerSecurity(SecurityCase):
         consumer = self.consumer(self.topic, user="monasca", **changes)
         errors = []
 
-        def told():
+        def reported():
             errors.extend(consumer.poll(timeout=0.1).errors)
             return any(isinstance(error, AuthorizationError) for error in errors)
 
         with self.within(SOON_SECONDS):
-            self.wait_until(told)
+            self.wait_until(reported)
         self.assert_does_not_spin(lambda: consumer.poll(timeout=0.2))
         with self.within(SOON_SECONDS):
             consumer.close(SOON_SECONDS)

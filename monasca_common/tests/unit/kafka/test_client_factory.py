@@ -201,10 +201,10 @@ class ServiceConsumerTest(FactoryTestCase):
 
     def test_the_repartition_callback_can_commit_before_partitions_go(self):
         self.filled("one", "two")
-        told = []
+        reported = []
 
         def before_they_go(consumer, partitions):
-            told.extend(partitions)
+            reported.extend(partitions)
             consumer.commit()
 
         consumer = get_kafka_consumer(URL, "group", TOPIC, repartition_callback=before_they_go)
@@ -212,7 +212,7 @@ class ServiceConsumerTest(FactoryTestCase):
 
         consumer.close()
 
-        self.assertEqual([TopicPartition(TOPIC, 0)], told)
+        self.assertEqual([TopicPartition(TOPIC, 0)], reported)
         self.assertEqual({TopicPartition(TOPIC, 0): 1}, self.memory.broker.committed("group"))
 
     def with_an_error(self, name):

@@ -50,16 +50,16 @@ class PluginsTest(ConfigurationTestCase):
             self.assertEqual(set(chosen), consumer.assignment())
 
     def test_a_consumer_calls_its_listener(self):
-        told = []
+        reported = []
 
         class Listener(kafka.RebalanceListener):
             def assigned(self, partitions):
-                told.extend(partitions)
+                reported.extend(partitions)
 
         with kafka.load_consumer(self.on_memory(), "kafka_metrics", listener=Listener()) as consumer:
             consumer.poll(timeout=0)
 
-        self.assertEqual([TopicPartition(TOPIC, 0)], told)
+        self.assertEqual([TopicPartition(TOPIC, 0)], reported)
 
     def test_an_unknown_driver_is_refused_with_the_known_ones_and_nothing_is_logged_beside_it(self):
         logged = self.useFixture(fixtures.FakeLogger())

@@ -12,9 +12,9 @@ class ReadTest(ConfigurationTestCase):
 
     def test_a_line_that_is_not_an_option_is_reported_by_its_number_and_not_quoted(self):
         path = self.path_of("[kafka]\nsasl_password pa55word\n")
-        told = self.refusal(path)
-        self.assertIn(f"line 2 of {path} is neither", told)
-        self.assertNotIn("pa55word", told)
+        reported = self.refusal(path)
+        self.assertIn(f"line 2 of {path} is neither", reported)
+        self.assertNotIn("pa55word", reported)
 
     def test_a_file_that_is_not_there_is_named(self):
         self.assertIn("/nowhere.conf: correct --config-file", self.refusal("/nowhere.conf"))

@@ -68,7 +68,7 @@ class LegacyFilesTest(ConfigurationTestCase):
         with self.assertLogs("monasca_common.kafka", "WARNING") as logs:
             consumer_settings(self.sample("persister"), "kafka_metrics")
 
-        told = "\n".join(logs.output)
+        reported = "\n".join(logs.output)
         for name in (
             "kafka] consumer_id",
             "kafka] fetch_size_bytes",
@@ -78,9 +78,9 @@ class LegacyFilesTest(ConfigurationTestCase):
             "kafka_metrics] zookeeper_path",
             "kafka_metrics] partitions",
         ):
-            self.assertIn(f"[{name} is ignored: ", told)
-        self.assertNotIn("num_processors", told)
-        self.assertNotIn("enabled is", told.replace("legacy_kafka_client_enabled is", ""))
+            self.assertIn(f"[{name} is ignored: ", reported)
+        self.assertNotIn("num_processors", reported)
+        self.assertNotIn("enabled is", reported.replace("legacy_kafka_client_enabled is", ""))
 
     def test_the_ignored_options_of_an_api_are_reported(self):
         with self.assertLogs("monasca_common.kafka", "WARNING") as logs:

@@ -561,11 +561,11 @@ class TestErrors(ConsumerCase):
     def test_the_same_error_is_reported_once_a_second(self):
         self.script(*[lambda _: [failure(A, self.denied)]] * 4)
         consumer = self.consumer()
-        told = []
+        reported = []
         for _ in range(4):
-            told.append(len(consumer.poll(timeout=0).errors))
+            reported.append(len(consumer.poll(timeout=0).errors))
             self.clock.advance(0.5)
-        self.assertEqual([1, 0, 1, 0], told)
+        self.assertEqual([1, 0, 1, 0], reported)
 
     def test_an_error_of_the_client_is_in_the_next_batch_unless_it_passes_by_itself(self):
         consumer = self.consumer()

@@ -26,6 +26,6 @@ class HeldCommitTest(ProcessorCase):
         consumer.listener = listener
         seen: list[bytes] = []
         running = self.start(lambda part: seen.extend(part.values), consumer=consumer)
-        told = running.processor.ignored_errors
-        self.until(lambda: told["CommitUnknown"] >= 3 or listener.lost_partitions, step=0.01)
+        reported = running.processor.ignored_errors
+        self.until(lambda: reported["CommitUnknown"] >= 3 or listener.lost_partitions, step=0.01)
         self.assertEqual(([], [b"1"]), (listener.lost_partitions, seen))

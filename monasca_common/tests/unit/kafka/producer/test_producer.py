@@ -492,17 +492,17 @@ class SendTest(ProducerCase):
 
     # Rule 7
     def test_a_listener_is_notified_of_its_message_on_a_thread_of_the_library(self):
-        heard = []
+        received = []
         done = threading.Event()
 
         def listener(delivery):
-            heard.append((delivery, threading.current_thread()))
+            received.append((delivery, threading.current_thread()))
             done.set()
 
         producer = self.producer()
         sent = producer.send("t", b"a", on_delivery=listener)
         self.assertTrue(done.wait(50))
-        [(delivery, thread)] = heard
+        [(delivery, thread)] = received
         self.assertEqual((sent, 0, None), (delivery.message_id, delivery.offset, delivery.error))
         self.assertIsNot(threading.current_thread(), thread)
 

@@ -110,11 +110,11 @@ class RepeatsInFlightTest(ProducerCase):
         self.assertEqual([], self.waiting())
 
     def test_each_listener_hears_and_a_caller_that_still_waits_is_answered(self):
-        heard = []
+        received = []
         all_heard = threading.Semaphore(0)
 
         def listener(delivery):
-            heard.append(delivery.message_id)
+            received.append(delivery.message_id)
             all_heard.release()
 
         def repeat():
@@ -137,7 +137,7 @@ class RepeatsInFlightTest(ProducerCase):
         self.assertTrue(answered[0].ok)
         for _ in range(3):
             self.assertTrue(all_heard.acquire(timeout=50))
-        self.assertEqual([b"mine"] * 3, heard)
+        self.assertEqual([b"mine"] * 3, received)
 
 
 class SameIdInFlightTest(ProducerCase):

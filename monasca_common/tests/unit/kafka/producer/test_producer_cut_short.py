@@ -196,10 +196,10 @@ class EndlessTest(CutShortCase):
     # Rule 7
     def test_a_listener_that_exits_is_counted_and_the_next_one_is_called(self):
         producer = self.warm_producer()
-        heard = threading.Event()
+        received = threading.Event()
         producer.send("t", b"a", on_delivery=leave)
-        producer.send("t", b"b", on_delivery=lambda delivery: heard.set())
-        self.assertTrue(heard.wait(50))
+        producer.send("t", b"b", on_delivery=lambda delivery: received.set())
+        self.assertTrue(received.wait(50))
         self.assertEqual(1, producer.health().failed_listeners)
 
 

@@ -482,6 +482,6 @@ class HungFlushTest(SeamCase):
         self.clock.hung = lambda: False
         self.broker.reconnect()
         self.assertTrue(self.at_once(lambda: producer.publish("t", [b"b"], timeout=3600)).ok)
-        heard = threading.Event()
-        producer.send("t", b"c", on_delivery=lambda delivery: heard.set())
-        self.assertTrue(heard.wait(_SECONDS))
+        received = threading.Event()
+        producer.send("t", b"c", on_delivery=lambda delivery: received.set())
+        self.assertTrue(received.wait(_SECONDS))

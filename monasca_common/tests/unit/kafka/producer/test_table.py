@@ -479,17 +479,17 @@ class FlushTest(TableCase):
 
     def test_it_reports_neither_bulks_nor_what_a_listener_receives(self):
         bulk = self.bulk(b"a", b"b")
-        [heard] = self.attempts(b"c")
-        heard.listeners.append(lambda _: None)
-        self.reserve([heard])
-        self.settle(self.of(bulk)[0], refused=[self.of(bulk)[1], (heard.sequence, b"c")])
+        [received] = self.attempts(b"c")
+        received.listeners.append(lambda _: None)
+        self.reserve([received])
+        self.settle(self.of(bulk)[0], refused=[self.of(bulk)[1], (received.sequence, b"c")])
         self.assertEqual((0, []), self.flush())
 
     def test_it_counts_a_delivered_message_that_a_listener_receives(self):
-        [heard] = self.attempts(b"c")
-        heard.listeners.append(lambda _: None)
-        self.reserve([heard])
-        self.settle((heard.sequence, b"c"))
+        [received] = self.attempts(b"c")
+        received.listeners.append(lambda _: None)
+        self.reserve([received])
+        self.settle((received.sequence, b"c"))
         self.assertEqual((1, []), self.flush())
 
     def test_the_next_flush_reports_messages_of_an_interrupted_one(self):

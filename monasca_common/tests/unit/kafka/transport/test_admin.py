@@ -31,19 +31,19 @@ class ScriptedClient:
     def __init__(self, admin, script):
         self.admin = admin
         self.script = script
-        self.unheard = []
+        self.pending_errors = []
 
     def list_topics(self, **_):
         step = self.script.pop(0)
         if isinstance(step, Metadata):
             return step
-        heard, raised = step
-        self.unheard += heard
+        received, raised = step
+        self.pending_errors += received
         raise KafkaException(KafkaError(raised))
 
     def poll(self, _timeout):
-        while self.unheard:
-            self.admin._login.heard(KafkaError(self.unheard.pop(0)))
+        while self.pending_errors:
+            self.admin._login.handle_error(KafkaError(self.pending_errors.pop(0)))
 
 
 class PatienceTest(base.BaseTestCase):
@@ -69,9 +69,9 @@ class RefusalTest(base.BaseTestCase):
 
     def test_brokers_that_do_not_answer_are_named_with_what_to_check(self):
         admin = self.admin(([], KafkaError._TRANSPORT))
-        told = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
-        self.assertEqual("_TRANSPORT", told.name)
-        self.assertIn("no answer from kafka1:9092,kafka2:9092: check that these brokers are up", str(told))
+        reported = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
+        self.assertEqual("_TRANSPORT", reported.name)
+        self.assertIn("no answer from kafka1:9092,kafka2:9092: check that these brokers are up", str(reported))
 
 
 class FakeBrokers:
@@ -371,7 +371,7 @@ class CreateTopicTest(base.BaseTestCase):
     def test_a_topic_is_created_once_every_leader_serves_its_new_id(self):
         self.admin.create_topic("t", 2)
         self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
-        self.assertEqual([1, 2] * 5, self.brokers.asked)  # once before, then until the late one has heard of it
+        self.assertEqual([1, 2] * 5, self.brokers.asked)  # once before, then until the late one knows it
 
     def test_several_topics_are_created_by_one_request_and_each_broker_is_asked_once_for_all(self):
         self.admin.create_topics({"t": 2, "u": 2}, configs={"t": {}, "u": {}})

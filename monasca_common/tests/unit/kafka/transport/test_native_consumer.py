@@ -344,22 +344,22 @@ class TestWithBroker(NativeConsumerCase):
         self.assertRaises(TransportError, consumer.watermarks, TopicPartition("facts", 99), 0)
 
     def test_a_rebalance_calls_back_within_polls_and_closing(self):
-        heard = []
+        received = []
 
         class Callbacks:
             def on_assign(self, partitions):
-                heard.append(("assign", sorted(partitions)))
+                received.append(("assign", sorted(partitions)))
                 consumer.assign_owned(dict.fromkeys(partitions, BEGINNING))
 
             def on_revoke(self, partitions):
-                heard.append(("revoke", sorted(partitions)))
+                received.append(("revoke", sorted(partitions)))
 
         consumer = self.open(self.broker.bootstrap_servers, topics=("facts",))
         consumer.subscribe(["facts"], Callbacks())
         self.read(consumer, 3)
         consumer.close()
         everything = [TopicPartition("facts", number) for number in range(4)]
-        self.assertEqual([("assign", everything), ("revoke", everything)], heard)
+        self.assertEqual([("assign", everything), ("revoke", everything)], received)
 
     def test_an_exception_in_a_callback_ends_the_poll_and_the_client_owns_the_partitions(self):
         class Callbacks:

@@ -51,8 +51,8 @@ class TestTopicWatch(base.BaseTestCase):
         self.assertIn("'metrics'", str(self.watch.failure))
 
     def test_a_watch_with_a_callback_continues_with_the_new_id(self):
-        told = []
-        watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0, on_recreated=told.append)
+        reported = []
+        watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0, on_recreated=reported.append)
         watch.check()
         self.topics.ids["logs"] = "three"
         watch.check()
@@ -60,7 +60,7 @@ class TestTopicWatch(base.BaseTestCase):
         self.topics.ids["logs"] = "four"
         watch.check()
         self.assertEqual(
-            [("logs", "two", "three"), ("logs", "three", "four")], [(f.topic, f.old_id, f.new_id) for f in told]
+            [("logs", "two", "three"), ("logs", "three", "four")], [(f.topic, f.old_id, f.new_id) for f in reported]
         )
         self.assertIsNone(watch.failure)
 
