@@ -14,11 +14,10 @@ for argument in "$@"; do
             cat <<'EOF'
 Usage: bash tools/quickstart.sh [--once] [-f text|json] [--seconds S] [--keep-data D] [--help]
 
-Creates .venv when it is missing, installs the tested versions, starts a real Kafka, the API and the persister,
-posts this machine's own metrics, loses answers and kills the persister on purpose, and ends with a table that
-counts what was posted, stored, doubled and lost. A job on Spark then makes hourly averages, which are shown beside
-their rows. Then an alarm is defined on a load that one process makes, and its history is shown beside what was
-measured; a webhook on this machine is told of each change. Everything stays up until Ctrl-C.
+Creates a missing .venv, installs the tested versions, starts a real Kafka, the API and the persister, posts this
+machine's own metrics, loses answers and kills the persister on purpose, and prints a table of posted, stored, duplicate
+and lost rows. Then a job on Spark computes hourly averages, generated load changes an alarm, and a webhook on this
+machine is notified of each change. Everything keeps running until Ctrl-C.
 
   --once          end after the tables
   -f json         print one JSON object as the last line of standard output
@@ -26,8 +25,8 @@ measured; a webhook on this machine is told of each change. Everything stays up 
   --keep-data D   keep database, configuration and logs in the new folder D
   --help          this text
 
-Exit status: 0 when nothing was lost and nothing doubled, the alarm went from OK to ALARM and back, and the webhook was
-told. Needs Python 3.11 or newer and git; Java 17 or newer for a real Kafka and Spark.
+Exit status: 0 if no row was lost or duplicate, the alarm went from OK to ALARM and back, and the webhook received each
+change. Needs Python 3.11 or newer and git; Java 17 or newer for a real Kafka and Spark.
 EOF
             exit 0
             ;;

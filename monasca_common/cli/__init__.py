@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `monasca-common`: one file for each group of subcommands."""
+"""The command `monasca-common`, with one module for each group of subcommands."""

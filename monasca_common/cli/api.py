@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common api``: the HTTP API until it is stopped."""
+"""``monasca-common api``: the HTTP API."""
 
 import argparse
 import contextlib
@@ -20,14 +20,14 @@ _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 class Api(MonascaCommand):
     """Serve the Monasca API over HTTP until SIGTERM or Ctrl-C.
 
-    It listens where [api] host and port say, on [api] workers processes. A stop answers the requests in flight,
-    waits until Kafka has what they sent, and ends with status 0; a configuration that cannot work ends with 1, a
-    worker that cannot start with 3. For example:
+    It listens on [api] host and port, with [api] workers processes. When stopped, it answers the requests in flight,
+    waits until Kafka has acknowledged their messages, and ends with status 0. A configuration that cannot work ends
+    with 1, a worker that cannot start with 3. For example:
     monasca-common api --config-file /etc/monasca/api.conf
     """
 
     extra = "api"
-    configured = False  # its files are also those of the original API
+    configured = False  # it also reads the files of the original API
     reported = (ConfigurationError,)
     terminated = 0
 
@@ -37,7 +37,7 @@ class Api(MonascaCommand):
             "--config-file",
             action="append",
             metavar="F",
-            help="the configuration, of oslo.config; may be repeated, later files count more "
+            help="configuration file of oslo.config; may be repeated, the last value of an option is used "
             "(default: monasca-api.conf in the standard places)",
         )
         return parser
@@ -66,9 +66,9 @@ class Api(MonascaCommand):
 
 @contextlib.contextmanager
 def metrics_of_all_workers() -> Iterator[None]:
-    """Within, prometheus_client, which must not have been imported before, counts in files that all workers share.
+    """Let prometheus_client, which must not be imported yet, count in files that all workers share.
 
-    The folder is the operator's, or made for the time being.
+    The folder is the one in the environment, or a temporary one.
     """
     named = os.environ.get(_FOLDER)
     if named is not None:
@@ -76,7 +76,7 @@ def metrics_of_all_workers() -> Iterator[None]:
             left_over.unlink()
         yield
         return
-    with temporary_folder("monasca-api-") as folder:  # a worker ends by an exception that comes by here
+    with temporary_folder("monasca-api-") as folder:  # a worker ends with an exception that passes here
         os.environ[_FOLDER] = str(folder)
         try:
             yield

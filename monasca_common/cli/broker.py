@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common broker start``: a real Kafka until Ctrl-C."""
+"""``monasca-common broker start``: a real Kafka for development."""
 
 import argparse
 import contextlib
@@ -25,9 +25,9 @@ USER = "monasca"
 class BrokerStart(MonascaCommand):
     """Start a real Apache Kafka on this machine and run it until Ctrl-C.
 
-    It needs Java 17 or newer. Kafka's jars (44 MB) are fetched the first time and kept in the user's cache.
-    Clients connect on the loopback address only. Topics are created when they are first used. Not for production.
-    For example, three nodes whose data stay:
+    It needs Java 17 or newer. Kafka's jars (44 MB) are fetched at the first start and stored in the user's cache.
+    Clients connect on the loopback address. Topics are created at their first use. Not for production. For example,
+    three nodes that keep their data:
     monasca-common broker start --nodes 3 --data-dir /tmp/kafka
     """
 
@@ -41,41 +41,40 @@ class BrokerStart(MonascaCommand):
             type=int,
             choices=(1, 3),
             default=1,
-            help="how many brokers; with 3 every topic is held three times and one may fail (default: 1)",
+            help="number of brokers; with 3 every topic has three replicas and one broker may fail (default: 1)",
         )
         parser.add_argument(
             "--port",
             type=_port,
             default=_DEFAULT_PORT,
             metavar="P",
-            help="where clients connect; three nodes take P, P+1 and P+2; 0 chooses free ones (default: %(default)s)",
+            help="port for clients; three nodes use P, P+1 and P+2; 0: free ports (default: %(default)s)",
         )
         parser.add_argument(
             "--data-dir",
             type=Path,
             metavar="D",
-            help="keep the data in this folder for the next start; without it they are removed at the end",
+            help="keep the data in this folder for the next start (default: remove them at the end)",
         )
-        parser.add_argument("--tls", action="store_true", help="encrypt; a certificate authority is made for it")
+        parser.add_argument("--tls", action="store_true", help="use TLS, with a new certificate authority")
         parser.add_argument(
             "--sasl",
             action="store_true",
-            help=f"ask for a password (SCRAM-SHA-512); the users are admin and {USER}",
+            help=f"require passwords (SCRAM-SHA-512); the users are admin and {USER}",
         )
         parser.add_argument(
             "--timeout",
             type=_seconds,
             default=START_SECONDS,
             metavar="S",
-            help="give up when Kafka is not ready after so many seconds; a start takes 3 s with one node and 7 s with "
-            "three on an idle machine, and far more on a busy one; fetching the jars does not count "
-            "(default: %(default)g)",
+            help="seconds after which a start fails, without fetching jars; a start takes 3 s with one node and 7 s "
+            "with three on an idle machine, and much longer on a busy one (default: %(default)g)",
         )
         add_line_format(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until a signal: 0. A start that fails, or a broker that ends by itself: 1."""
+        """Serve until a signal; return 0, or 1 if a start fails or a broker ends."""
         cluster = KafkaCluster(
             parsed_args.nodes,
             data_dir=parsed_args.data_dir,
@@ -94,17 +93,17 @@ class BrokerStart(MonascaCommand):
             return 0
 
     def _watch(self, cluster: KafkaCluster) -> int:
-        """Until a node ends by itself, which is the only way to return; a signal raises."""
+        """Return 1 when a node ends; a signal raises."""
         while all(node.running for node in cluster.nodes):
             time.sleep(_WATCH_SECONDS)
         for node in cluster.nodes:
             if not node.running:
-                self.complain(f"node {node.id} ended by itself; its log ends with\n{node.log_tail()}")
+                self.complain(f"node {node.id} ended; its log ends with\n{node.log_tail()}")
         return 1
 
 
 def description(cluster: KafkaCluster) -> dict[str, Any]:
-    """What ``-f json`` prints. ``client`` has librdkafka's options, ``service`` those of ``[kafka]``."""
+    """Return the object of ``-f json``: ``client`` has librdkafka's options, ``service`` those of ``[kafka]``."""
     return {
         "bootstrap_servers": cluster.bootstrap_servers,
         "kafka_version": kafka_version(),
@@ -115,7 +114,7 @@ def description(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def instructions(cluster: KafkaCluster) -> str:
-    """What is printed for a person: ready to paste."""
+    """Return text to copy into configurations and shells."""
     nodes = len(cluster.nodes)
     client = cluster.client_options(USER)
     secured = (f"-X {name}={value}" for name, value in client.items() if name != "bootstrap.servers")
@@ -140,7 +139,7 @@ def instructions(cluster: KafkaCluster) -> str:
 
 
 def service_options(cluster: KafkaCluster) -> dict[str, str]:
-    """The options of the group ``[kafka]`` that lead to this cluster."""
+    """Return the options of ``[kafka]`` for this cluster."""
     client = cluster.client_options(USER)
     names = {
         "bootstrap.servers": "bootstrap_servers",
@@ -154,17 +153,17 @@ def service_options(cluster: KafkaCluster) -> dict[str, str]:
     }
     options = {names[name]: value.replace("$", "$$") for name, value in client.items()}
     if cluster.security.sasl and not cluster.security.tls:
-        options["allow_insecure_credentials"] = "true"  # refused otherwise, and rightly
+        options["allow_insecure_credentials"] = "true"  # refused otherwise
     return options
 
 
 class _Stopped(BaseException):
-    """A signal asked for the end, during the start or later."""
+    """Ends the command after a signal."""
 
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Raise `_Stopped` at the first signal; further ones do not disturb the stop."""
+    """Raise `_Stopped` at the first signal; ignore later ones."""
 
     def handle(*_: object) -> None:
         for signum in _STOP_SIGNALS:
@@ -181,7 +180,7 @@ def _stopped_by_signals() -> Iterator[None]:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{text} is not a port: give 1 to {_LAST_PORT}, or 0 for a free one")
+        raise argparse.ArgumentTypeError(f"{text} is not a port: use 1 to {_LAST_PORT}, or 0 for a free one")
     return int(text)
 
 
@@ -191,5 +190,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time: give seconds, above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a time: use seconds above 0")
     return seconds

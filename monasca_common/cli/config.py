@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common config check``: whether files configure the services, without starting or asking anything."""
+"""``monasca-common config check``: errors in configuration files, without connecting to anything."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _EXTRAS = {
     "pipeline": "spark",
 }
 _LOGGERS = ("monasca_common", "oslo_config")
-# Groups of other libraries, which services read as well.
+# Groups of libraries, which services also read.
 _FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware", "oslo_policy"})
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``faults``: with which the service does not start. ``notes``: what it warns of, and does without. ``driver``:
-    what it produces with, once its options for Kafka are complete."""
+    """``faults``: errors that prevent a start. ``notes``: warnings. ``driver``: the producer's driver if the options
+    for Kafka are complete."""
 
     faults: tuple[str, ...]
     notes: tuple[str, ...]
@@ -67,10 +67,10 @@ class Findings:
 
 
 class ConfigCheck(MonascaCommand, Lister):
-    """Show what configuration files lack for each service, and what it would refuse; nothing is connected to.
+    """Show errors and warnings in the configuration files of each service, without connecting to anything.
 
-    FAULT: the service would not start. NOTE: it starts, and logs this as a warning. The exit status is 0 where each
-    service would start, as far as its files go. For example:
+    FAULT: the service would not start. NOTE: it would log this warning. The exit status is 1 if there is a FAULT.
+    For example:
     monasca-common config check --config-file /etc/monasca/persister.conf --service persister
     """
 
@@ -91,8 +91,8 @@ class ConfigCheck(MonascaCommand, Lister):
 
 
 def look_over(service: str, files: Sequence[str]) -> Findings:
-    """Run all checks of a service, each on a configuration of its own: as it is, and with what every service needs, so
-    that a fault there hides no other."""
+    """Run all checks of a service, with the given configuration and with one that has all required options, so that a
+    missing option hides no other fault."""
     extra = _EXTRAS[service]
     missing = [f"{name} is not installed: install {DISTRIBUTION}[{extra}]" for name in missing_distributions(extra)]
     faults, notes = dict.fromkeys(missing), dict[str, None]()
@@ -119,7 +119,7 @@ def look_over(service: str, files: Sequence[str]) -> Findings:
 
 
 def _complete(conf: cfg.ConfigOpts) -> None:
-    """Put something in the place of options without a default that are not set."""
+    """Set required options that are not set."""
     for group in (group_of(KAFKA_GROUP), STORAGE, DATABASE):
         group.register(conf)
     if not conf.kafka.bootstrap_servers:
@@ -136,7 +136,7 @@ def _storage(conf: cfg.ConfigOpts) -> None:
 
 
 def _authentication(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.api import auth  # it needs an extra
+    from monasca_common.api import auth  # needs an extra
 
     for group, options in api_options():
         conf.register_opts(options, group=group)
@@ -145,19 +145,19 @@ def _authentication(conf: cfg.ConfigOpts) -> None:
 
 
 def _api(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.api.service import check  # it needs an extra
+    from monasca_common.api.service import check  # needs an extra
 
     check(conf)
 
 
 def _address_keys(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.alarms.address_keys import address_keys  # it needs an extra
+    from monasca_common.alarms.address_keys import address_keys  # needs an extra
 
     address_keys(conf)
 
 
 def _persister(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.persister.service import worker_specs  # it needs an extra
+    from monasca_common.persister.service import worker_specs  # needs an extra
     from monasca_common.persister.settings import persister_settings
 
     settings = persister_settings(conf)
@@ -168,7 +168,7 @@ def _aggregate(conf: cfg.ConfigOpts) -> None:
     stream, _ = aggregate_stream(conf)
     open_storage(StorageSettings(dialect_of(stream.connection), stream.connection))
     if conf.pipeline_aggregate.specifications == "database":
-        LOG.warning("specifications are in the database, and are looked at when the job starts")
+        LOG.warning("specifications are in the database and are checked when the job starts")
     else:
         aggregate_settings(conf)
 
@@ -181,7 +181,7 @@ def _archive(conf: cfg.ConfigOpts) -> None:
 
 
 def _evaluate(conf: cfg.ConfigOpts) -> None:
-    """Without a database of alarms nobody evaluates them, unless its options say that somebody wants to."""
+    """Allow a missing alarms database, unless the group of the evaluator is in a file."""
     try:
         evaluate_settings(conf)
     except NoAlarmsDatabase:
@@ -190,10 +190,10 @@ def _evaluate(conf: cfg.ConfigOpts) -> None:
 
 
 def _groups(conf: cfg.ConfigOpts) -> None:
-    """A group that no service reads is allowed, because another program may read it, as each consumer has its own."""
+    """Warn of groups that no service reads; other programs may read them, so they are allowed."""
     known = {group for group, _ in configuration.own_options()} | _FOREIGN
     for group in sorted(set(conf.list_all_sections()) - known):
-        if group.startswith(KAFKA_GROUP):  # misspelt ones are warned of where groups are read
+        if group.startswith(KAFKA_GROUP):  # readers of groups warn of misspelt ones
             continue
         close = difflib.get_close_matches(group, sorted(known), n=1)
         hint = f": did you mean [{close[0]}]?" if close else ""
@@ -216,7 +216,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
 
 @contextlib.contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """What is logged meanwhile as a warning or worse, instead of on standard error."""
+    """Collect the warnings and errors that are logged within the block."""
     said: list[str] = []
 
     class WarningsHandler(logging.Handler):

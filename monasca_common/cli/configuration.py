@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files, read by commands that act on a service's configuration."""
+"""Reads configuration files for commands."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="F",
-        help="configuration of the service; may be given several times, the later file counting (default: "
+        help="configuration file; may be repeated, the last value of an option is used (default: "
         f"{PROJECT}.conf in ~/.{PROJECT}, ~, /etc/{PROJECT} or /etc)",
     )
 
 
 @functools.cache  # a scan of the installed packages takes 0.06 s, and the options as long
 def own_options() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The groups of every service with their options; those of an extra that is not installed are left out."""
+    """Return the option groups of every service, except those of extras that are not installed."""
     found: list[tuple[str, Sequence[cfg.Opt]]] = []
     for each in importlib.metadata.entry_points(group=_OPTIONS):
         if each.name.startswith(_OURS):
@@ -41,21 +41,21 @@ def own_options() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 
 def register_own_options(conf: cfg.ConfigOpts) -> None:
-    """So that no option is unknown, whichever service a file is for."""
+    """Register the options of every service, so that a file of any service can be read."""
     for group, options in own_options():
         conf.register_opts(options, group=group)
 
 
 def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
-    """``conf``: where options that must be there before files are read are registered, as those of oslo.log.
+    """Read the files. ``conf``: has options that must be registered before, such as those of oslo.log.
 
-    Raises `ConfigurationError` for a file that is missing or no configuration.
+    Raises `ConfigurationError` for a file that is missing or invalid.
     """
     return read_files(parsed_args.config_file, cfg.ConfigOpts() if conf is None else conf)
 
 
 def read_files(files: Sequence[str], conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """As `read`; without files, those in the standard locations."""
+    """Read these files, or those in the standard locations if there are none."""
     arguments = [argument for path in files for argument in ("--config-file", path)]
     config_file.read(conf, arguments, project=PROJECT)
     return conf

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dashboard``: the page in the browser until it is stopped; ``dashboard password``: its users."""
+"""``monasca-common dashboard``: the page for browsers; ``dashboard password``: its users."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Dashboard(ServiceCommand):
     """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: completeness, lag, dead letters, durability,
     load, and metrics.
 
-    It listens where [dashboard] host and port say, and only reads. A stop ends with status 0; a configuration that
-    cannot work, or is not safe, ends with 1. For example:
+    It listens on [dashboard] host and port, and only reads. The exit status is 0 when stopped, 1 if the configuration
+    cannot work or is not safe. For example:
     monasca-common dashboard --config-file /etc/monasca/dashboard.conf
     """
 
@@ -67,8 +67,8 @@ class Dashboard(ServiceCommand):
 
 
 class DashboardPassword(MonascaCommand):
-    """Print the line of a user for [dashboard] password_file. The password is read from the terminal, or from standard
-    input; it is not kept, and not in the line.
+    """Print the line of a user for [dashboard] password_file. The password is read from the terminal or standard input;
+    the line has only its hash.
 
     For example:
     monasca-common dashboard password --user operator
@@ -88,7 +88,7 @@ class DashboardPassword(MonascaCommand):
         is_terminal = sys.stdin.isatty()
         password = getpass.getpass() if is_terminal else sys.stdin.readline().rstrip("\r\n")
         if len(password) < _LEAST_CHARACTERS:
-            return self.complain(f"the password is too short: take {_LEAST_CHARACTERS} characters or more")
+            return self.complain(f"the password is too short: use at least {_LEAST_CHARACTERS} characters")
         if is_terminal and password != getpass.getpass("Again: "):
             return self.complain("the passwords differ: try again")
         self.print(password_line(parsed_args.user, password))
@@ -96,7 +96,7 @@ class DashboardPassword(MonascaCommand):
 
 
 def dead_letter_topics(files: Sequence[str]) -> list[str]:
-    """Those of every service that these files describe; of others, nothing is known."""
+    """Return the dead-letter topics of the services in these files."""
     return sorted(set(_topics(files)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common db upgrade | prune | status``: what an operator does with the database."""
+"""``monasca-common db upgrade | prune | status``: the database."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from monasca_common.storage.settings import storage_settings
 class DbUpgrade(MonascaCommand, Lister):
     """Create the tables of the database, or upgrade them to the schema of this program.
 
-    It may be run again at any time; a schema that is up to date stays as it is. If a step fails, none of the upgrade
-    is done. For example:
+    It may be repeated; a schema that is up to date is not changed. A failed upgrade is rolled back. For example:
     monasca-common db upgrade --config-file /etc/monasca/persister.conf
     """
 
@@ -44,7 +43,7 @@ class DbUpgrade(MonascaCommand, Lister):
         except NoAlarmsDatabase:
             rotated = None
         if rotated is not None and rotated.changed:
-            self.complain(f"{rotated.changed} addresses of notification methods are encrypted now")
+            self.complain(f"{rotated.changed} addresses of notification methods were encrypted")
         return ("database", "before", "after"), rows
 
 
@@ -55,7 +54,7 @@ def _upgraded(storage: Storage) -> tuple[str | None, str | None]:
 
 
 def _revision(storage: Storage) -> str | None:
-    """The schema's revision; ``None``: there is no schema, or the driver has none."""
+    """Return the schema's revision, or ``None`` without a schema."""
     try:
         return storage.status().found
     except NotSupported:
@@ -82,9 +81,9 @@ class DbPrune(MonascaCommand, ChangeLister):
 
 
 class DbStatus(MonascaCommand, ShowOne):
-    """Show the schema's revision, the size, and up to which offsets rows are stored.
+    """Show the schema's revision, the size, and the stored offsets.
 
-    The exit status is 0 where this program may run on the database, else 1. For example, for a program:
+    The exit status is 1 if this program cannot use the database. For example, for a program:
     monasca-common db status --config-file /etc/monasca/persister.conf -f json
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common durability check``: whether this cluster would lose an acknowledged message, and how."""
+"""``monasca-common durability check``: what could lose acknowledged messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from cliff.lister import Lister
 
 from monasca_common.cli import progress
-from monasca_common.cli.command import ClusterCommand
+from monasca_common.cli.command import ClusterCommand, add_topics
 from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.operations.durability import (
@@ -37,20 +37,15 @@ _STEPS = 3
 class DurabilityCheck(ClusterCommand, Lister):
     """Show what could lose acknowledged messages, topic by topic: copies, leaders, settings, and slow consumers.
 
-    The exit status is 0 where there is no error, 1 where there is one, 2 where the brokers cannot be asked. For
-    example, in a script that is to fail at a warning as well:
+    The exit status is 1 if there is an error, 2 if the brokers do not answer. For example, in a script that also fails
+    after warnings:
     monasca-common durability check --topic metrics --strict -f json
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--topic",
-            action="append",
-            metavar="T",
-            help="a topic; may be given several times (default: every topic, those of Kafka itself included)",
-        )
-        parser.add_argument("--strict", action="store_true", help="let warnings count as errors in the exit status")
+        add_topics(parser, "every topic, including the internal ones")
+        parser.add_argument("--strict", action="store_true", help="treat warnings as errors in the exit status")
         progress.add_argument(parser)
         return parser
 
@@ -68,7 +63,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)
 
     def _steps(self, parsed_args: argparse.Namespace) -> Iterator[Iterable[Finding]]:
-        """What each step finds."""
+        """Yield the findings of each step."""
         conf, wanted = self.read(parsed_args), parsed_args.topic
         admin, connection = self.cluster(parsed_args)
         there = admin.partition_counts()
@@ -92,7 +87,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         topics: Iterable[str],
         history: LagHistory,
     ) -> list[Finding]:
-        """Each group against each topic that it reads; which of its positions counts is told on standard error."""
+        """Return the findings of each group, and report differing positions on standard error."""
         now_ms = round(time.time() * 1000)
         states = survey.scan(survey.groups(), now_ms, set(topics), history)
         judged = following(states, now_ms, window).groups
@@ -108,11 +103,11 @@ class DurabilityCheck(ClusterCommand, Lister):
 
     @contextlib.contextmanager
     def _known(self, what: str) -> Iterator[None]:
-        """An error that is reported and ends no other step, where brokers do not tell it."""
+        """Report an error of the brokers, and continue with the next step."""
         try:
             yield
         except TransportError as error:
-            self.complain(f"{what} is not known: {error}")
+            self.complain(f"{what} is unknown: {error}")
             self._status = 1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common jars fetch``: the jars of Kafka and of Spark's Kafka connector, for this or another machine."""
+"""``monasca-common jars fetch``: the jars of Kafka and of Spark's Kafka connector."""
 
 import argparse
 import importlib.metadata

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``monasca-common``: each subcommand is a class of its own, found by entry point."""
+"""The command ``monasca-common``, whose subcommands are classes found by entry points."""
 
 import functools
 import importlib.metadata
@@ -17,7 +17,7 @@ COMMANDS = "monasca_common.cli"
 
 
 class _Commands(CommandManager):
-    """Loads the command that is called, and no other: each may need an extra that is not installed."""
+    """Loads only the called command, because others may need extras that are not installed."""
 
     def load_commands(self, namespace: str) -> None:
         self.group_list.append(namespace)
@@ -46,21 +46,21 @@ class MonascaCommon(App):
     def configure_logging(self) -> None:
         super().configure_logging()
         if self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL:
-            logging.getLogger("alembic").setLevel(logging.WARNING)  # commands report what they did themselves
+            logging.getLogger("alembic").setLevel(logging.WARNING)  # commands report their results themselves
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Show the help of a command also if ``--help`` follows its options: cliff passes them on to ``help``."""
+        """Show the help of a command even if ``--help`` follows other options, which cliff passes to ``help``."""
         if argv[:1] == ["help"]:
             options = (index for index, argument in enumerate(argv) if argument.startswith("-"))
             del argv[next(options, len(argv)) :]
 
     def interact(self) -> None:
-        """Instead of cliff's shell, which would wait for input where a script forgot the command."""
+        """Refuse a call without a command, for which cliff would start a shell."""
         self.parser.error("name a command: monasca-common --help lists them")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run a command; return its exit status."""
     return int(MonascaCommon().run(list(sys.argv[1:] if argv is None else argv)))
 
 

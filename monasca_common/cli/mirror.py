@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common mirror run | verify``: topics copied from one cluster to another, and whether they are the same."""
+"""``monasca-common mirror run | verify``: copy topics to another cluster, and compare the copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.cli import progress
-from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, moment_ms, stop_on_signals
+from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, add_since, add_topics, stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin
 from monasca_common.kafka.errors import FencedError
@@ -30,7 +30,7 @@ _SAME, _DIFFERENT, _NOT_COMPARED = "SAME", "DIFFERENT", "NOT COMPARED"
 class MirrorRun(ServiceCommand):
     """Copy topics from one cluster to another until SIGTERM, each message once.
 
-    Keys, values, headers, ids, timestamps and partitions stay as they are. The options are in [mirror],
+    Keys, values, headers, ids, timestamps and partitions are preserved. The options are in [mirror],
     [mirror_source], [mirror_target] and [kafka]. For example:
     monasca-common mirror run --config-file mirror.conf
     """
@@ -57,20 +57,8 @@ class MirrorVerify(MonascaCommand, Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--topic",
-            action="append",
-            default=[],
-            metavar="T",
-            help="a topic; may be given several times (default: every topic that the mirror has copied)",
-        )
-        parser.add_argument(
-            "--since",
-            type=moment_ms,
-            metavar="TIME",
-            help="only messages whose timestamps are not older than this, as 2026-01-31T06:00:00Z (default: all, "
-            "which reads both logs from their beginnings)",
-        )
+        add_topics(parser, "every topic that the mirror has copied")
+        add_since(parser, "messages")
         parser.add_argument(
             "--messages",
             action="store_true",

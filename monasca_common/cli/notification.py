@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common notification``: from changes of alarms to people until SIGTERM; ``… test`` sends one message."""
+"""``monasca-common notification``: the notification service; ``test`` and ``rotate-keys`` for operators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METHOD = "notification-test"
 
 
 class NotificationService(ServiceCommand):
-    """Tell people of changes of alarms until SIGTERM, as the definitions' actions say.
+    """Run the notification service until SIGTERM.
 
     The options are in [notification], [alarm_processor], [retry_engine], a group for each notifier, [alarms],
     [database], [kafka], [kafka_notifications] and [kafka_retry_notifications]. For example:
@@ -42,10 +42,9 @@ class NotificationService(ServiceCommand):
 
 
 class NotificationTest(MonascaCommand):
-    """Send a test message, as the notification service would send one.
+    """Send a test message as the notification service does, with the same rules for addresses.
 
-    The configuration's rules hold: the address is resolved and judged. The id is printed by which a receiver knows
-    the message. For example:
+    The output is the id by which a receiver identifies the message. For example:
     monasca-common notification test --type EMAIL --address ann@example.org
     """
 
@@ -53,24 +52,20 @@ class NotificationTest(MonascaCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "method", nargs="?", help="the id of a notification method, whose type and address are used"
-        )
-        parser.add_argument("--type", help="in place of a method: its type, as webhook, email, slack, …")
-        parser.add_argument(
-            "--address", help="in place of a method: its address, as a URL, an address of e-mail, a routing key"
-        )
+        parser.add_argument("method", nargs="?", help="the id of a notification method of any tenant")
+        parser.add_argument("--type", help="a type instead of a method, such as webhook, email or slack")
+        parser.add_argument("--address", help="an address instead of a method: a URL, an e-mail address, a routing key")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Exit status: 0 when the receiver has taken it; 1, and a line that says why, when not; 2: usage."""
+        """Return 0 if the receiver accepted the message, 1 if not, 2 after wrong usage."""
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.notification import notification_of
         from monasca_common.notification.notifiers.plugins import Notifiers
 
         named = (parsed_args.type is not None, parsed_args.address is not None)
         if named != ((False, False) if parsed_args.method else (True, True)):
-            self.complain("name either a method, or both --type and --address")
+            self.complain("name either a method or both --type and --address")
             return 2
         try:
             conf = configuration.read(parsed_args)
@@ -84,7 +79,7 @@ class NotificationTest(MonascaCommand):
 
 
 def _where(conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> tuple[str, str]:
-    """Type and address, of the method that is named. Raises `UnknownId`, `ConfigurationError`, `StorageError`."""
+    """Return the type and the address. Raises `UnknownId`, `ConfigurationError`, `StorageError`."""
     from monasca_common.alarms.notification_methods import NotificationMethods
 
     if not parsed_args.method:
@@ -96,7 +91,7 @@ def _where(conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> tuple[str, 
 
 @contextlib.contextmanager
 def open_notifications(conf: cfg.ConfigOpts) -> Iterator[tuple[AlarmsDatabase, AddressKeys]]:
-    """The database and the keys of ``conf``. Raises `ConfigurationError`."""
+    """Open the database, and read the keys. Raises `ConfigurationError`."""
     from monasca_common.alarms.address_keys import read_keys
     from monasca_common.alarms.database import AlarmsDatabase
     from monasca_common.alarms.settings import database_settings
@@ -122,7 +117,7 @@ def _test_change() -> AlarmChange:
         actions_enabled=True,
         old_state="UNDETERMINED",
         new_state="OK",
-        reason="Somebody called `monasca-common notification test`",
+        reason="Test by `monasca-common notification test`",
         time_ms=time.time_ns() // 1_000_000,
         link=None,
         lifecycle_state=None,
@@ -133,20 +128,20 @@ def _test_change() -> AlarmChange:
 class RotateKeys(MonascaCommand):
     """Encrypt the addresses of all notification methods with the first of [alarms] address_keys.
 
-    Services may run meanwhile, if they have this key too. May be run again at any time. For example:
+    Services that have this key may run in the meantime. It may be repeated. For example:
     monasca-common notification rotate-keys --config-file /etc/monasca/notification.conf
     """
 
     extra = "notification"
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: all are. 1: without keys, or where an address needs a key that is not there."""
+        """Return 0 if all are encrypted with it, 1 without keys or if an address needs a missing key."""
         from monasca_common.alarms.address_keys import rotate_configured
 
         rotated = rotate_configured(configuration.read(parsed_args))
         if rotated is None:
-            return self.complain("address_keys in group [alarms] is not set: there is nothing to encrypt with")
-        self.print(f"{rotated.changed} addresses are encrypted with the first key now; the others were already.")
+            return self.complain("address_keys in group [alarms] is not set: set a key to encrypt with")
+        self.print(f"{rotated.changed} addresses were encrypted with the first key; the others had been before.")
         for name, count in sorted(rotated.unreadable.items()):
             self.complain(f"{count} need the key {name}, which is not among address_keys in group [alarms]: add it")
         return 1 if rotated.unreadable else 0

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common offsets show | reset``: where a consumer group reads on, and how an operator moves it.
-
-For a topic that was deleted and recreated, and for a position that retention has passed: there the services stop
-instead of guessing, and this is how a person decides.
-"""
+"""``monasca-common offsets show | reset``: the offsets of a consumer group, and how an operator changes them."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cliff.lister import Lister
@@ -36,9 +33,21 @@ from monasca_common.storage.settings import has_database, storage_settings
 _MS = 1000
 _PERSISTER_GROUPS = frozenset(f"{KAFKA_GROUP}_{kind}" for kind in Kind)
 
+_Table = tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupState:
+    """The stored offsets of a group. ``copies``: those in Kafka."""
+
+    admin: Admin
+    kept: GroupOffsets
+    partitions: Sequence[PartitionOffsets]
+    copies: Mapping[TopicPartition, int]
+
 
 class _OffsetsCommand(MonascaCommand, Lister):
-    """A consumer group, its topics, and where its offsets are kept."""
+    """Reads the offsets of a consumer group."""
 
     _stores_rows = False  # the group is a persister's
     _database = ""  # its URL
@@ -52,18 +61,18 @@ class _OffsetsCommand(MonascaCommand, Lister):
             action="append",
             type=partitions_of_topic,
             metavar="T[:P,P…]",
-            help="a topic, or some of its partitions; may be given several times (default: the topics of the "
-            "configuration's consumer with this group_id)",
+            help="a topic, or some of its partitions; may be repeated (default: the topics of the configuration's "
+            "consumer with this group_id)",
         )
         parser.add_argument(
             "--kept-in",
             choices=("database", "kafka"),
-            help="where the offsets are that count (default: the database of the configuration, if it has any of this "
-            "group, else Kafka)",
+            help="the authoritative store of the offsets (default: the database of the configuration if it has offsets "
+            "of this group, else Kafka)",
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
         conf, group = self.read(parsed_args), parsed_args.group
         section, topics = _consumer(conf, group)
         admin = plugins.load_admin(conf, section)
@@ -73,7 +82,7 @@ class _OffsetsCommand(MonascaCommand, Lister):
         chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
         if not chosen:
             raise ConfigurationError("no consumer in the configuration has this group_id: name its topics with --topic")
-        standings = offset_plan.read_partition_offsets(admin, kept.read(), chosen)
+        partitions = offset_plan.read_partition_offsets(admin, kept.read(), chosen)
         self._members = _members(admin, group)
         copies = admin.group_offsets(group)
         where = "the database, with a copy in Kafka" if kept.place == "database" else "Kafka"
@@ -82,105 +91,86 @@ class _OffsetsCommand(MonascaCommand, Lister):
             counting = {partition: each.next_offset for partition, each in kept.read().items()}
             for line in group_positions.differing_copies(counting, copies):
                 self.complain(line)
-        return self.act(parsed_args, admin, kept, standings, copies)
+        return self.act(parsed_args, _GroupState(admin, kept, partitions, copies))
 
-    def act(
-        self,
-        parsed_args: argparse.Namespace,
-        admin: Admin,
-        kept: GroupOffsets,
-        standings: Sequence[PartitionOffsets],
-        copies: Mapping[TopicPartition, int],
-    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        """Return columns and rows. ``copies``: the group's offsets in Kafka."""
+    def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
+        """Return columns and rows."""
         raise NotImplementedError
 
 
 class OffsetsShow(_OffsetsCommand):
-    """Show where a consumer group reads on, and whether it can.
+    """Show the offsets of a consumer group, and whether it can continue.
 
-    The exit status is 0 where every partition can be read on, else 1: then `offsets reset` is what helps. For example:
+    The exit status is 1 if a partition has a problem: use `offsets reset`. For example:
     monasca-common offsets show --group 1_metrics --topic metrics:0,3
     """
 
-    def act(
-        self,
-        parsed_args: argparse.Namespace,
-        admin: Admin,
-        kept: GroupOffsets,
-        standings: Sequence[PartitionOffsets],
-        copies: Mapping[TopicPartition, int],
-    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        self._status = int(any(each.problem for each in standings))
+    def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
+        self._status = int(any(each.problem for each in state.partitions))
         columns = ("topic", "partition", "kept_in", "stored", "in_kafka", "first", "end", "left", "problem")
         rows = (
-            (*_place(each, kept), copies.get(each.partition), *_span(each), each.left, each.problem)
-            for each in standings
+            (*_place(each, state.kept), state.copies.get(each.partition), *_span(each), each.left, each.problem)
+            for each in state.partitions
         )
         return columns, rows
 
 
 class OffsetsReset(_OffsetsCommand):
-    """Move where a consumer group reads on; without --execute, only show what that would do.
+    """Change the offsets of a consumer group; without --execute, only show the effect.
 
-    For a topic that was deleted and recreated, and for offsets that retention has passed. Refused while the group has
-    members, or is that of a pipeline job that runs: stop them first. The exit status is 0 where it was done, or would
-    be. For example, the last two hours again:
+    Use it after a topic was recreated, or after retention deleted unread messages. It is refused while the group has
+    members, or a running pipeline job reads as this group: stop them first. For example, to read two hours again:
     monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         target = parser.add_mutually_exclusive_group(required=True)
-        target.add_argument("--to-earliest", action="store_true", help="the oldest message that the log still has")
-        target.add_argument("--to-latest", action="store_true", help="the end: skip everything that is there now")
+        target.add_argument("--to-earliest", action="store_true", help="the oldest message in the log")
+        target.add_argument("--to-latest", action="store_true", help="the end of the log: skip all present messages")
         target.add_argument(
             "--to-datetime",
             type=moment_ms,
             metavar="TIME",
-            help="the first message of this time or later, such as 2026-01-31T06:00:00Z (UTC if it names no zone); the "
-            "end where there is none",
+            help="the first message of this time or later, such as 2026-01-31T06:00:00Z (UTC without a time zone), or "
+            "the end",
         )
-        target.add_argument("--to-offset", type=_offset, metavar="N", help="this offset, which the log must have")
+        target.add_argument(
+            "--to-offset", type=_offset, metavar="N", help="this offset, which must be in the log of each partition"
+        )
         target.add_argument(
             "--by-duration",
             type=duration_seconds,
             metavar="D",
-            help="the first message that is not older than this, such as 90m (s, m, h or d); the end if there is none",
+            help="the first message that is not older than this, such as 90m (s, m, h or d), or the end",
         )
         target.add_argument(
             "--shift-by",
             type=int,
             metavar="N",
-            help="so many offsets forward, or back where it is negative (--shift-by=-100), within what the log has",
+            help="shift by N offsets (backwards with --shift-by=-100), limited to offsets in the log",
         )
         add_execute(parser)
         return parser
 
-    def act(
-        self,
-        parsed_args: argparse.Namespace,
-        admin: Admin,
-        kept: GroupOffsets,
-        standings: Sequence[PartitionOffsets],
-        copies: Mapping[TopicPartition, int],
-    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        targets = _targets(parsed_args, admin, standings)
-        # What is kept of partitions that are no more would stop the first reader that comes when they are there again.
-        moves = [Move(each, targets.get(each.partition)) for each in standings if each.log or kept.place == "database"]
+    def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
+        kept, partitions = state.kept, state.partitions
+        targets = _targets(parsed_args, state.admin, partitions)
+        # Offsets of partitions that no longer exist would stop readers if the partitions are created again.
+        moves = [Move(each, targets.get(each.partition)) for each in partitions if each.log or kept.place == "database"]
         for line in offset_plan.summary(moves, rows=self._stores_rows):
             self.complain(line)
         if self._members:
             self._status = self.complain(
-                f"group {parsed_args.group!r} has {_count(self._members)}, and would go on from the old offsets "
-                f"({', '.join(self._members[:3])}): stop them first; one that died is a member until its session times "
+                f"group {parsed_args.group!r} has {_count(self._members)}, which would continue at the old offsets "
+                f"({', '.join(self._members[:3])}): stop them first; a killed one is a member until its session times "
                 "out"
             )
         else:
             if parsed_args.execute:
                 if kept.place == "database":
-                    self._refuse_beside_a_job(parsed_args.group, {each.partition.topic for each in standings})
-                ids = {each.partition: each.log.topic_id for each in standings if each.log}
+                    self._refuse_beside_a_job(parsed_args.group, {each.partition.topic for each in partitions})
+                ids = {each.partition: each.log.topic_id for each in partitions if each.log}
                 kept.write({move.offsets.partition: move.target for move in moves}, ids)
             self.note_dry_run(parsed_args)
         former = _left_behind(kept, moves)
@@ -199,8 +189,8 @@ class OffsetsReset(_OffsetsCommand):
         )
 
     def _refuse_beside_a_job(self, group: str, topics: Iterable[str]) -> None:
-        """A job on Spark is no member of its group; that it runs is in the database."""
-        from monasca_common.pipeline.jobs import activity  # it needs the extra of a database
+        """Refuse if the database says that a job runs: a Spark job is not a member of its group."""
+        from monasca_common.pipeline.jobs import activity  # needs the extra of a database
 
         for topic in sorted(topics):
             found = activity.of_job(self._database, group, topic)
@@ -208,8 +198,8 @@ class OffsetsReset(_OffsetsCommand):
             if found is not None and found.state(now_ms) is activity.JobState.RUNNING:
                 raise ConfigurationError(
                     f"a pipeline job reads topic {topic!r} as group {group!r}, and reported that it runs "
-                    f"{max(0, now_ms - found.seen_ms) // _MS} s ago: stop it first; one that was killed counts as "
-                    f"running until it has reported nothing for {activity.SILENT_SECONDS:.0f} s"
+                    f"{max(0, now_ms - found.seen_ms) // _MS} s ago: stop it first; a killed job counts as running "
+                    f"until it has not reported for {activity.SILENT_SECONDS:.0f} s"
                 )
 
 
@@ -248,16 +238,16 @@ def _targets(
 
 
 def _left_behind(kept: GroupOffsets, moves: Sequence[Move]) -> str:
-    """Name partitions that still stop their reader, because what is kept belongs to the former topic."""
+    """Name other partitions of recreated topics, whose offsets still stop readers."""
     topics = {move.offsets.partition.topic for move in moves if move.offsets.is_recreated}
     moved = {move.offsets.partition for move in moves}
     rest = sorted(each for each in kept.read() if each.topic in topics and each not in moved)
     named = ", ".join(f"{topic}/{number}" for topic, number in rest)
-    return f"still kept of former topics, and to be looked at as well: {named}" if rest else ""
+    return f"also check these partitions, which have offsets of the former topic: {named}" if rest else ""
 
 
 def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]]:
-    """The option group of the consumer with this id, whose servers count, and its topics; ``[kafka]`` and none."""
+    """Return the options group and the topics of the consumer with this id, or ``[kafka]`` and no topics."""
     in_files = sorted(name for name in conf.list_all_sections() if name.startswith(f"{KAFKA_GROUP}_"))
     for name in dict.fromkeys((*CONSUMER_GROUPS, *in_files)):
         register(conf, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common persister``: from Kafka to rows until SIGTERM."""
+"""``monasca-common persister``: the persister."""
 
 import argparse
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from monasca_common.storage.errors import StorageError
 
 
 class Persister(ServiceCommand):
-    """Store what is in Kafka's topics in the database, every message once, until SIGTERM.
+    """Run the persister until SIGTERM: store the messages of Kafka's topics in the database, each once.
 
     The options are in [persister], [storage], [database], [kafka] and a group for each kind of data: [kafka_metrics],
     [kafka_alarm_history], [kafka_logs], [kafka_events]. SIGHUP reads them again. For example:

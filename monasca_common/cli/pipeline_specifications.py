@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline specifications check | load``: what is aggregated, looked over before a job meets it."""
+"""``monasca-common pipeline specifications check | load``: the specifications of aggregates."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 class SpecificationsCheck(PipelineCommand, ShowOne):
-    """Check whether specifications are accepted, and warn of what is allowed but probably a mistake.
+    """Check specifications, by default the shipped ones, and warn of probable mistakes.
 
-    Without files, the ones that are shipped. The exit status is 1 where a row is refused; each fault is printed.
-    For example:
+    The exit status is 1 if a row is refused; all errors are printed. For example:
     monasca-common pipeline specifications check --pre-transforms pre.json --transforms transforms.json
     """
 
@@ -32,8 +31,8 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         for name, what in (
-            ("pre-transforms", "which records metrics are made of"),
-            ("transforms", "how they are made"),
+            ("pre-transforms", "which records metrics are computed from"),
+            ("transforms", "how metrics are computed"),
         ):
             parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"file of JSON lines: {what}")
         return parser
@@ -64,10 +63,9 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
 
 
 class SpecificationsLoad(SpecificationsCheck):
-    """Put specifications into the database, in the place of all that are there.
+    """Replace the specifications in the database.
 
-    For [pipeline_aggregate] specifications = database. A job that runs goes on with those that it has read.
-    For example:
+    For [pipeline_aggregate] specifications = database. A running job keeps those that it has read. For example:
     monasca-common pipeline specifications load --pre-transforms pre.json --transforms transforms.json
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline status``: the progress of each job."""
+"""``monasca-common pipeline status``: the state and progress of jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = (
 
 
 class PipelineStatus(PipelineCommand, Lister):
-    """Show whether each job runs and how far it is: its last batch, its lag, and what is yet to be published.
+    """Show the state of each job, its last batch, its lag, and pending periods.
 
     For example:
     monasca-common pipeline status --config-file /etc/monasca/pipeline.conf

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common quickstart``: from HTTP to rows and alarms on this machine's own metrics, with a kill in between."""
+"""``monasca-common quickstart``: from HTTP to rows and alarms with this machine's metrics and failures on purpose."""
 
 import argparse
 import contextlib
@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from monasca_common.cli.command import MonascaCommand, add_line_format
 from monasca_common.cli.terminal import obeyed
@@ -46,8 +44,8 @@ _SERVICES = {
     "api": "the API",
     "pipeline run evaluate": "the evaluator",
     "notification": "the notification service",
-    "audit count": "the audit",
-    "lag serve": "the service of lag",
+    "audit count": "the audit counter",
+    "lag serve": "the lag service",
     "dashboard": "the dashboard",
     aggregates.JOB: "Spark",
 }
@@ -56,14 +54,14 @@ _NEEDED = ("psutil", "monasca_common.api.server", "monasca_common.persister.serv
 
 
 class Quickstart(MonascaCommand):
-    """Post this machine's own metrics to the API and count their rows, while answers are lost and a process is killed.
+    """Post this machine's own metrics to the API and count their rows, in spite of lost answers and a killed process.
 
-    It starts a real Kafka, the API and the persister on this machine, loses some of Kafka's acknowledgements on
-    purpose, kills the persister with SIGKILL in the middle, and ends with a table. Then the pipeline makes hourly
-    averages on Spark, an alarm follows a load that is made here, a webhook on this machine is told of it, and
-    everything stays up until Ctrl-C. Without Java it runs on librdkafka's in-process broker. Exit status: 0 when
-    nothing was lost and nothing doubled, the alarm went from OK to ALARM and back, and the webhook was told.
-    For example, one that ends by itself:
+    The quickstart starts a real Kafka, the API and the persister on this machine, loses some of Kafka's
+    acknowledgements on purpose, kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly
+    averages on Spark, generated load changes an alarm, a webhook on this machine is notified, and everything keeps
+    running until Ctrl-C. Without Java, it uses librdkafka's in-process broker. The exit status is 0 if no row was lost
+    or duplicate, the alarm went from OK to ALARM and back, and the webhook received each change.
+    For example, without waiting for Ctrl-C:
     monasca-common quickstart --once --seconds 30
     """
 
@@ -71,20 +69,22 @@ class Quickstart(MonascaCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--once", action="store_true", help="end after the tables instead of staying up")
+        parser.add_argument(
+            "--once", action="store_true", help="end after the tables (default: keep running until Ctrl-C)"
+        )
         add_line_format(parser)
         parser.add_argument(
             "--seconds",
             type=_seconds,
             default=20.0,
             metavar="S",
-            help="how long to post, 5 to 3600 (default: %(default)g)",
+            help="how long to post metrics, 5 to 3600 seconds (default: %(default)g)",
         )
         parser.add_argument(
             "--keep-data",
             type=Path,
             metavar="D",
-            help="keep the database, the configuration and the logs in this empty or new folder",
+            help="keep the database, the configuration and the logs in this empty or new folder (default: remove them)",
         )
         return parser
 
@@ -117,7 +117,7 @@ class Quickstart(MonascaCommand):
                         raise
                     status = self.complain(str(error))
         except KeyboardInterrupt:
-            self._say("interrupted while it stopped")
+            self._say("interrupted again; the services were killed")
             return 130
         if self._interrupted:
             self._say("everything is stopped")
@@ -125,7 +125,7 @@ class Quickstart(MonascaCommand):
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        """Note how long a stage takes, and why it fails."""
+        """Record the duration of a stage, and its error."""
         began = time.monotonic()
         error: str | None = "interrupted"
         try:
@@ -138,7 +138,7 @@ class Quickstart(MonascaCommand):
             self._stages.append(StageResult(name, round(time.monotonic() - began, 1), error))
 
     def _report(self, wanted: argparse.Namespace) -> None:
-        """Show the stages and print the JSON object, with what has happened so far."""
+        """Print the stages so far, and the JSON object."""
         self._outcome = replace(self._outcome, stages=tuple(self._stages))
         if self._stages:
             show_stages(self._stages, self._console)
@@ -149,7 +149,7 @@ class Quickstart(MonascaCommand):
         self._interrupted = True
         *others, last = self._running[::-1] or ["nothing"]
         what = f"{', '.join(others)} and {last}" if others else last
-        self._say(f"stopping {what}; the data " + (f"stays in {keep}" if keep else "is removed"))
+        self._say(f"stopping {what}; the data is " + (f"kept in {keep}" if keep else "removed"))
 
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
@@ -170,7 +170,7 @@ class Quickstart(MonascaCommand):
             self._say("starting the persister and the API")
             persister, api = (self._started(name, supervisor, configuration, stack) for name in ("persister", "api"))
             services = [persister, api]
-            if self._has_spark(broker):  # it takes its time to start, during which metrics are posted
+            if self._has_spark(broker):  # it starts slowly, while metrics are posted
                 evaluator = self._started("pipeline run evaluate", supervisor, configuration, stack)
                 services.append(evaluator)
                 hook = self._notified(supervisor, configuration, stack, services)
@@ -179,10 +179,10 @@ class Quickstart(MonascaCommand):
                 for name in ("audit count", "lag serve", "dashboard"):
                     services += [self._started(name, supervisor, configuration, stack)]
                 services[-1].wait_until_answers(f"{dashboard}healthcheck")
-                self._say(f"the dashboard shows what happens: {dashboard}")
+                self._say(f"the dashboard is at {dashboard}")
         self._post(Run(broker, persister, database, port, seconds=wanted.seconds), wanted.seconds)
         if evaluator is not None:
-            self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 10 MB)")
+            self._say("computing hourly averages on Spark (fetches its Kafka connector, 10 MB, at the first start)")
             job = self._started(aggregates.JOB, supervisor, configuration, stack)
             with contextlib.suppress(Exception), self._stage("alarm"):
                 evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
@@ -198,20 +198,20 @@ class Quickstart(MonascaCommand):
     def _post(self, run: Run, seconds: float) -> None:
         self._say(f"posting this machine's metrics for {seconds:.0f} s")
         try:
-            with self._stage("from POST to row"), self._bar(seconds) as tell:
-                run.go(tell)
+            with self._stage("from POST to row"):
+                run.go(_ProgressLines(self._say))
         finally:
             self._outcome = run.summary()
-            show(self._outcome, run.latencies_ms, self._console)
+            show(self._outcome, self._console)
 
     def _make_what_is_missing(self, broker: Broker, configuration: Path) -> None:
         if broker.kind == "kafka":
-            self._say("making the database's tables and the topics")
+            self._say("creating the database and the topics")
             needed = ["api", "persister", "pipeline", "lag", *(["notification"] if webhook.why_not() is None else [])]
             named = [word for name in needed for word in ("--service", name)]
             run_command("init", "--execute", "--partitions", str(PARTITIONS), *named, configuration=configuration)
         else:
-            self._say("making the database's tables")
+            self._say("creating the database")
             run_command("db", "upgrade", configuration=configuration)
 
     def _started(
@@ -226,7 +226,7 @@ class Quickstart(MonascaCommand):
         installed = importlib.util.find_spec("jinja2") is not None
         missing = "Jinja2 is not installed (monasca-common[dashboard])" if not installed else None
         if broker.kind != "kafka":
-            missing = "it needs Java and a real Kafka"
+            missing = "needs Java and a real Kafka"
         if missing is not None:
             self._say(f"no dashboard: {missing}")
         return missing is None
@@ -246,7 +246,7 @@ class Quickstart(MonascaCommand):
     ) -> webhook.LocalWebhook | None:
         missing = webhook.why_not()
         if missing is not None:
-            self._say(f"nobody is notified: {missing}")
+            self._say(f"no notifications: {missing}")
             return None
         hook = webhook.LocalWebhook()
         hook.start()
@@ -268,8 +268,8 @@ class Quickstart(MonascaCommand):
 
         self._say(f"defining an alarm: {alarm.EXPRESSION}")
         self._say(
-            f"a process named {PROCESS_NAME} rests, then computes on one core until the alarm is there "
-            f"({MOST_SECONDS:.0f} s at most), then rests"
+            f"the process {PROCESS_NAME} is idle, then uses one core until the alarm is in ALARM "
+            f"(at most {MOST_SECONDS:.0f} s), then is idle again"
         )
         with OwnLoad() as load:
             summary = alarm.AlarmRun(port, load, hook, check=check, say=self._say).go()
@@ -277,21 +277,22 @@ class Quickstart(MonascaCommand):
         alarm.show(summary, self._console)
         if summary.notifications is not None:
             webhook.show(summary.notifications, self._console)
-            self._say("the first attempt of an ALARM is refused on purpose; the next one has its id")
+            self._say("the webhook refuses the first attempt of an ALARM on purpose; the second one has the same id")
         if hook is not None:
-            hook.tell(self._say_what_came)
+            hook.tell(self._say_received)
 
-    def _say_what_came(self, told: webhook.ReceivedNotification) -> None:
-        self._say(f"the webhook got {told.state}, id {told.id}, attempt {told.attempts}: {told.answers[-1]}")
+    def _say_received(self, received: webhook.ReceivedNotification) -> None:
+        answer = f"answered {received.answers[-1]}"
+        self._say(f"the webhook received {received.state}, id {received.id}, attempt {received.attempts}, {answer}")
 
     def _broker(self) -> contextlib.AbstractContextManager[Broker]:
         missing = java_is_missing()
         if missing is None:
-            self._say("starting Apache Kafka (the first time its jars are fetched: 44 MB)")
+            self._say("starting Apache Kafka (fetches its jars, 44 MB, at the first start)")
             self._running.append("Apache Kafka")
             return real_kafka()
-        self._say(f"no real Kafka: {missing}. Going on with librdkafka's in-process broker, which loses no answers.")
-        self._running.append("the broker within this process")
+        self._say(f"no real Kafka: {missing}. Using librdkafka's in-process broker, which loses no answers.")
+        self._running.append("the in-process broker")
         return mock(TOPICS + _DEAD_LETTERS)
 
     def _folder(self, keep: Path | None, stack: contextlib.ExitStack) -> Path:
@@ -304,34 +305,16 @@ class Quickstart(MonascaCommand):
         try:
             make_folder(keep)
         except OSError as error:
-            raise ServiceFailed(f"--keep-data {keep} cannot be made ({error.strerror}): name another folder") from None
+            raise ServiceFailed(
+                f"--keep-data {keep} cannot be created ({error.strerror}): name another folder"
+            ) from None
         return keep.absolute()
 
     def _remove_unless_failed(self, folder: Path) -> None:
         if self._interrupted or self._outcome.good:
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            self._say(f"the run failed; the logs and the data stay in {folder}")
-
-    @contextlib.contextmanager
-    def _bar(self, seconds: float) -> Iterator[Callable[[RunProgress], None]]:
-        if not self._console.is_terminal:
-            yield _Lines(self._say)
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Bar(*columns, console=self._console) as bar:
-            task = bar.add_task("posting", total=seconds)
-            noted = 0
-
-            def tell(progress: RunProgress) -> None:
-                nonlocal noted
-                for note in progress.notes[noted:]:
-                    bar.console.print(note)
-                noted = len(progress.notes)
-                text = f"{progress.posted:,} posted, {progress.acknowledged:,} acknowledged"
-                bar.update(task, completed=min(progress.elapsed_seconds, seconds), description=text)
-
-            yield tell
+            self._say(f"the run failed; logs and data are kept in {folder}")
 
     def _stay_up(
         self,
@@ -344,7 +327,7 @@ class Quickstart(MonascaCommand):
     ) -> None:
         base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
-        self._say("Everything stays up until Ctrl-C. Try:")
+        self._say("Everything keeps running until Ctrl-C. Try:")
         if "dashboard" in (service.name for service in services):
             self._say(f"  {dashboard} in a browser: the dashboard")
             if outcome.alarm:
@@ -379,8 +362,8 @@ class Quickstart(MonascaCommand):
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-class _Lines:
-    """Progress where there is no terminal: a line now and then."""
+class _ProgressLines:
+    """Prints a line every five seconds, and each note."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -400,7 +383,7 @@ class _Lines:
 
 @contextlib.contextmanager
 def _ends_at_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop it in order, as Ctrl-C does."""
+    """Stop in order at SIGTERM and SIGHUP, as at Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -416,5 +399,5 @@ def _ends_at_signals() -> Iterator[None]:
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 5 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not within 5 and 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text} is out of range: give 5 to 3600 seconds")
     return seconds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common notification list | show | resend``: what was sent to whom, for operators."""
+"""``monasca-common notification list | show | resend``: sent notifications, for operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cliff.show import ShowOne
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, ObjectColumn, moment_ms, positive
+from monasca_common.cli.command import MonascaCommand, ObjectColumn, add_since, moment_ms, positive
 from monasca_common.cli.notification import open_notifications
 from monasca_common.models import times
 
@@ -30,9 +30,9 @@ _COLUMNS = ("id", "created", "state", "attempts", "alarm", "new_state", "method"
 
 
 class NotificationList(MonascaCommand, Lister):
-    """List notifications of all tenants, the newest first.
+    """List notifications of all tenants, newest first.
 
-    For example, what has failed since a time:
+    For example, those that failed since a time:
     monasca-common notification list --state failed --since 2026-01-31T06:00:00Z
     """
 
@@ -46,10 +46,12 @@ class NotificationList(MonascaCommand, Lister):
         parser.add_argument(
             "--state", action="append", choices=_STATES, help="only those in this state; may be repeated"
         )
-        parser.add_argument("--since", type=moment_ms, metavar="TIME", help="only those that were made then or later")
-        parser.add_argument("--until", type=moment_ms, metavar="TIME", help="only those that were made then or earlier")
+        add_since(parser, "those created")
         parser.add_argument(
-            "--limit", type=positive, default=_LISTED, metavar="N", help="at most so many (default: %(default)s)"
+            "--until", type=moment_ms, metavar="TIME", help="only those created at this time or earlier"
+        )
+        parser.add_argument(
+            "--limit", type=positive, default=_LISTED, metavar="N", help="maximum number of rows (default: %(default)s)"
         )
         return parser
 
@@ -81,7 +83,7 @@ class NotificationShow(MonascaCommand, ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", help="its id, as `monasca-common notification list` prints it")
+        parser.add_argument("id", help="the id in the output of `monasca-common notification list`")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
@@ -92,10 +94,9 @@ class NotificationShow(MonascaCommand, ShowOne):
 
 
 class NotificationResend(MonascaCommand):
-    """Send a notification again, now, under its id; its attempts go on.
+    """Send a notification again with the same id, as another attempt.
 
-    The configuration's rules for addresses hold. Its receiver may recognize it by its id, and do nothing.
-    For example:
+    The configuration's rules for addresses apply. The receiver may ignore an id that it knows. For example:
     monasca-common notification resend 0123456789abcdef
     """
 
@@ -103,16 +104,16 @@ class NotificationResend(MonascaCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", help="its id, as `monasca-common notification list` prints it")
+        parser.add_argument("id", help="the id in the output of `monasca-common notification list`")
         parser.add_argument(
             "--force",
             action="store_true",
-            help="although an attempt seems to be under way: its process is gone",
+            help="send although an attempt seems to be in progress, because its process no longer exists",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: the receiver has taken it. 1: it has not, and the reason on standard error."""
+        """Return 0 if the receiver accepted it, else 1."""
         conf = configuration.read(parsed_args)
         with open_notifications(conf) as (database, keys):
             return self._resend(conf, database, keys, parsed_args)
@@ -130,12 +131,14 @@ class NotificationResend(MonascaCommand):
         stored, ledger = SentNotifications(database, keys), Ledger(database)
         before, changes = stored.get(None, parsed_args.id), stored.changes(parsed_args.id)
         if not changes:
-            return self.complain("an older program recorded it, without what it said: it cannot be sent again")
+            return self.complain("it cannot be sent again: an older version stored it without its content")
         method = NotificationMethods(database, keys).get(before.tenant, before.method_id)
         notifier = Notifiers(conf).load(method.type)
         notification = Notification(before.id, changes[0], tuple(changes[1:]), method.id)
         if not ledger.resend(notification.id, _now_ms(), also_under_way=parsed_args.force):
-            return self.complain("an attempt is under way: wait for its end, or use --force if its process is gone")
+            return self.complain(
+                "an attempt is in progress: wait for its end, or use --force if its process no longer exists"
+            )
         try:
             answer = notifier.send(notification, method.address)
         except Exception as error:

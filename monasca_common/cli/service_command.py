@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands have in common that are services: they start with a configuration, and run until SIGTERM."""
+"""The base class of commands that run a service until SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from monasca_common.runtime import register_logging, start_logging
 
 
 class ServiceCommand(MonascaCommand):
-    """``checked``: the service, as `services` names it, whose topics are looked at before it starts. ``any_file``: it
-    runs with the file of any service, so that no option in it is unknown."""
+    """``checked``: the service in `services` whose topics are checked before it starts. ``any_file``: whether it
+    accepts the file of any service."""
 
     checked: ClassVar[str]
     any_file: ClassVar[bool] = False
@@ -30,12 +30,12 @@ class ServiceCommand(MonascaCommand):
         try:
             return super().run(parsed_args)
         finally:
-            # cotyledon leaves the alarm of its time to stop on. Without a handler, which the interpreter takes away as
-            # it ends, the alarm would kill the process.
+            # cotyledon leaves the alarm of its stop timeout set. The interpreter removes the handler when it ends, and
+            # the alarm would kill the process.
             signal.alarm(0)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serves until SIGTERM, which ends the process with 0."""
+        """Serve until SIGTERM; return 0."""
         run = self.runner(parsed_args)
         conf = cfg.ConfigOpts()
         register_logging(conf)
@@ -48,6 +48,6 @@ class ServiceCommand(MonascaCommand):
         return 0
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        """What returns when the service has stopped. To find it imports what the extra installs: that something is not
-        installed is told before anything is asked of brokers."""
+        """Return a function that runs the service. It imports the extra, so that a missing package is reported before
+        brokers are queried."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services as commands see them that prepare or look after all of them: what each reads and needs.
+"""The configuration, topics and databases of each service, for commands that prepare or check services.
 
-Each reads its configuration as it does when it starts, so that it refuses here what it would refuse then.
+The configuration is read as at the start of the service, with the same errors.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from monasca_common.pipeline.settings import AGGREGATE_GROUP, aggregate_stream
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
 
 SERVICES = ("api", "persister", "pipeline", "lag")
-# Those that many installations run elsewhere, or without: files need not be for them.
+# Services that many installations do not run: files need not configure them.
 ON_REQUEST = ("notification",)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTopic:
-    """A topic that a service reads or writes. ``name``: of a mirror also a pattern of names. ``group``: the option
-    group whose servers have it. ``is_compacted``: it keeps the last message of each key."""
+    """A topic that a service reads or writes. ``name``: for a mirror also a pattern. ``group``: the options group of
+    its brokers."""
 
     name: str
     group: str
@@ -52,23 +52,23 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
         "--service",
         action="append",
         choices=(*SERVICES, *ON_REQUEST),
-        help="a service that the configuration is for; may be given several times (default: all but notification)",
+        help="a service of the configuration; may be repeated (default: all except notification)",
     )
 
 
 def chosen(parsed_args: argparse.Namespace) -> list[str]:
-    """The services that were asked for, in their order."""
+    """Return the requested services."""
     wanted = parsed_args.service or SERVICES
     return [name for name in (*SERVICES, *ON_REQUEST) if name in wanted]
 
 
 def read_all(parsed_args: argparse.Namespace) -> dict[str, cfg.ConfigOpts]:
-    """The configuration of each service that was asked for. Raises `ConfigurationError`."""
+    """Return the configuration of each requested service. Raises `ConfigurationError`."""
     return {name: read_service(name, parsed_args.config_file) for name in chosen(parsed_args)}
 
 
 def read_service(service: str, files: Sequence[str]) -> cfg.ConfigOpts:
-    """The configuration of a service, from these files or from where it looks for them. Raises `ConfigurationError`."""
+    """Return the configuration of a service from these files or its defaults. Raises `ConfigurationError`."""
     conf = cfg.ConfigOpts()
     if service == "api":
         return read_configuration(list(files), conf)
@@ -76,13 +76,13 @@ def read_service(service: str, files: Sequence[str]) -> cfg.ConfigOpts:
 
 
 def topics(service: str, conf: cfg.ConfigOpts) -> list[ServiceTopic]:
-    """The topics that a service needs, each once; dead letters last. Raises `ConfigurationError`."""
+    """Return the topics of a service, each once, dead letters last. Raises `ConfigurationError`."""
     found = [*_TOPICS[service](conf), *_of_audit(conf)]
     return sorted(dict.fromkeys(found), key=lambda each: each.dead_letters)
 
 
 def databases(service: str, conf: cfg.ConfigOpts) -> list[StorageSettings]:
-    """The databases in which a service needs tables, each once. Raises `ConfigurationError`."""
+    """Return the databases of a service, each once. Raises `ConfigurationError`."""
     if service == "api":
         return [storage_settings(conf)] if has_database(conf) else []
     if service == "persister":
@@ -132,7 +132,7 @@ def _of_pipeline(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 
 def _evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings | None:
-    """None where no database can hold alarms: then nobody evaluates them."""
+    """Return None without a database for alarms, because they are not evaluated then."""
     try:
         return evaluate_settings(conf)
     except NoAlarmsDatabase:
@@ -164,18 +164,18 @@ def _of_audit_service(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 
 def _of_audit_counter(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """What it counts are the topics of others."""
+    """Yield the topic of reports; counted topics belong to other services."""
     yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
 
 
 def _of_dashboard(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """What it shows comes from these; dead letters are those of others."""
+    """Yield the topics of the audit and the lag history; dead letters belong to other services."""
     yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
     yield from _of_lag(conf)
 
 
 def _of_mirror(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """What it writes. The source is others' to look after."""
+    """Yield the topics in the target."""
     for pattern in mirror_settings(conf).topics:
         yield ServiceTopic(pattern, TARGET_GROUP)
     yield ServiceTopic(POSITIONS_TOPIC, TARGET_GROUP, is_compacted=True)

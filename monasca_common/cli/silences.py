@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common notification silence add | list | remove``: silences, as an operator makes them for a tenant."""
+"""``monasca-common notification silence add | list | remove``: silences of a tenant, for operators."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _MOST_LISTED = 10_000
 
 
 class _SilenceCommand(MonascaCommand):
-    """The database is that of [alarms] connection."""
+    """Uses the database of [alarms] connection."""
 
     extra = "notification"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--tenant", required=True, help="the id of the project whose alarms it is about")
+        parser.add_argument("--tenant", required=True, help="the id of the project")
         return parser
 
 
 class SilenceAdd(_SilenceCommand):
-    """Notify nobody for a while of a tenant's alarms that have these dimensions.
+    """Suppress notifications of a tenant's alarms with these dimensions for some time.
 
-    What is silenced is recorded, and not sent. For example, while a host is repaired:
+    Suppressed notifications are stored but not sent. For example, while a host is repaired:
     monasca-common notification silence add --tenant t1 --dimension hostname=web-1 --minutes 60 --author ann
     """
 
@@ -47,14 +47,14 @@ class SilenceAdd(_SilenceCommand):
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help="one that a metric of the alarm has; with several, one metric must have all (default: every alarm)",
+            help="a dimension of a metric of the alarm; if repeated, one metric must have all (default: all alarms)",
         )
-        parser.add_argument("--from", type=moment_ms, dest="begin_ms", metavar="TIME", help="its begin (default: now)")
+        parser.add_argument("--from", type=moment_ms, dest="begin_ms", metavar="TIME", help="the begin (default: now)")
         until = parser.add_mutually_exclusive_group(required=True)
-        until.add_argument("--until", type=moment_ms, dest="until_ms", metavar="TIME", help="its end")
-        until.add_argument("--minutes", type=positive, metavar="N", help="its end, so many minutes after its begin")
-        parser.add_argument("--author", required=True, help="who makes it")
-        parser.add_argument("--comment", default="", help="why")
+        until.add_argument("--until", type=moment_ms, dest="until_ms", metavar="TIME", help="the end")
+        until.add_argument("--minutes", type=positive, metavar="N", help="the end, N minutes after the begin")
+        parser.add_argument("--author", required=True, help="the author")
+        parser.add_argument("--comment", default="", help="the reason")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -71,15 +71,15 @@ class SilenceAdd(_SilenceCommand):
 
 
 class SilenceList(_SilenceCommand, Lister):
-    """List a tenant's silences, those that end last first.
+    """List a tenant's silences, by their end, latest first.
 
-    For example, those that have not ended:
+    For example, the active ones:
     monasca-common notification silence list --tenant t1 --lasting
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--lasting", action="store_true", help="only those that last now")
+        parser.add_argument("--lasting", action="store_true", help="only active silences")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
@@ -101,7 +101,7 @@ class SilenceRemove(_SilenceCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", help="its id, as `monasca-common notification silence list` prints it")
+        parser.add_argument("id", help="the id in the output of `monasca-common notification silence list`")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service does at its start about topics that could lose its messages, as [monitoring] durability_check says."""
+"""Checks at the start of a service whether its topics could lose messages: [monitoring] durability_check."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ _ALL = "`monasca-common durability check` shows all of it"
 
 @dataclass(frozen=True, slots=True)
 class StartFindings:
-    """``errors``: by which messages could be lost, or not be written. ``unknown``: why nothing is known, or empty."""
+    """The errors found. ``unknown``: why the check failed, or empty."""
 
     errors: tuple[Finding, ...] = ()
     unknown: str = ""
 
 
 def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
-    """``service``: one of those that `services` knows. Raises `ConfigurationError` where it must not start."""
+    """Check a service that `services` defines. Raises `ConfigurationError` if it must not start."""
     mode = start_check_settings(conf).durability_check
     if mode == "off":
         return
     found = _asked(service, conf, _REFUSE_SECONDS if mode == "refuse" else _WARN_SECONDS)
     if mode == "warn":
         if found.unknown:
-            LOG.info("whether messages could be lost is not known: %s", found.unknown)
+            LOG.info("durability is unknown: %s", found.unknown)
         elif found.errors:
             LOG.warning("%s; %s", _told(found.errors), _ALL)
     elif found.unknown:
-        raise _refused(f"whether messages could be lost is not known: {found.unknown}")
+        raise _refused(f"durability is unknown: {found.unknown}")
     elif found.errors:
         raise _refused(f"{_told(found.errors)}; {_ALL}")
 
 
 def _refused(reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{reason}; durability_check in group [{MONITORING_GROUP}] is refuse, with warn the service would start"
+        f"{reason}; durability_check in group [{MONITORING_GROUP}] is refuse: with warn the service would start"
     )
 
 
@@ -66,7 +66,7 @@ def _told(errors: tuple[Finding, ...]) -> str:
 
 
 def _asked(service: str, conf: cfg.ConfigOpts, seconds: float) -> StartFindings:
-    """Asked by a child: before a service forks its workers, no client of Kafka may be in its process."""
+    """Ask in a child process, because no Kafka client may exist in a process that forks workers."""
     forking = multiprocessing.get_context("fork")
     ours, theirs = forking.Pipe(duplex=False)
     child = forking.Process(target=_ask, args=(service, conf, theirs), daemon=True)
@@ -79,7 +79,7 @@ def _asked(service: str, conf: cfg.ConfigOpts, seconds: float) -> StartFindings:
         assert isinstance(answer, StartFindings)
         return answer
     except EOFError:
-        return StartFindings(unknown="the process that asked has ended without an answer")
+        return StartFindings(unknown="the process that checks has ended without an answer")
     finally:
         ours.close()
         child.kill()
@@ -95,7 +95,7 @@ def _ask(service: str, conf: cfg.ConfigOpts, answer: Connection) -> None:
 
 
 def start_errors(service: str, conf: cfg.ConfigOpts) -> list[Finding]:
-    """Of the service's topics that are there. Raises `MessagingError`."""
+    """Return the errors of the service's existing topics. Raises `MessagingError`."""
     names = defaultdict(set)
     for topic in services.topics(service, conf):
         names[topic.group].add(topic.name)
@@ -110,7 +110,7 @@ def start_errors(service: str, conf: cfg.ConfigOpts) -> list[Finding]:
 
 
 def _there(wanted: Iterable[str], topics: Iterable[str]) -> list[str]:
-    """A name is also a pattern, as those of mirrors are; no pattern means a topic of Kafka's own."""
+    """Return the topics with these names or patterns; patterns exclude internal topics."""
     patterns = list(wanted)
     return [
         name

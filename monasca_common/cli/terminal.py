@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands write may be read on a terminal, which obeys some characters; names and errors come from anybody."""
+"""Protects terminals from control characters in names and errors, which may come from any client."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, TextIO
 
-# Control characters but tab and line feed; what turns the direction of text; halves of characters, which no file takes.
+# Control characters except tab and line feed, directional marks, and surrogates, which cannot be encoded.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class PlainStream:
-    """Writes to another stream, and shows by its number what a terminal would obey."""
+    """Writes to another stream, with control characters replaced by their code points."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -25,7 +25,7 @@ class PlainStream:
 
 
 def obeyed(stream: TextIO) -> TextIO:
-    """The stream itself: for a bar or a colour of ours, with no text from elsewhere."""
+    """Return the wrapped stream, for own colours and progress bars."""
     return stream._stream if isinstance(stream, PlainStream) else stream
 
 

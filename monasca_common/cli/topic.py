@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common topic list | show | create``: the topics of a cluster, each asked for in few requests."""
+"""``monasca-common topic list | show | create``: the topics of a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_execute, positive
+from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_execute, add_name_pattern, positive
 from monasca_common.kafka import Admin, ConfigurationError, RetriableError, TopicPartition, TransportError
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 
@@ -22,18 +22,18 @@ _LOOK_AGAIN_SECONDS = 0.2
 
 
 class TopicList(ClusterCommand, Lister):
-    """Show the topics of the cluster: partitions, copies, how many messages at most, and what is wrong with them.
+    """Show the topics of the cluster with their partitions, replicas, number of messages and state.
 
-    The exit status is 1 where a partition has no leader, 3 where no topic has the name. For example:
+    The exit status is 1 if a partition has no leader, 3 if no topic has the name. For example:
     monasca-common topic list --name "metrics*" --sort-column messages -f csv
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
+        add_name_pattern(parser, "--name", "topics")
         parser.add_argument(
-            "--name", default="*", metavar="N", help="only topics with this name; * and ? stand for other characters"
+            "--internal", action="store_true", help="also show internal topics, whose names begin with __"
         )
-        parser.add_argument("--internal", action="store_true", help="those of Kafka itself too, which begin with __")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
@@ -49,16 +49,16 @@ class TopicList(ClusterCommand, Lister):
 
 
 class TopicShow(ClusterCommand, Lister):
-    """Show the partitions of a topic: leader, copies, first offset and end; or its settings.
+    """Show the partitions of a topic with leader, replicas, first offset and end; or its settings.
 
-    The exit status is 1 where a partition has no leader. For example:
+    The exit status is 1 if a partition has no leader. For example:
     monasca-common topic show metrics --settings
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("name", metavar="TOPIC", help="a topic of the cluster")
-        parser.add_argument("--settings", action="store_true", help="show its settings in place of its partitions")
+        parser.add_argument("--settings", action="store_true", help="show the settings instead of the partitions")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
@@ -88,14 +88,14 @@ class TopicCreate(ClusterCommand):
             type=positive,
             required=True,
             metavar="N",
-            help="how many; too few: fewer consumers can share the work; too many: a load on the brokers",
+            help="number of partitions; too small: limits the consumers of a group; too large: loads the brokers",
         )
         parser.add_argument(
             "--replication-factor",
             type=positive,
             default=_AS_BROKERS_SAY,
             metavar="N",
-            help="how many brokers have a copy; 1 loses messages with a disk (default: as the brokers are configured)",
+            help="copies of each partition; 1 loses messages with a disk (default: the brokers' setting)",
         )
         parser.add_argument(
             "--setting",
@@ -103,7 +103,7 @@ class TopicCreate(ClusterCommand):
             default=[],
             type=_setting,
             metavar="NAME=VALUE",
-            help="a setting of the topic, such as retention.ms=86400000; may be given several times",
+            help="a setting of the topic, such as retention.ms=86400000; may be repeated",
         )
         add_execute(parser)
         return parser
@@ -131,22 +131,22 @@ class TopicCreate(ClusterCommand):
 
 
 def known_topic(admin: Admin, name: str) -> int:
-    """How many partitions it has. Raises `ConfigurationError` where there is no such topic."""
+    """Return the number of partitions. Raises `ConfigurationError` if the topic does not exist."""
     count = admin.partition_counts().get(name)
     if count is None:
-        raise ConfigurationError(f"{name}: there is no such topic: `monasca-common topic list` shows those there are")
+        raise ConfigurationError(f"{name}: there is no such topic: `monasca-common topic list` lists topics")
     return count
 
 
 class _Topics:
-    """What is known of some topics, after three requests however many they are."""
+    """The descriptions and offsets of topics, from three requests."""
 
     def __init__(self, admin: Admin, names: Sequence[str]) -> None:
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
             try:
                 return self._ask(admin, names)
-            except RetriableError:  # of so many partitions the leader of one may just move
+            except RetriableError:  # the leader of a partition may be changing
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_LOOK_AGAIN_SECONDS)

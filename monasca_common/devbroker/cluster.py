@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Apache Kafka on this machine, to try things out and to test on."""
+"""A cluster of Apache Kafka on this machine, for trials and tests."""
 
 import functools
 import os
@@ -45,18 +45,18 @@ _JAVA_OPTIONS = (
 
 
 class KafkaCluster:
-    """Apache Kafka (KRaft) on the loopback address: one node, or three that hold every topic three times.
+    """Apache Kafka (KRaft) on the loopback address: one node, or three with three replicas of every topic.
 
-    ``data_dir`` keeps the data there for the next start; without it they are removed on stop. ``port`` is where clients
-    connect (three nodes take the two ports after it as well). `Security` says what ``tls``, ``sasl``, ``acl`` and
-    ``users`` mean together. ``proxied`` puts ``proxy`` in front of every node. ``config`` overrides broker settings.
-    ``start_timeout``: seconds that a start may take, formatting included; then it raises `BrokerTooSlow`.
+    ``data_dir`` keeps the data for the next start; without it they are removed on stop. ``port``: for clients
+    (three nodes also use the next two). `Security` describes ``tls``, ``sasl``, ``acl`` and ``users``. ``proxied`` puts
+    ``proxy`` in front of every node. ``config`` overrides broker settings. ``start_timeout``: seconds for a start with
+    formatting, after which it raises `BrokerTooSlow`.
 
-    ``KAFKA_OPTS`` in the environment has options for the JVMs, as for Kafka's own scripts;
-    ``MONASCA_COMMON_KAFKA_VERSION`` names another version than the default one.
+    ``KAFKA_OPTS`` in the environment has JVM options, as for Kafka's own scripts; ``MONASCA_COMMON_KAFKA_VERSION``
+    selects another version.
 
-    A context manager. However this process ends, killed included, nothing of the cluster is left behind.
-    Starting raises a `DevBrokerError` that names the remedy.
+    A context manager. Even if this process is killed, no process and no temporary folder remains. A start raises a
+    `DevBrokerError` that names the remedy.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class KafkaCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start every node and wait until all of them know of each other."""
+        """Start every node and wait until the cluster is complete."""
         if self._supervisor is not None:
             raise InvalidCluster("the cluster is started already: stop it first")
         java = [find_java().path, *_JAVA_OPTIONS, *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
@@ -118,7 +118,7 @@ class KafkaCluster:
             raise
 
     def stop(self) -> None:
-        """Stop every node: in order where the data are kept. Stopping twice is fine."""
+        """Stop every node, in order if the data are kept. May be called again."""
         if self._supervisor is None:
             return
         self.__dict__.pop("admin", None)
@@ -131,7 +131,7 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect: ``host:port,…``, the proxies' where there are proxies."""
+        """``host:port,…`` for clients, which are those of the proxies if there are proxies."""
         return ",".join(f"{HOST}:{node.ports.advertised}" for node in self._started())
 
     @property
@@ -139,23 +139,23 @@ class KafkaCluster:
         return self._started()
 
     def node(self, node_id: int) -> Node:
-        """Node ``node_id``, counted from 1 like Kafka's broker ids."""
+        """Return node ``node_id``, from 1."""
         return self._started()[node_id - 1]
 
     def client_options(self, user: str = ADMIN) -> dict[str, str]:
-        """librdkafka's options with which ``user`` connects."""
+        """Return librdkafka's options for ``user``."""
         servers = {"bootstrap.servers": self.bootstrap_servers}
         return servers | self.security.client_options(user, self.certificates)
 
     def mutual_tls_options(self, user: str = ADMIN) -> dict[str, str]:
-        """librdkafka's options with which ``user`` connects by certificate; needs ``tls`` and ``sasl``."""
+        """Return librdkafka's options for ``user`` with a certificate; needs ``tls`` and ``sasl``."""
         if not self.security.has_mutual_tls:
             raise InvalidCluster("the listener for certificates alone needs tls and sasl")
         servers = ",".join(f"{HOST}:{node.ports.mutual_tls}" for node in self._started())
         return {"bootstrap.servers": servers} | self.security.mutual_tls_options(user, self.certificates)
 
     def direct_options(self) -> dict[str, str]:
-        """librdkafka's options for the brokers' own listener: past the proxy, past TLS, past every ACL."""
+        """Return librdkafka's options for the brokers' own listener, without proxy, TLS and ACLs."""
         servers = ",".join(f"{HOST}:{node.ports.internal}" for node in self._started())
         return {"bootstrap.servers": servers} | self.security.internal_options()
 
@@ -168,7 +168,7 @@ class KafkaCluster:
 
     @functools.cached_property
     def admin(self) -> "Admin":
-        """A super user past the proxy. For every further call the one client is kept."""
+        """A client of a super user, without the proxy."""
         from monasca_common.kafka import Admin
 
         return Admin(self.direct_options())
@@ -181,7 +181,7 @@ class KafkaCluster:
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic, on every node unless ``replication_factor`` says otherwise."""
+        """Create a topic with a replica on every node, or with ``replication_factor`` replicas."""
         copies = replication_factor or self._node_count
         self.admin.create_topic(name, partitions, replication_factor=copies, config=config)
 
@@ -191,7 +191,7 @@ class KafkaCluster:
         return self._nodes
 
     def _start_nodes(self, java: list[str]) -> None:
-        """Start the nodes, on other ports when somebody took one between the choice and the start."""
+        """Start the nodes; choose other ports if one was taken before the start."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._start_nodes_once(java)
@@ -234,7 +234,7 @@ class KafkaCluster:
             raise BrokerTooSlow("the nodes listen, but were not ready", self._start_timeout, said) from error
 
     def _left(self) -> float:
-        """Seconds until the start is given up."""
+        """Return the seconds until the start fails."""
         return max(1.0, self._deadline - time.monotonic())
 
     def _choose_ports(self) -> tuple[NodePorts, ...]:
@@ -245,7 +245,7 @@ class KafkaCluster:
             public = (proxy if self._proxied else client) if self._port is None else self._port + index
             if not ports.is_free(public):
                 raise PortTaken(
-                    f"somebody listens on {HOST}:{public} already: choose another port (broker start --port, "
+                    f"another program listens on {HOST}:{public}: choose another port (broker start --port, "
                     "KafkaCluster(port=...)), or a free one (--port 0)"
                 )
             client = client if self._proxied else public
@@ -253,7 +253,7 @@ class KafkaCluster:
         return tuple(chosen)
 
     def _stop_in_order(self) -> None:
-        """Stop all at once, because the last ones wait for a quorum that is gone; the supervisor kills what is left."""
+        """Stop all nodes concurrently, because the last ones would wait for a quorum; the supervisor kills the rest."""
         for node in self._nodes:
             node.signal(signal.SIGTERM)
         deadline = time.monotonic() + _ORDERLY_STOP_SECONDS

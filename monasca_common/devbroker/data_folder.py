@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a cluster: made once, started from as often as one likes.
+"""The folder of a cluster, which may be started repeatedly.
 
 ::
 
-    cluster.json            what the folder was made for; another start must ask for the same
+    cluster.json            the settings of the cluster, which later starts must use
     certificates/           with TLS
     node-1/server.properties  server.log  data/
 """
@@ -37,7 +37,7 @@ class DataFolder:
         return self.folder / f"node-{node_id}"
 
     def prepare(self) -> None:
-        """Make the folders; refuse a folder that was made for a cluster of another kind."""
+        """Create the folders; refuse a folder of a cluster with other settings."""
         try:
             self._prepare()
         except OSError as error:
@@ -61,7 +61,7 @@ class DataFolder:
         note.write_text(json.dumps(purpose, indent=2) + "\n")
 
     def format(self, java: Sequence[str], timeout: float) -> None:
-        """Format node 1, unless that was done, and give the others copies of it: quicker than a JVM for each.
+        """Format node 1, unless it is formatted, and copy it for the other nodes, which is faster than a JVM for each.
 
         Raises `BrokerTooSlow` after ``timeout`` seconds.
         """
@@ -90,8 +90,7 @@ class DataFolder:
             was = ", ".join(f"{name}={made_for.get(name)}" for name in different)
             asked = ", ".join(f"{name}={wanted[name]}" for name in different)
             raise InvalidCluster(
-                f"{self.folder} was made with {was} and is asked to start with {asked}: "
-                "start it as it was made, or name another folder"
+                f"{self.folder} was created with {was}, not with {asked}: use the same settings, or name another folder"
             )
 
     def _issue_certificates(self) -> None:
@@ -105,7 +104,7 @@ class DataFolder:
 
 
 def _run_storage_tool(java: Sequence[str], properties: Path, arguments: Sequence[str], timeout: float) -> None:
-    """Run the tool with ``arguments`` in a file: everybody can see a command line, and an error quotes it."""
+    """Run the tool with ``arguments`` in a file, because command lines are visible to other users and in errors."""
     with tempfile.NamedTemporaryFile("w", dir=properties.parent, prefix="format-") as file:
         file.writelines(f"{argument}\n" for argument in arguments)
         file.flush()
@@ -122,13 +121,13 @@ def _run_storage_tool(java: Sequence[str], properties: Path, arguments: Sequence
 
 
 def _rename_copy(meta: Path, node_id: int) -> None:
-    """A copied folder needs its own node id and directory id, or the cluster refuses it."""
+    """Give a copied folder its own node id and directory id, which the cluster requires."""
     text = re.sub(r"(?m)^node\.id=.*$", f"node.id={node_id}", meta.read_text())
     meta.write_text(re.sub(r"(?m)^directory\.id=.*$", f"directory.id={_random_id()}", text))
 
 
 def _random_id() -> str:
-    """16 random bytes as Kafka writes ids; no leading dash, which a command line would take for an option."""
+    """Return 16 random bytes in Kafka's format, without a leading dash, which would look like an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong with a local broker.
+"""The errors of local brokers and databases.
 
 ::
 
     DevBrokerError
-    ├── JavaNotFound            no Java at all
+    ├── JavaNotFound            no Java
     ├── JavaTooOld              a Java below the version that Kafka and Spark need
-    ├── JarsUnavailable         Kafka's jars are not there and cannot be fetched
-    ├── InvalidCluster          a combination of settings that cannot work
-    ├── PortTaken               somebody listens on the port that was asked for
-    ├── BrokerFailed            a broker ended by itself; the end of its log is in the message
+    ├── JarsUnavailable         Kafka's jars are missing and cannot be fetched
+    ├── InvalidCluster          contradictory settings
+    ├── PortTaken               another program listens on the port
+    ├── BrokerFailed            a broker ended; the message has the end of its log
     │   └── BrokerTooSlow       a broker was not ready in time
     ├── PostgresqlNotFound      PostgreSQL's programs are not installed
-    └── DatabaseFailed          the database ended or never became ready; the end of its log is in the message
+    └── DatabaseFailed          the database ended or was not ready in time; the message has the end of its log
 """
 
 
 class DevBrokerError(Exception):
-    """Root of what a local broker raises; the message names the remedy."""
+    """The base of these errors, whose messages name the remedy."""
 
 
 class JavaNotFound(DevBrokerError):
-    """There is no Java, neither at JAVA_HOME nor on the path."""
+    """No Java at JAVA_HOME or on the path."""
 
 
 class JavaTooOld(DevBrokerError):
-    """The Java that was found is older than Kafka and Spark need."""
+    """The Java is older than Kafka and Spark need."""
 
 
 class JarsUnavailable(DevBrokerError):
@@ -33,15 +33,15 @@ class JarsUnavailable(DevBrokerError):
 
 
 class InvalidCluster(DevBrokerError):
-    """The settings contradict each other, or the data folder was made with others."""
+    """The settings contradict each other, or those of the data folder."""
 
 
 class PortTaken(DevBrokerError):
-    """Somebody already listens on the port that was asked for."""
+    """Another program listens on the port."""
 
 
 class BrokerFailed(DevBrokerError):
-    """A broker ended by itself, or was not ready in time."""
+    """A broker ended, or was not ready in time."""
 
 
 class BrokerTooSlow(BrokerFailed):
@@ -55,8 +55,8 @@ class BrokerTooSlow(BrokerFailed):
 
 
 class PostgresqlNotFound(DevBrokerError):
-    """The wheel that brings PostgreSQL is not installed."""
+    """The wheel with PostgreSQL is not installed."""
 
 
 class DatabaseFailed(DevBrokerError):
-    """The database ended by itself, was not ready in time, or could not be made."""
+    """The database ended, was not ready in time, or could not be created."""

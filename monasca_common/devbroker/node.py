@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One node of a cluster: a JVM that can be started, stopped, killed and frozen."""
+"""A node of a cluster: a JVM that can be started, stopped, killed and frozen."""
 
 import signal
 import time
@@ -9,45 +9,32 @@ from pathlib import Path
 from monasca_common.devbroker import ports
 from monasca_common.devbroker.errors import BrokerFailed, BrokerTooSlow
 from monasca_common.devbroker.properties import NodePorts
-from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
 
-START_SECONDS = 180.0  # two seconds on an idle machine; a busy one with two cores has taken over a minute
+START_SECONDS = 180.0  # an idle machine needs two seconds, a busy one with two cores over a minute
 _KILL_SECONDS = 15.0
-_LOG_TAIL_LINES = 15
 
 
-class Node:
-    """Node ``id`` (from 1), with its ``folder`` (properties, log, data) and ``ports``."""
+class Node(ServerProcess):
+    """Node ``id`` (from 1) with its ``folder`` (properties, log, data) and ``ports``."""
 
     def __init__(
         self, node_id: int, folder: Path, node_ports: NodePorts, java: Sequence[str], supervisor: Supervisor
     ) -> None:
+        super().__init__(supervisor, folder / "server.log")
         self.id = node_id
         self.folder = folder
         self.ports = node_ports
         self._command = [*java, f"-Djava.io.tmpdir={folder}", "kafka.Kafka", str(folder / "server.properties")]
-        self._supervisor = supervisor
-        self._pid: int | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the JVM; ``None`` before the first start."""
-        return self._pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the JVM is there, frozen or not."""
-        return self._pid is not None and self._supervisor.poll(self._pid) is None
 
     def start(self) -> None:
-        """Start the JVM; `wait_until_listening` returns when it serves."""
+        """Start the JVM; `wait_until_listening` waits until it serves."""
         if self.running:
             raise BrokerFailed(f"node {self.id} is running already: stop it first")
-        self._pid = self._supervisor.start(self._command, log=self.folder / "server.log")
+        self.launch(self._command)
 
     def wait_until_listening(self, timeout: float = START_SECONDS) -> None:
-        """Return when the node accepts clients. Raises `BrokerFailed` with the end of its log; `BrokerTooSlow` after
-        ``timeout`` seconds."""
+        """Wait until the node accepts clients. Raises `BrokerFailed` with the end of the log, or `BrokerTooSlow`."""
         deadline = time.monotonic() + timeout
         while not ports.accepts(self.ports.client):
             if not self.running:
@@ -63,46 +50,27 @@ class Node:
         self.wait_until_listening()
 
     def terminate(self, timeout: float = _KILL_SECONDS) -> bool:
-        """Stop in order (SIGTERM); by SIGKILL after ``timeout`` seconds. Whether it stopped in order.
+        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. Return whether SIGTERM was enough.
 
-        The last nodes without a quorum of controllers wait for the others and never stop by themselves.
+        Nodes without a quorum of controllers wait for the other nodes and do not stop.
         """
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # a frozen node would never see it
-        if self._ended_within(timeout):
+        self.signal(signal.SIGCONT)  # a frozen node does not handle SIGTERM
+        if self.ended_within(timeout):
             return True
         self.kill()
         return False
 
     def kill(self) -> None:
-        """End at once (SIGKILL), frozen or not."""
+        """Send SIGKILL, which also ends a frozen node."""
         self.signal(signal.SIGKILL)
-        if not self._ended_within(_KILL_SECONDS):
-            raise BrokerFailed(f"node {self.id} (process {self._pid}) does not obey SIGKILL")
+        if not self.ended_within(_KILL_SECONDS):
+            raise BrokerFailed(f"node {self.id} (process {self._pid}) has not ended after SIGKILL")
 
     def freeze(self) -> None:
-        """Stand still (SIGSTOP): connections stay open, nothing is answered."""
+        """Send SIGSTOP: connections stay open, and nothing is answered."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Go on (SIGCONT)."""
+        """Send SIGCONT."""
         self.signal(signal.SIGCONT)
-
-    def log_tail(self) -> str:
-        """The last lines the node wrote; warnings and errors only are logged."""
-        log = self.folder / "server.log"
-        lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-        return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(nothing)"
-
-    def signal(self, signum: signal.Signals) -> None:
-        """Send any signal; a node that does not run gets none."""
-        if self._pid is not None:
-            self._supervisor.signal(self._pid, signum)
-
-    def _ended_within(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while self.running:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.01)
-        return True

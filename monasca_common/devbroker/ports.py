@@ -21,14 +21,12 @@ _given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different ports that nobody listens on now, and that neither this process nor another of this user
-    was given that still runs; a stranger may listen there before they are used."""
+    """Return ``count`` ports that are free and that no running process of this user has reserved; other programs may
+    still take them before they are used."""
     candidates = random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS)
     found = list(itertools.islice((port for port in candidates if is_free(port) and _reserve(port)), count))
     if len(found) < count:
-        raise PortTaken(
-            f"no {count} free ports on {HOST} between {_FIRST} and {_LAST}: end something that listens there"
-        )
+        raise PortTaken(f"no {count} free ports on {HOST} between {_FIRST} and {_LAST}: end programs that listen there")
     return found
 
 
@@ -43,7 +41,7 @@ def is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """Note that this process is given the port, until it ends. Returns whether nobody was before."""
+    """Reserve the port until this process ends. Return whether it was not reserved before."""
     if port in _given:
         return False
     register = _register()
@@ -57,9 +55,9 @@ def _reserve(port: int) -> bool:
 
 @functools.cache
 def _register() -> int:
-    """A file with a byte for each port, which stays open: whoever is given a port locks its byte.
+    """Open the file in which processes lock the byte of each reserved port.
 
-    It is the same for all processes: `tempfile` may have been told a folder of this one alone, as in tests.
+    It is shared by all processes, so it does not use `tempfile`, whose folder tests change.
     """
     folder = os.environ.get("TMPDIR") or "/tmp"  # nosec B108
     path = Path(folder, f"monasca-common-ports-{os.getuid()}")
@@ -67,7 +65,7 @@ def _register() -> int:
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody accepts connections on ``port``."""
+    """Return whether a program accepts connections on ``port``."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((HOST, port)) == 0

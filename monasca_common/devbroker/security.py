@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may connect to a local cluster, and how: the broker's side and the client's side of it together."""
+"""The authentication and encryption of a local cluster, for brokers and clients."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ _INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What clients meet at a cluster.
+    """The security of the listener for clients.
 
     ====  ====  ===============================================================================
     tls   sasl  the listener for clients
@@ -31,11 +31,11 @@ class Security:
     no    no    PLAINTEXT
     yes   no    SSL; a client may show a certificate, and must where there are ACLs
     no    yes   SASL_PLAINTEXT with SCRAM-SHA-512
-    yes   yes   SASL_SSL with SCRAM-SHA-512, and beside it SSL with client certificates (mutual TLS)
+    yes   yes   SASL_SSL with SCRAM-SHA-512, and also SSL with client certificates (mutual TLS)
     ====  ====  ===============================================================================
 
-    ``acl``: nothing is allowed that was not granted (`Admin.allow`), but to the user ``admin``. It needs ``tls`` or
-    ``sasl``, or everybody would be anonymous. ``users``: name -> password; the principal of a password and of a
+    ``acl``: users except ``admin`` need permissions (`Admin.allow`). It needs ``tls`` or ``sasl``, because anonymous
+    users have no permissions. ``users``: name -> password; the principal of a password and of a
     certificate alike is ``User:<name>``. ``admin`` is always one of them.
     """
 
@@ -46,7 +46,7 @@ class Security:
 
     def __post_init__(self) -> None:
         if self.acl and not (self.tls or self.sasl):
-            raise InvalidCluster("acl without tls or sasl would refuse everybody as anonymous: add one of them")
+            raise InvalidCluster("acl without tls or sasl would refuse all users as anonymous: add one of them")
         if ADMIN not in self.users:
             object.__setattr__(self, "users", MappingProxyType({**self.users, ADMIN: DEFAULT_USERS[ADMIN]}))
 
@@ -71,7 +71,7 @@ class Security:
         return self.tls and self.sasl
 
     def server_properties(self, certificates: Path) -> dict[str, str]:
-        """What a broker's properties say of it; ``certificates`` is the folder that `issue` filled."""
+        """Return the broker's properties; ``certificates`` is the folder of `issue`."""
         properties: dict[str, str] = {}
         if self.tls:
             properties |= _tls(certificates)
@@ -84,10 +84,9 @@ class Security:
         return properties
 
     def format_arguments(self) -> list[str]:
-        """Arguments for the storage tool, which writes the users' credentials before the first start.
+        """Return arguments for the storage tool, which stores the users' credentials before the first start.
 
-        They have the salted form of each password: what logs a user in here, and tells nobody the password. It also
-        may have characters that the tool would take for its own.
+        They have salted passwords, which do not reveal the passwords and have no special characters of the tool.
         """
         if not self.sasl:
             return []

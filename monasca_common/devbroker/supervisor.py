@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parent's side of the process that owns the brokers (`supervisor_child`)."""
+"""Starts servers through the process that owns them (`supervisor_child`)."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,21 @@ from monasca_common.devbroker.errors import DevBrokerError
 
 _CHILD = Path(__file__).with_name("supervisor_child.py")
 _CLOSE_SECONDS = 15.0
+_LOG_TAIL_LINES = 15
 
 
 class Supervisor:
-    """Starts processes that end with this one, even when this one is killed. Thread-safe.
+    """Starts processes that end with this one, even if this one is killed. Thread-safe.
 
-    ``remove`` names folders that are removed when the last process has ended.
+    ``remove``: folders that are removed after the last process has ended.
     """
 
     def __init__(self, *, remove: Sequence[str | Path] = ()) -> None:
         self._lock = threading.Lock()
         self._remove = tuple(remove)
         self._asked = 0
-        # -I and -S: no site packages, no environment, hence a quick start. A session of its own: Ctrl-C in a
-        # terminal reaches this program alone, which then stops the brokers in order.
+        # -I and -S: without site packages and environment, for a quick start. A new session, so that Ctrl-C in a
+        # terminal reaches only this program, which stops the brokers in order.
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *map(str, remove)],
             stdin=subprocess.PIPE,
@@ -41,22 +43,22 @@ class Supervisor:
         return self._child.pid
 
     def start(self, argv: Sequence[str], *, log: Path, user: int | None = None) -> int:
-        """Start a program, its output appended to ``log``; its process id. ``user``: as whom, for root alone."""
+        """Start a program with its output appended to ``log``; return its process id. ``user``: only for root."""
         return int(self._ask({"start": list(argv), "log": str(log), "user": user})["pid"])
 
     def signal(self, pid: int, signum: int) -> None:
-        """Send a signal to a process started here; one that has ended gets none."""
+        """Send a signal to a process started here, unless it has ended."""
         self._ask({"signal": int(signum), "pid": pid})
 
     def poll(self, pid: int) -> int | None:
-        """The exit status of a process started here (negative: the signal that ended it); None while it runs."""
+        """Return the exit status of a process started here (negative: the signal), or None while it runs."""
         status = self._ask({"poll": pid})["returncode"]
         return None if status is None else int(status)
 
     def close(self) -> None:
-        """Kill every process, remove the folders, and wait until that is done."""
+        """Kill every process, and remove the folders."""
         with self._lock:
-            self._exchange(b"exit\n")  # closing the pipe would not do: a forked child of this process may hold it
+            self._exchange(b"exit\n")  # closing the pipe is not enough: a forked child of this process may hold it
             try:
                 self._child.wait(_CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -73,11 +75,11 @@ class Supervisor:
             self._asked += 1
             answer = self._answer(request | {"number": self._asked})
         if "error" in answer:
-            raise DevBrokerError(f"the process that owns the brokers says: {answer['error']}")
+            raise DevBrokerError(f"the process that owns the brokers failed: {answer['error']}")
         return answer
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Its own: an interrupt (Ctrl-C) may have left those of requests before it unread."""
+        """Return the answer to this request; an interrupt may have left earlier answers unread."""
         line = self._exchange(json.dumps(request).encode() + b"\n")
         while line:
             answer: dict[str, Any] = json.loads(line)
@@ -95,3 +97,43 @@ class Supervisor:
             return stdout.readline()
         except (OSError, ValueError):
             return b""
+
+
+class ServerProcess:
+    """A server that a supervisor runs, and may run again, with its output in ``log``."""
+
+    def __init__(self, supervisor: Supervisor, log: Path) -> None:
+        self._supervisor = supervisor
+        self._log = log
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; ``None`` before the first start."""
+        return self._pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists, frozen or not."""
+        return self._pid is not None and self._supervisor.poll(self._pid) is None
+
+    def launch(self, argv: Sequence[str], *, user: int | None = None) -> None:
+        self._pid = self._supervisor.start(argv, log=self._log, user=user)
+
+    def signal(self, signum: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self._pid is not None:
+            self._supervisor.signal(self._pid, signum)
+
+    def ended_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.running:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log."""
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.is_file() else []
+        return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(nothing)"

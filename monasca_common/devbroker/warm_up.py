@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have a new cluster make its internal topics now, rather than while somebody's first client waits.
+"""Let a new cluster create its internal topics during the start instead of at the first request of a client.
 
-A virgin cluster creates the topics of groups and transactions when somebody first asks. A client then waits and asks
-again after a second, so that its first message takes 1 s and its first join 3.7 s. Asking every few hundredths of
-a second in its place, with the few requests of the protocol that it takes, is over in 0.2 s.
+A new cluster creates the topics of groups and transactions when they are first needed. A client retries only after a
+second, so its first message takes 1 s and its first join 3.7 s. Requests every few hundredths of a second take 0.2 s.
 """
 
 import functools
@@ -15,7 +14,7 @@ from monasca_common.devbroker.errors import BrokerTooSlow
 from monasca_common.devbroker.framing import ApiKey
 from monasca_common.devbroker.wire import Connection, string
 
-# More ids than the topics of groups and transactions have partitions, so that about every one is asked for.
+# More ids than partitions of these topics, so that almost every partition is requested.
 _IDS = tuple(f"warm-up-{number}" for number in range(8))
 _PAUSE_SECONDS = 0.02
 _GROUP, _TRANSACTION = 0, 1
@@ -26,7 +25,7 @@ Ask = Callable[[], bool]
 
 
 def warm_up(ports: Sequence[int], login: Mapping[str, str], timeout: float) -> None:
-    """Return when every node gives producer ids, and every coordinator of groups and transactions answers.
+    """Wait until every node provides producer ids, and every coordinator of groups and transactions answers.
 
     ``ports`` are those of the brokers' own listeners; ``login`` has librdkafka's ``sasl.username`` and
     ``sasl.password``, or is empty. Raises `BrokerTooSlow` after ``timeout`` seconds.
@@ -78,7 +77,7 @@ def _questions(connections: Mapping[int, Connection]) -> list[Ask]:
 
 
 def _coordinator(connection: Connection, key: str, kind: int) -> int | None:
-    """The port of the coordinator; None while there is none."""
+    """Return the port of the coordinator, or None."""
     answer = connection.ask(ApiKey.FIND_COORDINATOR, 1, string(key) + struct.pack(">b", kind))
     if _int16(answer, 4) != 0:  # throttle time (4 bytes), error
         return None

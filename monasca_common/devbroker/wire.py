@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bare connection that speaks Kafka's protocol: one request, one answer."""
+"""A minimal connection with Kafka's protocol, one request at a time."""
 
 import socket
 import struct
@@ -22,7 +22,7 @@ class Connection:
         self._socket.close()
 
     def ask(self, api_key: int, api_version: int, body: bytes) -> bytes:
-        """Send a request with a header of version 1; its answer without length and correlation id."""
+        """Send a request with a header of version 1; return the answer without length and correlation id."""
         frame = _HEADER.pack(api_key, api_version, _CORRELATION_ID) + string("monasca-common") + body
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
         return self._receive(frame_length(self._receive(LENGTH_BYTES)))[4:]
@@ -40,12 +40,12 @@ class Connection:
         while len(received) < count:
             chunk = self._socket.recv(count - len(received))
             if not chunk:
-                raise BrokerFailed("the broker closed the connection; its log says why")
+                raise BrokerFailed("the broker closed the connection: see its log")
             received += chunk
         return bytes(received)
 
 
 def string(text: str) -> bytes:
-    """A string as the older versions of requests have it: its length (2 bytes), then so many bytes."""
+    """Encode a string as in older versions of requests: its length (2 bytes) and its bytes."""
     encoded = text.encode()
     return struct.pack(">h", len(encoded)) + encoded

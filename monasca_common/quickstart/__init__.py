@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job shown on this machine's own metrics: posted, lost on purpose, killed on purpose, counted."""
+"""The quickstart: posts this machine's metrics, causes failures on purpose, and counts rows."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was posted once more as hourly averages: by the pipeline on Spark, through Kafka and the persister to rows."""
+"""Hourly averages of the posted metrics: computed on Spark, published to Kafka, stored by the persister."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RAW_AND_AGGREGATED = """
 
 @dataclass(frozen=True, slots=True)
 class HourlyAverage:
-    """``provisional``: the hour is not over. ``records``: those that Spark has met; ``rows``: those in the database."""
+    """An average. ``provisional``: the hour is not over. ``records``: read by Spark; ``rows``: in the database."""
 
     name: str
     hour_ms: int
@@ -48,13 +48,13 @@ class HourlyAverage:
 
 
 def why_not() -> str | None:
-    """Why there is no such step; ``None`` if there is."""
+    """Return why the job cannot run, or ``None``."""
     missing = [name for name in ("pyspark", "pandas", "pyarrow") if importlib.util.find_spec(name) is None]
     return f"{', '.join(missing)} is not installed (monasca-common[spark])" if missing else None
 
 
 def write_specifications(folder: Path) -> None:
-    """Beside the configuration, which names them."""
+    """Write the specifications that the configuration names."""
     transforms = [json.dumps(_transform(name)) for name in _NAMES]
     pre_transforms = [
         json.dumps({"event_type": name, "metric_id_list": [name], "required_raw_fields_list": []}) for name in _NAMES
@@ -70,7 +70,7 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
         if time.monotonic() > deadline:
             raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_words()}")
         time.sleep(_LOOK_EVERY_SECONDS)
-    lines = reversed(output.splitlines())  # most of them are of Java's log
+    lines = reversed(output.splitlines())  # most lines are of Java's log
     result = next((line for line in lines if line.startswith("{")), None)
     if result is None:
         raise ServiceFailed(f"the job aggregate printed no result: {job.last_words()}")
@@ -90,9 +90,9 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
 
 
 def show(averages: list[HourlyAverage], console: Console) -> None:
-    table = Table(title="Hourly averages by the pipeline on Spark, beside the rows they are of", title_justify="left")
+    table = Table(title="Hourly averages by the pipeline on Spark, and their rows", title_justify="left")
     table.add_column("metric", no_wrap=True)
-    for heading in ("hour", "average", "records", "of its rows", "rows"):
+    for heading in ("hour", "average", "records", "average of rows", "rows"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in averages:
         hour = time.strftime("%H:%M", time.gmtime(each.hour_ms / 1000))
@@ -110,7 +110,7 @@ def show(averages: list[HourlyAverage], console: Console) -> None:
 
 
 def stored(database: Path) -> list[HourlyAverage]:
-    """What is there by now."""
+    """Return the stored averages."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         rows = connection.execute(_RAW_AND_AGGREGATED, (SUFFIX,)).fetchall()
     return [

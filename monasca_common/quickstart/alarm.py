@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An alarm on a load that is made here: defined over HTTP, and its history read back beside the values it is of."""
+"""An alarm on generated load: defined over HTTP, and shown as its history with the measured values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME = "Load of the quickstart"
 _DIMENSIONS = {"process_name": PROCESS_NAME}
 _WAY = ("OK", "ALARM", "OK")
 _BETWEEN_SAMPLES_SECONDS = 1.0
-_LEAST_SECONDS = 2.0  # in each state, so that a reader sees it last
+_LEAST_SECONDS = 2.0  # in each state, so that the table shows it
 _STATE_SECONDS = 60.0
 _FINISH_SECONDS = 60.0
 _ANSWER_SECONDS = 30.0
@@ -36,7 +36,7 @@ _COLOURS = {"OK": "green", "ALARM": "bold red"}
 
 @dataclass(frozen=True, slots=True)
 class AlarmMoment:
-    """``value``: what was measured then, in percent of a core. ``change``: how the alarm changed then."""
+    """A point in time. ``value``: percent of a core. ``change``: of the alarm's state."""
 
     time: str
     value: float | None
@@ -46,8 +46,8 @@ class AlarmMoment:
 
 @dataclass(frozen=True, slots=True)
 class AlarmSummary:
-    """``history``: the states that the alarm went through, as the API tells them. ``posted``: measurements.
-    ``notifications``: what the webhook got; ``None`` where there is none."""
+    """``history``: the alarm's states in order. ``posted``: number of measurements. ``notifications``: ``None`` without
+    a webhook."""
 
     expression: str
     alarm_id: str | None
@@ -70,7 +70,7 @@ class LocalApi:
         self._base = f"http://127.0.0.1:{port}"
 
     def get(self, path: str, **query: str) -> list[dict[str, Any]]:
-        """The elements of a list."""
+        """Return the elements of a list."""
         answer = self._asked(urllib.request.Request(f"{self._base}{path}?{urllib.parse.urlencode(query)}"))
         elements: list[dict[str, Any]] = answer["elements"]
         return elements
@@ -92,8 +92,8 @@ class LocalApi:
 
 
 class AlarmRun:
-    """Lets the load work and rest, by what state the alarm has. ``webhook``: it is told of each change. ``check``
-    raises when a service has ended."""
+    """Starts and stops the load by the state of the alarm. ``webhook``: receives each change. ``check``: raises if a
+    service has ended."""
 
     def __init__(
         self,
@@ -175,11 +175,11 @@ class AlarmRun:
             return None
         told = self._webhook.wait_for(changes, _FINISH_SECONDS)
         if sum(each.taken for each in told) < changes:
-            self._say(f"the webhook was not told of {changes} changes within {_FINISH_SECONDS:.0f} s")
+            self._say(f"the webhook did not receive {changes} changes within {_FINISH_SECONDS:.0f} s")
         return told
 
     def _measurements(self) -> list[list[Any]]:
-        """As the API tells them, once all of them are rows."""
+        """Return the measurements from the API when all are stored."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._posted[0].time_ms // 1000))
         deadline = time.monotonic() + _FINISH_SECONDS
         while True:
@@ -193,7 +193,7 @@ class AlarmRun:
 
 
 def moments(measurements: Sequence[Sequence[Any]], history: Sequence[dict[str, Any]]) -> tuple[AlarmMoment, ...]:
-    """Both by time: all ISO 8601 in UTC with milliseconds, so their text has the order of time."""
+    """Merge both by time; all times are ISO 8601 in UTC with milliseconds, so their texts sort by time."""
     values = {time: value for time, value, *_ in measurements}
     changes = {each["timestamp"]: each for each in history}
     found, state = [], "none yet"
@@ -207,12 +207,12 @@ def moments(measurements: Sequence[Sequence[Any]], history: Sequence[dict[str, A
 
 
 def show(summary: AlarmSummary, console: Console) -> None:
-    title = f"An alarm on a load of this machine\n{summary.expression}"
+    title = f"An alarm on generated load\n{summary.expression}"
     table = Table(title=title, title_justify="left")
     table.add_column("time (UTC)", no_wrap=True)
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("", width=_BAR_WIDTH, no_wrap=True)
-    table.add_column("the alarm's history", no_wrap=True)
+    table.add_column("alarm", no_wrap=True)
     for each in summary.moments:
         value = each.value or 0.0
         bar = "█" * min(_BAR_WIDTH, round(value / 100 * _BAR_WIDTH))

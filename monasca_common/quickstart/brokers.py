@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker of a run: a real Kafka behind a proxy, or librdkafka's own where there is no Java."""
+"""The broker of a run: a real Kafka behind a proxy, or librdkafka's in-process broker without Java."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Broker(Protocol):
     topic_check_seconds: float  # 0: it has no topic ids
 
     def lose_answers(self, seconds: float) -> None:
-        """Lose acknowledgements, and hold one back for so long that a producer stops waiting for it."""
+        """Lose some acknowledgements, and delay others by ``seconds``, longer than a producer waits."""
 
     def answers_lost(self) -> int: ...
 
@@ -49,14 +49,14 @@ class Mock:
         self.bootstrap_servers = bootstrap_servers
 
     def lose_answers(self, seconds: float) -> None:
-        """It cannot: nothing stands between this broker and its clients."""
+        """Do nothing: there is no proxy in front of this broker."""
 
     def answers_lost(self) -> int:
         return 0
 
 
 def java_is_missing() -> str | None:
-    """Why a real Kafka cannot run here, with the remedy; ``None`` if it can."""
+    """Return why a real Kafka cannot run here, with the remedy, or ``None``."""
     try:
         find_java()
     except (JavaNotFound, JavaTooOld) as error:
@@ -66,7 +66,7 @@ def java_is_missing() -> str | None:
 
 @contextmanager
 def real_kafka() -> Iterator[Broker]:
-    """Without topics: `monasca-common init` makes them."""
+    """Start a cluster without topics, which `monasca-common init` creates."""
     with KafkaCluster(proxied=True) as cluster:
         yield RealKafka(cluster)
 

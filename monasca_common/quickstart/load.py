@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that computes while it is told to: a load of this machine that an alarm can be made on."""
+"""A process that uses a core on request, to generate load for an alarm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORK, _REST = b"w", b"r"
 
 
 class OwnLoad:
-    """One process, which rests, or computes on one core for `MOST_SECONDS` at most. It ends with this process."""
+    """A process that is idle, or uses one core for at most `MOST_SECONDS`. It ends with this process."""
 
     def __init__(self) -> None:
         import psutil  # an extra
@@ -35,7 +35,7 @@ class OwnLoad:
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], _START_SECONDS)[0] or not self._process.stdout.read(1):
             self.__exit__(None, None, None)
-            raise ServiceFailed(f"the process that is to compute did not start within {_START_SECONDS:.0f} s")
+            raise ServiceFailed(f"the process that generates load did not start within {_START_SECONDS:.0f} s")
         self.percent()  # the first answer has nothing to compare with
         return self
 
@@ -52,7 +52,7 @@ class OwnLoad:
         self._tell(_REST)
 
     def percent(self) -> float:
-        """How much of one core it took since the last call."""
+        """Return the percentage of one core used since the last call."""
         return float(self._measured.cpu_percent())
 
     def _tell(self, what: bytes) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine's metrics, named as monitoring agents name them."""
+"""This machine's metrics, with the names that monitoring agents use."""
 
 from __future__ import annotations
 

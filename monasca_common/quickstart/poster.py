@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts bulks over HTTP until each is acknowledged, always under its own Idempotency-Key."""
+"""Posts bulks over HTTP until each is acknowledged, with one Idempotency-Key per bulk."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _REST_SECONDS = 0.1
 
 @dataclass(slots=True)
 class PostedBulk:
-    """One request, and what became of it. ``number`` and ``time_ms`` are no other bulk's; moments are monotonic."""
+    """A request and its result. ``number`` and ``time_ms`` are unique; ``…_at`` are monotonic seconds."""
 
     number: int
     time_ms: int
     path: str
     content: Any
-    size: int  # rows that it comes to
+    size: int  # rows
     key: str = field(default_factory=lambda: str(uuid.uuid4()))
     posted_at: float | None = None
     acknowledged_at: float | None = None
@@ -34,7 +34,7 @@ class PostedBulk:
 
 
 class Poster:
-    """A few threads that post. A post without an answer, or with unknown messages in its answer, is sent again."""
+    """Posts with some threads. A post without an answer, or with unknown messages in the answer, is repeated."""
 
     def __init__(self, host: str, port: int, *, threads: int, acknowledged: Callable[[PostedBulk], None]) -> None:
         self._address = (host, port)
@@ -42,7 +42,7 @@ class Poster:
         self._bulks: queue.Queue[PostedBulk | None] = queue.Queue()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
         self._give_up_at: float | None = None
-        self.refused: list[str] = []  # what a server said that no repetition changes
+        self.refused: list[str] = []  # answers that a repetition would not change
         for thread in self._threads:
             thread.start()
 
@@ -51,7 +51,7 @@ class Poster:
         self._bulks.put(bulk)
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything is acknowledged, or given up after ``seconds``."""
+        """Wait until everything is acknowledged, at most ``seconds``."""
         self._give_up_at = time.monotonic() + seconds
         for _ in self._threads:
             self._bulks.put(None)
@@ -67,7 +67,7 @@ class Poster:
                 time.sleep(_REST_SECONDS)
 
     def _attempt(self, bulk: PostedBulk, body: str) -> bool:
-        """Whether this bulk needs no other attempt."""
+        """Return whether this bulk needs no other attempt."""
         bulk.attempts += 1
         connection = http.client.HTTPConnection(*self._address, timeout=_ANSWER_SECONDS)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the database from outside, with a reader of its own: when rows came, and which are there at the end."""
+"""Reads the database with a separate connection: the times of new rows, and the rows at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.01
 
 
 class RowWatch:
-    """Notes, about every 10 ms, which bulks of metrics have all their rows. A bulk is known by its time."""
+    """Records, about every 10 ms, which bulks of metrics are stored. A bulk is identified by its time."""
 
     def __init__(self, database: Path) -> None:
         self._uri = f"file:{database}?mode=ro"
@@ -33,7 +33,7 @@ class RowWatch:
             self._waiting[bulk.time_ms] = bulk
 
     def waiting(self) -> int:
-        """Bulks of which rows are still missing."""
+        """Return the number of bulks with missing rows."""
         with self._lock:
             return len(self._waiting)
 
@@ -69,7 +69,7 @@ class RowWatch:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """``lost``: acknowledged, and no row. ``duplicates``: rows beyond one for each item that was posted."""
+    """``lost``: acknowledged items without a row. ``duplicates``: rows in excess of one per posted item."""
 
     rows: int
     lost: int
@@ -77,10 +77,10 @@ class Count:
 
 
 def count(database: Path, metrics: Iterable[PostedBulk], events: Iterable[PostedBulk]) -> Count:
-    """Compare what was posted with what is stored.
+    """Compare posted items with stored rows.
 
-    A table of measurements cannot hold a row twice, whatever is written to it. One of events can: an event that was
-    published again under another id is another row. So each run posts events as well, with a number in each.
+    The table of measurements cannot contain duplicates. The table of events can, because an event that is published
+    again with another id is another row, so each run also posts numbered events.
     """
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         by_time = Counter(dict(connection.execute("SELECT time, count(*) FROM measurements GROUP BY time")))

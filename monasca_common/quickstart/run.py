@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: post for a while, lose answers, kill the persister, wait for every row, count."""
+"""A run: post, lose answers, kill the persister, wait for every row, count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KILL_AT = 0.5
 
 @dataclass(slots=True)
 class RunProgress:
-    """What has happened so far: the progress that is shown."""
+    """The progress to show."""
 
     elapsed_seconds: float = 0.0
     posted: int = 0
@@ -39,7 +39,7 @@ class RunProgress:
 
 
 class Run:
-    """``seconds``: how long to post. `summary` and `latencies_ms` have what has happened so far."""
+    """Posts for ``seconds``. `summary` and `latencies_ms` are also valid after an error."""
 
     def __init__(self, broker: Broker, persister: ServiceProcess, database: Path, port: int, *, seconds: float) -> None:
         self._broker = broker
@@ -80,8 +80,8 @@ class Run:
 
     @property
     def latencies_ms(self) -> list[float]:
-        """Latencies from the POST of a bulk to its last row, in order of posting; without the first, which
-        waits for the start of everything."""
+        """The latencies from the POST of a bulk to its last row, in order of posting, without the first one, which
+        includes the start of the services."""
         return [
             (bulk.stored_at - bulk.posted_at) * 1000
             for bulk in self._metrics[1:]
@@ -94,14 +94,16 @@ class Run:
         while self._watch.waiting():
             self._persister.check()
             if time.monotonic() > deadline:
-                raise ServiceFailed(f"no row came within {_FIRST_ROW_SECONDS:.0f} s: {self._persister.last_words()}")
+                raise ServiceFailed(
+                    f"no row was stored within {_FIRST_ROW_SECONDS:.0f} s: {self._persister.last_words()}"
+                )
             time.sleep(_BETWEEN_POSTS_SECONDS)
 
     def _post(self, own: OwnMetrics, started: float, tell: Callable[[RunProgress], None]) -> None:
         disturbances = [(_LOSE_AT, self._lose_answers), (_KILL_AT, self._kill)]
         for number in itertools.count(1):
             elapsed = time.monotonic() - started
-            if elapsed >= self._seconds and not disturbances:  # on a slow machine they may come late
+            if elapsed >= self._seconds and not disturbances:  # they may be late on a slow machine
                 return
             if disturbances and elapsed >= disturbances[0][0] * self._seconds:
                 disturbances.pop(0)[1](tell)
@@ -128,7 +130,7 @@ class Run:
     def _lose_answers(self, tell: Callable[[RunProgress], None]) -> None:
         if self._broker.kind == "kafka":
             self._broker.lose_answers(PUBLISH_SECONDS * 2)
-            self._note("some acknowledgements of Kafka are lost from now on, others come late", tell)
+            self._note("some of Kafka's acknowledgements are now lost, others delayed", tell)
 
     def _kill(self, tell: Callable[[RunProgress], None]) -> None:
         self._kills += 1
@@ -142,7 +144,7 @@ class Run:
         return found.rows >= sum(bulk.size for bulk in self._metrics + self._events)
 
     def summary(self) -> RunSummary:
-        """What has been posted and stored so far."""
+        """Return what has been posted and stored so far."""
         bulks = self._metrics + self._events
         found = count(self._database, self._metrics, self._events)
         latencies = self.latencies_ms

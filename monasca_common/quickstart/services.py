@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services as an operator starts them: their commands, one configuration file."""
+"""The services of the quickstart: their configuration file and processes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _COMMAND_SECONDS = 600.0
 _LOOK_EVERY_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
-# With an instance id the process that replaces a killed one takes its partitions over at once. Without one they wait
-# until the session of the dead one has run out, for up to 45 s.
+# With an instance id, the process that replaces a killed one takes over its partitions immediately; otherwise after the
+# session timeout of up to 45 s.
 _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = {servers}
@@ -55,14 +55,14 @@ topic = monevents
 group_id = persister-events
 group_instance_id = quickstart
 
-# One broker has one copy of each message, which is no news here.
+# One broker has one copy of each message.
 [monitoring]
 durability_check = off
 
 [spark]
 master = local[2]
 shuffle_partitions = 2
-# For a program that lives for one batch little is compiled well, and sooner.
+# A program of one batch starts faster with little compilation.
 options = spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 [pipeline_aggregate]
@@ -71,7 +71,7 @@ transform_specs = {folder}/transform_specs.jsonl
 pre_transform_specs = {folder}/pre_transform_specs.jsonl
 tenant = {tenant}
 slack_seconds = 0
-# Answers are lost here, so some posts are in the log twice.
+# Some answers are lost, so some posts are in the log twice.
 duplicates_lookback = 100000
 
 [pipeline_evaluate]
@@ -104,7 +104,7 @@ api_url = http://127.0.0.1:{port}
 interval_seconds = 2
 """
 
-# Of the notification service alone: none of the others may be told to trust this machine's addresses.
+# Only for the notification service: the other services must not accept addresses of this machine.
 _NOTIFICATION = """\
 [notification]
 allowed_networks = 127.0.0.1/32
@@ -115,7 +115,7 @@ interval = 1
 
 
 class ServiceFailed(Exception):
-    """A service did not start, or ended by itself; the end of its log is in the message."""
+    """A service did not start, or ended; the message has the end of its log."""
 
 
 def make_folder(folder: Path) -> None:
@@ -147,7 +147,7 @@ def write_configuration(
 
 
 def write_notification_configuration(folder: Path) -> Path:
-    """The file that the notification service reads beside the other."""
+    """Write the second configuration file of the notification service."""
     path = folder / "notification.conf"
     path.write_text(_NOTIFICATION)
     return path
@@ -166,10 +166,11 @@ def run_command(*words: str, configuration: Path) -> str:
 
 
 class ServiceProcess:
-    """One command, running until `stop`; it ends with this process, even when this process is killed.
+    """A command that runs until `stop`; it ends with this process, even if this process is killed.
 
     ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``. ``more``: further
-    configuration files. Its output, and that of its Java, goes to a file beside the configuration, which errors name.
+    configuration files. Its output, and that of its Java, is written to a file next to the configuration;
+    errors name it.
     """
 
     def __init__(self, supervisor: Supervisor, name: str, configuration: Path, *more: Path) -> None:
@@ -180,7 +181,7 @@ class ServiceProcess:
         self._pid = supervisor.start(_command(*name.split(), files=[configuration, *more]), log=self._log)
 
     def kill_workers(self) -> int:
-        """SIGKILL each of its worker processes; how many. The service replaces them."""
+        """Send SIGKILL to its worker processes, which the service replaces; return their number."""
         import psutil  # an extra, which only this needs
 
         workers = psutil.Process(self._pid).children()
@@ -189,13 +190,13 @@ class ServiceProcess:
         return len(workers)
 
     def check(self) -> None:
-        """Raises `ServiceFailed` when it has ended."""
+        """Raise `ServiceFailed` if the command has ended."""
         status = self._supervisor.poll(self._pid)
         if status is not None:
-            raise ServiceFailed(f"the {self.name} ended with {status}: {self.last_words()}")
+            raise ServiceFailed(f"{self.name} ended with {status}: {self.last_words()}")
 
     def finished(self) -> str | None:
-        """The output of a command that ends by itself; ``None`` while it runs. Raises `ServiceFailed`."""
+        """Return the output of a command that has ended, or ``None`` while it runs. Raises `ServiceFailed`."""
         status = self._supervisor.poll(self._pid)
         if status:
             self.check()
@@ -210,20 +211,20 @@ class ServiceProcess:
                     return
             except (OSError, http.client.HTTPException):
                 time.sleep(_LOOK_EVERY_SECONDS)
-        raise ServiceFailed(f"the {self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_words()}")
+        raise ServiceFailed(f"{self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_words()}")
 
     def wait_until_caught_up(self, metrics_url: str) -> None:
-        """Of a job: a batch has ended after which nothing was left to read."""
+        """Wait until a job has completed a batch and has nothing left to read."""
         deadline = time.monotonic() + _CAUGHT_UP_SECONDS
         while time.monotonic() < deadline:
             self.check()
             if _caught_up(metrics_url):
                 return
             time.sleep(_LOOK_EVERY_SECONDS)
-        raise ServiceFailed(f"the {self.name} read no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_words()}")
+        raise ServiceFailed(f"{self.name} completed no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_words()}")
 
     def stop(self) -> None:
-        """SIGTERM, and wait for the end; what is left then dies with the supervisor."""
+        """Send SIGTERM and wait; the supervisor kills a process that has not ended then."""
         try:
             self._supervisor.signal(self._pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_SECONDS
@@ -233,21 +234,21 @@ class ServiceProcess:
             return
 
     def last_words(self) -> str:
-        """The last line of the log, that of the command rather than of its Java, and the path of the log."""
+        """Return the last line of the log, if possible of the command instead of its Java, and the path of the log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         own = [line for line in lines if line.startswith("monasca-common ")]
-        last = (own or lines or ["it has written nothing"])[-1]
+        last = (own or lines or ["the log is empty"])[-1]
         return f"{last} (log: {self._log})"
 
 
 def _caught_up(metrics_url: str) -> bool:
     try:
         with urllib.request.urlopen(metrics_url, timeout=5) as answer:
-            told = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", answer.read().decode()))
+            gauges = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", answer.read().decode()))
     except (OSError, http.client.HTTPException):
         return False
-    return float(told.get("last_batch_time_seconds", 0)) > 0 and float(told.get("behind_offsets", 1)) == 0
+    return float(gauges.get("last_batch_time_seconds", 0)) > 0 and float(gauges.get("behind_offsets", 1)) == 0
 
 
 def _command(*words: str, files: Sequence[Path]) -> list[str]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run came to: a table and a small chart for people, one object for programs."""
+"""The results of a run: tables, and one object for programs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,9 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from monasca_common.quickstart.alarm import AlarmSummary
-
-_BARS = "▁▂▃▄▅▆▇█"
-_CHART_WIDTH = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +25,9 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Counts of metrics and events together; latencies from the POST of a bulk to its last row, in ms.
+    """The counts of metrics and events, and the latencies from the POST of a bulk to its last row, in ms.
 
-    ``aggregates``: rows that the pipeline has added to these. ``alarm``: `None` where nothing evaluates alarms.
-    ``stages``: in the order in which they ended.
+    ``aggregates``: rows of the pipeline. ``alarm``: `None` without an evaluator. ``stages``: in order.
     """
 
     broker: str | None = None
@@ -62,18 +57,17 @@ class RunSummary:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least ``share`` of all do not exceed; ``None`` of nothing."""
+    """Return the smallest value that at least ``share`` of all values do not exceed; ``None`` without values."""
     if not values:
         return None
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def show(outcome: RunSummary, latencies_ms: Sequence[float], console: Console) -> None:
-    """``latencies_ms`` in the order of posting."""
+def show(outcome: RunSummary, console: Console) -> None:
     table = Table(title="From POST to row", title_justify="left")
-    table.add_column("what")
-    table.add_column("count", justify="right")
+    table.add_column("item")
+    table.add_column("value", justify="right")
     for name, value in (
         ("posted", outcome.posted),
         ("acknowledged", outcome.acknowledged),
@@ -82,19 +76,12 @@ def show(outcome: RunSummary, latencies_ms: Sequence[float], console: Console) -
         ("lost", outcome.lost),
         ("persister killed (SIGKILL)", outcome.persister_kills),
         ("answers of Kafka lost on purpose", outcome.answers_lost),
-        ("requests posted again, same Idempotency-Key", outcome.repeated_posts),
+        ("requests repeated with the same Idempotency-Key", outcome.repeated_posts),
         ("p50 from POST to row", _ms(outcome.p50_ms)),
         ("p99 from POST to row", _ms(outcome.p99_ms)),
     ):
         table.add_row(name, value if isinstance(value, str) else f"{value:,}")
     console.print(table)
-    if latencies_ms:
-        console.print(
-            "Milliseconds from POST to row over the run, logarithmic; answers were lost, then came the kill:",
-            highlight=False,
-        )
-        console.print(chart(latencies_ms))
-        console.print(f"{_ms(min(latencies_ms))} to {_ms(max(latencies_ms))}")
 
 
 def show_stages(stages: Sequence[StageResult], console: Console) -> None:
@@ -110,21 +97,5 @@ def show_stages(stages: Sequence[StageResult], console: Console) -> None:
     console.print(table)
 
 
-def chart(values: Sequence[float]) -> str:
-    """One bar for each stretch of ``values``, as high as the logarithm of its greatest."""
-    per_bar = -(-len(values) // _CHART_WIDTH)
-    tops = [max(values[i : i + per_bar]) for i in range(0, len(values), per_bar)]
-    low, high = max(min(tops), 0.1), max(max(tops), 0.2)
-    steps = len(_BARS) - 1
-    return "".join(_BARS[_step(top, low, high, steps)] for top in tops)
-
-
-def _step(value: float, low: float, high: float, steps: int) -> int:
-    if high <= low:
-        return 0
-    share = math.log(max(value, low) / low) / math.log(high / low)
-    return min(steps, round(share * steps))
-
-
 def _ms(value: float | None) -> str:
-    return "none seen" if value is None else f"{value:,.0f} ms"
+    return "unknown" if value is None else f"{value:,.0f} ms"

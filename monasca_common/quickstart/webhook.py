@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A webhook on this machine: it refuses the first attempt of an ALARM, so that a retry under the same id is seen."""
+"""A webhook on this machine, which refuses the first attempt of an ALARM to show the retry with the same id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOK_EVERY_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNotification:
-    """What came under one ``id``. ``answers``: one for each attempt. ``seconds``: from the change to the last one."""
+    """The attempts with one ``id`` and their answers. ``seconds``: from the change to the last attempt."""
 
     id: str
     state: str
@@ -58,23 +58,23 @@ class LocalWebhook:
         self._server.server_close()
 
     def tell(self, tell: Callable[[ReceivedNotification], None]) -> None:
-        """From now on, call ``tell`` for each attempt."""
+        """Call ``tell`` for each later attempt."""
         self._tell = tell
 
     def received(self) -> tuple[ReceivedNotification, ...]:
-        """In the order of their first attempts."""
+        """Return the notifications in the order of their first attempts."""
         with self._lock:
             return tuple(self._received.values())
 
     def wait_for(self, count: int, seconds: float) -> tuple[ReceivedNotification, ...]:
-        """Wait until so many were taken, and return what there is then."""
+        """Wait at most ``seconds`` until ``count`` notifications were accepted; return the received ones."""
         deadline = time.monotonic() + seconds
         while sum(each.taken for each in self.received()) < count and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_SECONDS)
         return self.received()
 
     def take(self, notification_id: str, told: dict[str, Any]) -> int:
-        """The answer to an attempt."""
+        """Record an attempt and return its answer."""
         with self._lock:
             before = self._received.get(notification_id) or ReceivedNotification(notification_id, told["state"])
             answer = REFUSED if told["state"] == "ALARM" and not before.attempts else TAKEN
@@ -101,19 +101,19 @@ class LocalWebhook:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Quiet."""
+                """Log nothing."""
 
         return WebhookHandler
 
 
 def why_not() -> str | None:
-    """Why nobody can be notified; ``None`` if somebody can."""
+    """Return why notifications cannot be sent, or ``None``."""
     missing = [name for name in ("cotyledon", "jinja2", "urllib3") if importlib.util.find_spec(name) is None]
     return f"{', '.join(missing)} is not installed (monasca-common[notification])" if missing else None
 
 
 def show(received: Iterable[ReceivedNotification], console: Console) -> None:
-    table = Table(title="What the webhook was told", title_justify="left")
+    table = Table(title="Notifications that the webhook received", title_justify="left")
     table.add_column("state", no_wrap=True)
     table.add_column("id (Idempotency-Key)", no_wrap=True)
     table.add_column("attempts", justify="right")

@@ -158,7 +158,7 @@ class QuickstartTest(base.BaseTestCase):
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(130, process.returncode)
-        self.assertIn("stopping the dashboard, the service of lag, the audit, ", out)
+        self.assertIn("stopping the dashboard, the lag service, the audit counter, ", out)
         self.assertIn("the evaluator, the API, the persister and ", out)
         self.assert_nothing_runs()
 

@@ -145,7 +145,7 @@ class RotateKeysTest(CommandCase):
         for number in (1, 0):
             status, out, err = self.run_command(text=self.keys(NEW, OLD))
             self.assertEqual((0, ""), (status, err))
-            self.assertTrue(out.startswith(f"{number} addresses are encrypted with the first key now"), out)
+            self.assertTrue(out.startswith(f"{number} addresses were encrypted with the first key"), out)
 
     def test_unreadable_addresses_are_reported_and_are_not_a_success(self):
         self.create(OLD)
@@ -168,7 +168,7 @@ class RotateKeysTest(CommandCase):
         self.create()
         self.command = ("db", "upgrade")
         _, _, err = self.run_command(text=self.keys(NEW))
-        self.assertIn("1 addresses of notification methods are encrypted now", err)
+        self.assertIn("1 addresses of notification methods were encrypted", err)
 
 
 _STORAGE = "[database]\nconnection = sqlite:////var/lib/monasca/monasca.sqlite\n"

@@ -76,7 +76,7 @@ class TestCommandLine(base.BaseTestCase):
 
     def test_a_wrong_port_is_told_in_the_words_of_the_option(self):
         self.assertRaises(SystemExit, main, ["broker", "start", "--port", "kafka"])
-        self.assertIn("kafka is not a port: give 1 to 65533, or 0 for a free one", self.text(self.err))
+        self.assertIn("kafka is not a port: use 1 to 65533, or 0 for a free one", self.text(self.err))
 
     def test_a_start_that_fails_is_status_1_and_one_line_without_a_traceback(self):
         empty = self.useFixture(fixtures.TempDir()).path

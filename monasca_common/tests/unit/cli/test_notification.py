@@ -58,7 +58,7 @@ class NotificationTestTest(CommandCase):
         for arguments in ((), ("--type", "webhook"), ("--address", "x"), ("m", "--type", "webhook", "--address", "x")):
             status, _, err = self.run_command(*arguments)
             self.assertEqual(2, status, arguments)
-            self.assertIn("name either a method, or both --type and --address", err)
+            self.assertIn("name either a method or both --type and --address", err)
 
 
 class LedgerCommandCase(CommandCase):
@@ -190,7 +190,7 @@ class NotificationResendTest(LedgerCommandCase):
         notification = self.record("sending")
         status, _, err = self.run_command(notification.id)
         self.assertEqual((1, []), (status, self.receiver.requests))
-        self.assertIn("an attempt is under way", err)
+        self.assertIn("an attempt is in progress", err)
         self.assertEqual(0, self.run_command(notification.id, "--force")[0])
 
     def test_what_cannot_be_sent_is_said(self):

@@ -147,7 +147,7 @@ class TestReset(OffsetsCase):
         before = self.stored()
         with Heartbeat(self.url, [(_GROUP, "metrics")]):
             status, _, error = self.run_command(*arguments)
-        for part in ("topic 'metrics' as group 'persister'", "s ago: stop it first", "nothing for 60 s"):
+        for part in ("topic 'metrics' as group 'persister'", "s ago: stop it first", "has not reported for 60 s"):
             self.assertIn(part, error)
         self.assertEqual((1, before, []), (status, self.stored(), self.cluster.altered))
         for group, topic in ((_GROUP, "events"), ("another", "metrics")):
@@ -178,11 +178,11 @@ class TestReset(OffsetsCase):
         status, out, _ = self.run_command("show", "-f", "json")
         return status, [each["problem"] for each in json.loads(out)]
 
-    def test_some_partitions_of_a_topic_that_was_made_again_leave_the_others_to_be_looked_at(self):
+    def test_other_partitions_of_a_recreated_topic_are_named(self):
         self.store(_FIRST, _SECOND, topic_id="former")
         status, _, err = self.run_command("reset", "--to-earliest", "--topic", "metrics:0", "--execute")
         self.assertEqual(0, status)
-        self.assertIn("to be looked at as well: metrics/1\n", err)
+        self.assertIn("which have offsets of the former topic: metrics/1\n", err)
         self.assertIn(StoredOffset(_GROUP, "metrics", 1, "former", 50), self.stored())
 
     def test_a_group_with_members_is_left_alone_and_the_dry_run_says_so_too(self):

@@ -86,7 +86,7 @@ class InterruptTest(QuickstartCase):
         kafka = "the API, the persister and Apache Kafka"
         self.assertEqual(
             [
-                f"stopping the dashboard, the service of lag, the audit, {kafka}; the data is removed",
+                f"stopping the dashboard, the lag service, the audit counter, {kafka}; the data is removed",
                 "(Kafka ends)",
                 "everything is stopped",
             ],
@@ -99,21 +99,21 @@ class InterruptTest(QuickstartCase):
             self.stand_ins["ServiceProcess"].return_value.check, "--keep-data", self.folder
         )
         self.assertEqual(0, status)
-        what = "stopping the dashboard, the service of lag, the audit, the API, the persister and Apache Kafka"
-        self.assertEqual(f"{what}; the data stays in {self.folder}", lines[0])
+        what = "stopping the dashboard, the lag service, the audit counter, the API, the persister and Apache Kafka"
+        self.assertEqual(f"{what}; the data is kept in {self.folder}", lines[0])
         self.assertEqual("everything is stopped", lines[-1])
 
     def test_what_was_not_started_is_not_named(self):
         self.has_java(False)
         status, lines = self.interrupted(self.stand_ins["run_command"])
-        self.assertEqual((130, "stopping the broker within this process; the data is removed"), (status, lines[0]))
+        self.assertEqual((130, "stopping the in-process broker; the data is removed"), (status, lines[0]))
 
     def test_spark_is_named_while_it_runs(self):
         self.stand_ins["aggregates"].why_not.return_value = None
         status, lines = self.interrupted(self.stand_ins["aggregates"].averages_of)
         self.assertEqual(130, status)
         self.assertIn(
-            "Spark, the dashboard, the service of lag, the audit, the notification service, the evaluator, the API, ",
+            "Spark, the dashboard, the lag service, the audit counter, the notification service, the evaluator, ",
             lines[0],
         )
 
@@ -123,7 +123,7 @@ class InterruptTest(QuickstartCase):
         status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
         self.assertEqual(130, status)
         self.assertIn(
-            "the dashboard, the service of lag, the audit, the notification service, the evaluator, the API, ",
+            "the dashboard, the lag service, the audit counter, the notification service, the evaluator, the API, ",
             lines[0],
         )
 
@@ -133,7 +133,7 @@ class InterruptTest(QuickstartCase):
         self.stand_ins["webhook"].why_not.return_value = "jinja2 is not installed"
         main(["quickstart", "--once"])
         self.out.seek(0)
-        self.assertIn("nobody is notified: jinja2 is not installed", self.out.read())
+        self.assertIn("no notifications: jinja2 is not installed", self.out.read())
         self.assertIsNone(self.stand_ins["alarm"].AlarmRun.call_args.args[2])
 
     def test_an_alarm_that_did_not_come_back_is_the_exit_status(self):
@@ -214,7 +214,7 @@ class FailureTest(QuickstartCase):
         self.report()
 
         self.assertTrue(os.path.isdir(kept))
-        self.assertIn(f"the logs and the data stay in {kept}", self.table())
+        self.assertIn(f"logs and data are kept in {kept}", self.table())
 
     def test_the_data_of_a_run_that_lost_a_row_stay_although_no_stage_failed(self):
         summary = self.stand_ins["Run"].return_value.summary

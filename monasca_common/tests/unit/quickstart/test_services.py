@@ -55,7 +55,7 @@ class ServiceProcessTest(base.BaseTestCase):
 
     def test_a_log_without_a_line_of_the_command_is_quoted_by_its_last_line(self):
         self.supervisor.poll.return_value = -9
-        self.assertIn("it has written nothing", str(self.assertRaises(ServiceFailed, self.job.check)))
+        self.assertIn("the log is empty", str(self.assertRaises(ServiceFailed, self.job.check)))
         self.log.write_text("one\ntwo\n\n")
         self.assertIn("ended with -9: two (log: ", str(self.assertRaises(ServiceFailed, self.job.check)))
 
