@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Monasca's HTTP interface: what is posted goes to Kafka, what is asked for comes from storage."""
+"""Monasca's HTTP API: posts are published to Kafka, reads are answered from storage."""

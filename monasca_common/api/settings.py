@@ -51,7 +51,7 @@ class ApiSettings:
         maximum=4096,
         unit="requests",
         help="How many posts of one worker wait for one topic concurrently. Each other topic has a quarter as many "
-        "slots of its own, which topics that do not answer cannot use; requests to the database have half as many. "
+        "reserved slots, which topics that do not answer cannot use; requests to the database have half as many. "
         "Further requests are answered 503 immediately. Too small: clients get 503 at normal load. Too large: "
         "requests exhaust the memory and wait for each other.",
     )

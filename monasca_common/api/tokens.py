@@ -20,7 +20,6 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
-import msgspec
 import webob
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading
@@ -41,6 +40,15 @@ _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
 _CACHE_ENTRY_BYTES = 512  # of Python, in addition to the text
 _MAX_REASON = 500  # characters: the log must not contain a whole web page that is served instead of Keystone
+
+_SILENT = (
+    "the identity service does not answer, so the token cannot be validated and the request was refused: repeat it "
+    "later"
+)
+_MISCONFIGURED = (
+    "this API is not configured correctly for its identity service, so tokens cannot be validated and the request was "
+    "refused: the log of the API contains the reason"
+)
 
 # Options that a user with a password needs: one of each line.
 _SCOPE = "project_id system_scope domain_name domain_id trust_id"
@@ -159,11 +167,8 @@ class TokenCache:
             self._remove(key)
             self._entries[key] = now + self._seconds, text
             self._bytes += len(text) + _CACHE_ENTRY_BYTES
-            while self._bytes > _MAX_CACHED_BYTES or self._first_expires_at() <= now:
+            while self._entries and (self._bytes > _MAX_CACHED_BYTES or next(iter(self._entries.values()))[0] <= now):
                 self._remove(next(iter(self._entries)))
-
-    def _first_expires_at(self) -> float:
-        return next(iter(self._entries.values()))[0] if self._entries else math.inf
 
     def _remove(self, key: bytes) -> None:
         if key in self._entries:
@@ -206,10 +211,9 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
             return super().process_request(request)
         except Undecided as undecided:
             note_reason(request.environ, Reason.KEYSTONE)
-            body = _MISCONFIGURED if undecided.outcome is ValidationOutcome.MISCONFIGURED else _SILENT
-            answer = webob.Response(body, 503, content_type="application/json", charset="UTF-8")
-            answer.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-            return answer
+            message = _MISCONFIGURED if undecided.outcome is ValidationOutcome.MISCONFIGURED else _SILENT
+            body = error_body(503, "Service Unavailable", message)
+            return webob.Response(json_body=body, status=503, retry_after=RETRY_AFTER_SECONDS)
 
     def fetch_token(self, token: str, allow_expired: bool = False) -> Any:
         """Return Keystone's answer. Raises `Undecided` without one, immediately if ``max_waiting`` requests wait."""
@@ -284,17 +288,3 @@ def _is_temporary(cause: BaseException) -> bool:
     if isinstance(cause, keystone_exceptions.HttpError):
         return bool(cause.http_status >= 500 or cause.http_status == 429)
     return isinstance(cause, keystone_exceptions.RetriableConnectionFailure | TimeoutError)
-
-
-def _body(message: str) -> bytes:
-    return msgspec.json.encode(error_body(503, "Service Unavailable", message))
-
-
-_SILENT = _body(
-    "the identity service does not answer, so the token cannot be validated and the request was refused: repeat it "
-    "later"
-)
-_MISCONFIGURED = _body(
-    "this API is not configured correctly for its identity service, so tokens cannot be validated and the request was "
-    "refused: the log of the API contains the reason"
-)

@@ -137,23 +137,12 @@ class MetricDecoder:
             try:
                 rows += decode(block)
             except _REFUSED:
-                self._decode_each(block, start, decode, rows, errors)
+                for index, value in enumerate(block, start):
+                    try:
+                        rows += decode((value,))
+                    except _REFUSED:
+                        errors[index] = _stored_error(value, self._max_dimensions)
         return Decoded(rows, good_indices(len(values), errors), errors)
-
-    def _decode_each(
-        self,
-        values: Sequence[bytes | None],
-        start: int,
-        decode: Callable[[Sequence[Any]], list[T]],
-        rows: list[T],
-        errors: dict[int, InvalidEnvelope],
-    ) -> None:
-        """Decode one by one. ``start``: index of the first value."""
-        for index, value in enumerate(values, start):
-            try:
-                rows += decode((value,))
-            except _REFUSED:
-                errors[index] = _stored_error(value, self._max_dimensions)
 
     # Column by column, mostly in C: a third less time than a loop over messages.
 
