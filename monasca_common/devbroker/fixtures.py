@@ -28,14 +28,14 @@ from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.proxy import KafkaProxy
 from monasca_common.kafka.errors import TransportError
 
-# oslotest gives every test an empty HOME (where the cache is) and a temporary folder that ends with the test.
-# What outlives a test uses the ones from before.
+# oslotest gives every test an empty HOME (without the cache) and a temporary folder that is removed with the test.
+# Servers that outlive a test use the former ones.
 _HOME = os.environ.get("HOME")
 _TEMPORARY = tempfile.gettempdir()
 
 
 class KafkaClusterFixture(Fixture):
-    """A cluster of the test's own, gone after it. Takes what `KafkaCluster` takes."""
+    """A cluster for one test. Takes the arguments of `KafkaCluster`."""
 
     def __init__(self, nodes: int = 1, **settings: Any) -> None:
         self.cluster = KafkaCluster(nodes, **settings)
@@ -46,15 +46,15 @@ class KafkaClusterFixture(Fixture):
             self.cluster.start()
 
     def topic(self, partitions: int = 1, **settings: Any) -> str:
-        """A new topic with a name of its own; takes what `KafkaCluster.create_topic` takes."""
+        """Create a topic with a unique name and return the name; takes what `KafkaCluster.create_topic` takes."""
         return _new_topic(self.cluster, partitions, **settings)
 
 
 class SharedKafkaCluster(Fixture):
-    """One cluster for all the tests of this process that ask for the same settings, started by the first of them.
+    """One cluster for all tests of this process that use the same settings; the first of them starts it.
 
-    After each test its nodes run and its proxy has no fault. Topics and groups stay: take new names (`topic`).
-    A process keeps two clusters at most, those asked for last: a test that shares three would lose the first.
+    After each test, its nodes run and its proxy has no fault. Topics and groups stay, so use new names (`topic`).
+    A process keeps the two clusters that were used last. A test that uses three shared clusters loses the first.
     """
 
     def __init__(self, nodes: int = 1, **settings: Any) -> None:
@@ -72,7 +72,7 @@ class SharedKafkaCluster(Fixture):
         return self.cluster.proxy
 
     def topic(self, partitions: int = 1, **settings: Any) -> str:
-        """A new topic with a name of its own; takes what `KafkaCluster.create_topic` takes."""
+        """Create a topic with a unique name and return the name; takes what `KafkaCluster.create_topic` takes."""
         return _new_topic(self.cluster, partitions, **settings)
 
     def _put_right(self) -> None:
@@ -96,7 +96,7 @@ class SharedKafkaCluster(Fixture):
         self.cluster.admin.wait_for_brokers(len(self.cluster.nodes), timeout=START_SECONDS)
 
 
-# An idle node takes 300 MB and 3 % of a core: with ten for each of three processes there is little left for tests.
+# An idle node takes 200 MB and 3 % of a core.
 _KEPT_CLUSTERS = 2
 _FENCED_SECONDS = 15.0
 _clusters: dict[str, KafkaCluster] = {}  # the one asked for last comes last
@@ -141,22 +141,22 @@ def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
 
 
 class PostgresqlFixture(Fixture):
-    """A server of the test's own, gone after it: for tests that kill, freeze or fill it. Ready in half a second."""
+    """A server for one test that kills, freezes or fills it. Ready in half a second."""
 
     def __init__(self, **arguments: Any) -> None:
         self.server = PostgresqlServer(**arguments)
 
     def _setUp(self) -> None:
         self.addCleanup(self.server.stop)
-        # Started by root the server runs as somebody else, to whom the folders of a test are closed.
+        # Started by root, the server runs as another user, who cannot read the folders of a test.
         with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
             self.server.start()
 
 
 class SharedPostgresql(Fixture):
-    """One server for all the tests of this process, started by the first of them; each has a database of its own.
+    """One server for all tests of this process, each with its own database; the first test starts it.
 
-    ``url`` is the database's. ``server`` is everybody's: leave it running.
+    ``url``: the URL of the test's database. ``server``: shared with other tests, so leave it running.
     """
 
     server: PostgresqlServer

@@ -118,7 +118,7 @@ class DeferredNotifications:
     def release(self, members: Sequence[Deferred], method_id: str, now_ms: int) -> None:
         """Schedule one message with these members now, unless another process has released one of them.
 
-        A single member is a message of its own. Members of a group stay until `finish`, with the id of their message.
+        A single member becomes its own message. Members of a group stay until `finish`, with the id of their message.
         """
         message = members[0].notification if len(members) == 1 else group_of([each.notification for each in members])
         retry = Retry(message, method_id, FIRST, now_ms, "it was deferred")

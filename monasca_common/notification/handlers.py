@@ -2,7 +2,7 @@
 """The handlers of the two topics: changes of alarms, and retries. A `Processor` calls them with single messages.
 
 Before a handler returns, each notification of its message is sent, deferred or given up, or its retry is a row. So a
-message is committed only when nothing of it can be lost.
+message is committed only when it cannot be lost.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
-_DASHBOARD = re.compile(r"the dashboard shows what happens: (http://\S+/)")
+_DASHBOARD = re.compile(r"the dashboard is at (http://\S+/)")
 _LATE_SECONDS = 1.0  # undisturbed it is a tenth of that
 _PATIENCE_SECONDS = 480  # more than it has itself for all that it waits for, so that it tells what did not come
 
