@@ -44,11 +44,21 @@ class Loop(ABC):
     def __init__(self, subject: str, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.stopping = threading.Event()
+        self.finished = False
         self._subject = subject
 
     @abstractmethod
     def serve(self) -> None:
         """Open resources, work until `stopping` is set or an error is raised, and close them."""
+
+    def check(self, error: Exception) -> None:
+        """Raise ``error``, or an error that explains it, if it ends the loop."""
+        if isinstance(error, self.fatal):
+            raise error
+
+    def described(self, error: Exception) -> str:
+        """Return the text of ``error`` for the log."""
+        return str(error)
 
     def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
         """Note that ``error`` ended `serve`; the next call follows after the back-off."""
@@ -57,24 +67,23 @@ class Loop(ABC):
         """Note that `serve` is called again."""
 
     def run(self) -> None:
-        """Serve until `stop`. Raises the errors of ``fatal``.
+        """Serve until `stop`, or until `serve` sets `finished`. Raises the errors of `check`.
 
         After `DeadLetterLimit` it stays failed until `stop`, because more dead letters would follow.
         """
         failures = 0
-        while not self.stopping.is_set():
+        while not (self.finished or self.stopping.is_set()):
             started_at = self.clock.monotonic()
             try:
                 self.serve()
-            except self.fatal:
-                raise
             except Exception as error:
+                self.check(error)
                 failures = failures_in_a_row(failures, self.clock.monotonic() - started_at)
                 limited = isinstance(error, DeadLetterLimit)
                 delay = None if limited else min(self.longest_seconds, restart_delay_seconds(failures))
                 then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
                 unexpected = not isinstance(error, self.expected)
-                LOG.error("%s failed and %s: %s", self._subject, then, error, exc_info=unexpected)
+                LOG.error("%s failed and %s: %s", self._subject, then, self.described(error), exc_info=unexpected)
                 self.failed(error)
                 if not self.stopping.wait(delay):
                     self.restarted()

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs batch after batch: waits while an error is retriable, and ends the job with the reason of any other."""
+"""Runs batch after batch: retries a batch after a retriable error, and ends the job after any other."""
 
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.errors import TransportError, UndeliveredError
 from monasca_common.pipeline.errors import (
     ArchiveUnavailable,
@@ -21,6 +18,7 @@ from monasca_common.pipeline.errors import (
 from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.spark.session import has_ended, reason, spark_errors
+from monasca_common.runtime.restarts import Loop, restart_delay_seconds
 from monasca_common.storage.errors import StorageUnavailable
 
 if TYPE_CHECKING:
@@ -29,12 +27,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 UNDELIVERED = "undelivered_messages"
-"""A job with this among its results is not done, even if it has read everything."""
-RETRIES = RetryPolicy(attempts=5, backoff_seconds=0.5, max_backoff_seconds=30.0)
+"""The result that counts unacknowledged messages. With ``once``, a job ends only when there are none."""
+_MOST_FAILURES = 5  # in a row, with ``once``
 
 
 class Report(Protocol):
-    """The result of one batch. ``offsets``: how many are accounted for; ``behind``: how many are left;
+    """The result of one batch. ``offsets``: the number of processed offsets; ``behind``: the number that is left;
     ``stage_seconds`` and ``lags``: see `JobProgress`."""
 
     @property
@@ -53,52 +51,84 @@ def run(
 ) -> JobProgress:
     """Repeat ``step`` until the watcher stops it, or, with ``once``, until nothing is left.
 
-    A retriable failure is waited for; with ``once``, five in a row end the job.
+    A retriable error is followed by a back-off; with ``once``, five in a row end the job.
     """
-    done, failures, results = 0, 0, dict[str, int]()
-    progress = JobProgress(0, 0, 0.0)
-    while not watcher.stop.is_set():
-        began = time.monotonic()
-        try:
-            report = step()
-        except Fenced as error:
-            LOG.warning("%s; continuing from the stored offsets", error)
-            watcher.turned(str(error))
-            watcher.stop.wait(RETRIES.delay(1, random.random()))
-            continue
-        except passing_errors() as error:
-            failures += 1
-            LOG.debug("a batch failed:\n%s", error)
-            if has_ended(spark):
-                raise SparkUnavailable(f"Spark has ended under the job, start it again: {reason(error)}") from error
-            if request.once and RETRIES.exhausted(failures):
-                raise
-            rest = RETRIES.delay(failures, random.random())
-            LOG.error("a batch failed and is computed again in %.1f s: %s", rest, reason(error))
-            watcher.turned(f"a batch failed: {reason(error)}")
-            watcher.stop.wait(rest)
-            continue
-        undelivered = report.results().get(UNDELIVERED, 0)
-        failures = failures + 1 if undelivered else 0
-        done += report.offsets
+    batches = _Batches(step, spark, trigger_seconds, request, watcher)
+    batches.run()
+    return batches.progress
+
+
+class _Batches(Loop):
+    def __init__(
+        self,
+        step: Callable[[], Report],
+        spark: SparkSession,
+        trigger_seconds: float,
+        request: JobRequest,
+        watcher: JobWatcher,
+    ) -> None:
+        super().__init__("a batch")
+        self.expected = retriable_errors()
+        self.stopping = watcher.stop
+        self.progress = JobProgress(0, 0, 0.0)
+        self._step = step
+        self._spark = spark
+        self._trigger_seconds = trigger_seconds
+        self._once = request.once
+        self._watcher = watcher
+        self._failures = 0  # in a row
+
+    def serve(self) -> None:
+        while not self.stopping.is_set():
+            began = self.clock.monotonic()
+            try:
+                report = self._step()
+            except Fenced as error:
+                LOG.warning("%s; continuing from the stored offsets", error)
+                self._watcher.turned(str(error))
+                self.stopping.wait(restart_delay_seconds(1))
+                continue
+            seconds = self.clock.monotonic() - began
+            self._add(report, seconds)
+            undelivered = report.results().get(UNDELIVERED, 0)
+            if not undelivered:
+                self._failures = 0
+            if report.behind:
+                continue
+            if self._once:
+                if undelivered:
+                    raise NotPublished(f"{undelivered} messages are not acknowledged; the next run publishes them")
+                self.finished = True
+                return
+            self.stopping.wait(max(0.0, self._trigger_seconds - seconds))
+
+    def _add(self, report: Report, seconds: float) -> None:
+        """Add the report of a batch to the progress."""
+        results = dict(self.progress.results)
         for name, count in report.results().items():
             results[name] = results.get(name, 0) + count
-        spent = time.monotonic() - began
-        progress = JobProgress(done, report.behind, spent, dict(results), report.stage_seconds, report.lags)
-        watcher.tell(progress)
-        watcher.turned("")
-        if request.once and not report.behind:
-            if not undelivered:
-                break
-            if RETRIES.exhausted(failures):
-                raise NotPublished(f"{undelivered} messages are not acknowledged: they are published by the next run")
-            watcher.stop.wait(RETRIES.delay(failures, random.random()))
-        elif not report.behind:
-            watcher.stop.wait(max(0.0, trigger_seconds - spent))
-    return progress
+        done = self.progress.done + report.offsets
+        self.progress = JobProgress(done, report.behind, seconds, results, report.stage_seconds, report.lags)
+        self._watcher.tell(self.progress)
+        self._watcher.turned("")
+
+    def check(self, error: Exception) -> None:
+        if not isinstance(error, self.expected):
+            raise error
+        self._failures += 1
+        LOG.debug("a batch failed:\n%s", error)
+        if has_ended(self._spark):
+            raise SparkUnavailable(f"Spark has ended under the job, start it again: {reason(error)}") from error
+        if self._once and self._failures >= _MOST_FAILURES:
+            raise error
+
+    def failed(self, error: Exception) -> None:
+        self._watcher.turned(f"a batch failed: {reason(error)}")
+
+    def described(self, error: Exception) -> str:
+        return reason(error)
 
 
-def passing_errors() -> tuple[type[Exception], ...]:
-    """The retriable errors."""
-    ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost)
+def retriable_errors() -> tuple[type[Exception], ...]:
+    ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost, NotPublished)
     return (*ours, *spark_errors())

@@ -147,7 +147,7 @@ class RangesTest(StreamCase):
             return found
 
         with mock.patch.object(job._batches._topic, "extents", outdated):
-            error = self.assertRaises(loop.passing_errors(), job.step)
+            error = self.assertRaises(loop.retriable_errors(), job.step)
         self.assertThat(reason(error), StartsWith("org.apache."))
         self.assertEqual({0: 0, 1: 0}, self.next_offsets())
         self.assertRaises(RecordsLost, job.step)

@@ -29,11 +29,11 @@ class Report:
 
 
 class LoopTest(base.BaseTestCase):
-    """``self.stop`` never waits; it remembers for how long it should have."""
+    """``self.stop`` records the time-outs of its waits, and does not wait."""
 
     def setUp(self):
         super().setUp()
-        self.rests, self.told = [], []
+        self.rests, self.reported = [], []
         self.stop = threading.Event()
         self.stop.wait = self.rests.append
         self.is_stopped = False
@@ -53,58 +53,59 @@ class LoopTest(base.BaseTestCase):
                 raise outcome
             return outcome
 
-        progress = loop.run(step, self.spark, 10.0, JobRequest(once=once), JobWatcher(self.stop, self.told.append))
+        progress = loop.run(step, self.spark, 10.0, JobRequest(once=once), JobWatcher(self.stop, self.reported.append))
         self.assertEqual([], left)
         return progress
 
-    def test_once_ends_when_nothing_is_left_and_adds_up_what_was_counted(self):
+    def test_once_ends_when_nothing_is_left_and_adds_up_the_results(self):
         progress = self.run_through(Report(5, 7, {"records": 4}), Report(7, 0, {"records": 6}))
         self.assertEqual((12, 0, {"records": 10}), (progress.done, progress.left, progress.results))
-        self.assertEqual([7, 0], [each.left for each in self.told])
+        self.assertEqual([7, 0], [each.left for each in self.reported])
 
-    def test_the_stages_and_the_lags_are_those_of_the_last_batch(self):
+    def test_progress_has_the_stages_and_lags_of_the_last_batch(self):
         first, last = PartitionLag("metrics", 0, 9.0), PartitionLag("metrics", 0, 2.0)
         self.run_through(
             Report(1, 1, stage_seconds={"merge": 1.0}, lags=(first,)),
             Report(1, 0, stage_seconds={"merge": 2.0}, lags=(last,)),
         )
-        self.assertEqual([{"merge": 1.0}, {"merge": 2.0}], [each.stage_seconds for each in self.told])
-        self.assertEqual([(first,), (last,)], [each.lags for each in self.told])
+        self.assertEqual([{"merge": 1.0}, {"merge": 2.0}], [each.stage_seconds for each in self.reported])
+        self.assertEqual([(first,), (last,)], [each.lags for each in self.reported])
 
-    def test_a_failure_that_passes_is_waited_for_longer_and_longer(self):
-        self.useFixture(fixtures.MonkeyPatch("random.random", lambda: 0.0))
-        self.run_through(StorageUnavailable("away"), StagingLost("gone"), StorageUnavailable("away"), Report())
+    def test_each_retriable_error_in_a_row_waits_longer(self):
+        self.run_through(
+            StorageUnavailable("unavailable"), StagingLost("gone"), StorageUnavailable("unavailable"), Report()
+        )
         self.assertEqual([0.5, 1.0, 2.0], self.rests)
 
-    def test_once_five_failures_in_a_row_are_the_end(self):
-        error = StorageUnavailable("away")
+    def test_five_failures_in_a_row_end_a_run_with_once(self):
+        error = StorageUnavailable("unavailable")
         self.assertIs(error, self.assertRaises(StorageUnavailable, self.run_through, *[error] * 5))
         self.run_through(*[error] * 4, Report(1, 1), *[error] * 4, Report())
 
-    def test_a_run_without_end_does_not_give_up(self):
-        self.assertEqual(3, self.run_through(*[StorageUnavailable("away")] * 20, Report(3), once=False).done)
+    def test_a_run_without_once_retries_indefinitely(self):
+        self.assertEqual(3, self.run_through(*[StorageUnavailable("unavailable")] * 20, Report(3), once=False).done)
 
-    def test_a_spark_that_has_stopped_does_not_come_back(self):
+    def test_a_stopped_spark_ends_the_job(self):
         self.is_stopped = True
         self.assertRaises(SparkUnavailable, self.run_through, StorageUnavailable("x"), once=False)
 
-    def test_a_spark_that_has_died_is_told_so(self):
+    def test_a_dead_spark_ends_the_job_with_a_remedy(self):
         self.spark.sparkContext._jsc.sc.side_effect = ConnectionRefusedError(111, "Connection refused")
         error = self.assertRaises(SparkUnavailable, self.run_through, ConnectionRefusedError("gone"), once=False)
         self.assertEqual("Spark has ended under the job, start it again: gone", str(error))
 
-    def test_what_does_not_pass_is_the_end_at_once(self):
+    def test_another_error_ends_the_job_immediately(self):
         self.assertRaises(RecordsLost, self.run_through, RecordsLost("gone"), once=False)
 
-    def test_who_was_fenced_reads_on_however_often(self):
+    def test_a_fenced_job_continues_however_often(self):
         self.assertEqual(1, self.run_through(*[Fenced("t", 0, 1, 2)] * 9, Report(1)).done)
 
-    def test_once_does_not_end_before_all_is_published(self):
+    def test_once_does_not_end_before_all_messages_are_acknowledged(self):
         left = Report(5, 0, {loop.UNDELIVERED: 2})
         self.assertEqual(5, self.run_through(left, Report()).done)
         self.assertRaises(NotPublished, self.run_through, *[left] * 5)
 
-    def test_what_java_says_below_its_first_line_is_for_those_who_look_closer(self):
+    def test_the_trace_of_java_is_logged_at_debug_only(self):
         from pyspark.errors import PySparkException
 
         logged = self.useFixture(fixtures.FakeLogger(level=logging.DEBUG, format="%(levelname)s %(message)s"))
