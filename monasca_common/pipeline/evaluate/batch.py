@@ -135,14 +135,7 @@ class Evaluation:
         grace_ms = settings.outage_grace_seconds * 1000
         delay_ms = settings.delay_seconds * 1000
         self._fold = FoldStage(spark, settings, offset_store)
-        self._passes = PassRunner(
-            offset_store,
-            stream.name,
-            delay_ms,
-            grace_ms,
-            self._clock,
-            writes_history=settings.writes_history,
-        )
+        self._passes = PassRunner(offset_store, stream.name, delay_ms, grace_ms, self._clock)
         self._merge = StagedMerge(stream.name, delay_ms, grace_ms, offset_store, self._passes, self._clock)
         self._cleanup = Cleanup(offset_store, stream.name)
         self._publisher = publisher

@@ -81,7 +81,6 @@ class PassRunner:
         grace_ms: int,
         clock: Clock | None = None,
         *,
-        writes_history: bool = False,
         page_alarms: int = PAGE_ALARMS,
     ) -> None:
         self._offset_store = offset_store
@@ -89,7 +88,6 @@ class PassRunner:
         self._delay_ms = delay_ms
         self._grace_ms = grace_ms
         self._clock = clock or SystemClock()
-        self._writes_history = writes_history
         self._page_alarms = page_alarms
         self._new_transitions = 0
 
@@ -178,7 +176,7 @@ class PassRunner:
             )
             for each in load_alarms(connection, alarms, known, span)
         ]
-        return transitions.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)
+        return transitions.write(connection, outcomes, self._clock.time_ms())
 
     def _span(self, stored: EvaluatorState, pass_to_ms: int) -> EvaluationSpan:
         return EvaluationSpan(stored.evaluated_to_ms, pass_to_ms, stored.seen_ms, stored.delay_ms, stored.idle_periods)

@@ -9,21 +9,18 @@ from types import MappingProxyType
 
 from oslo_config import cfg
 
-from monasca_common.alarms.settings import SQL_DRIVERS, database_settings
+from monasca_common.alarms.settings import database_settings
 from monasca_common.kafka.config import OptionGroup, declared, made_of, option, options_of, with_defaults
 from monasca_common.pipeline.settings import BatchLimits, StreamGroup, StreamSettings
-from monasca_common.storage.settings import has_database, storage_settings
 
 EVALUATE_GROUP = "pipeline_evaluate"
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluateSettings:
-    """The settings of the job. ``stream.connection``: the database of alarms. ``writes_history``: the storage uses the
-    same database."""
+    """The settings of the job. ``stream.connection``: the database of alarms."""
 
     stream: StreamSettings
-    writes_history: bool
     alarm_transitions_topic: str = field(
         metadata=declared(default="alarm-state-transitions", help="The topic to which changes of alarms are published.")
     )
@@ -73,13 +70,5 @@ def evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings:
     return read.settings(
         EvaluateSettings,
         stream=stream,
-        writes_history=_has_history(conf, connection),
         limits=read.settings(BatchLimits),
     )
-
-
-def _has_history(conf: cfg.ConfigOpts, connection: str) -> bool:
-    if not has_database(conf):
-        return False
-    storage = storage_settings(conf)
-    return storage.driver in SQL_DRIVERS and storage.connection == connection

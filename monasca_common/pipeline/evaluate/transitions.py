@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transitions of alarms: each page writes its states, history and outbox rows, and a publisher sends the outbox.
+"""The transitions of alarms: each page writes its states and outbox rows, and a publisher sends the outbox.
 
 If a state is set by hand while the alarm is evaluated, the alarm keeps that state and its transitions are dropped.
 """
@@ -10,7 +10,6 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,13 +29,12 @@ from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, among
 from monasca_common.pipeline.evaluate.gauges import EVALUATE, lost_transitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.storage.retention import DAY_MS
-from monasca_common.storage.sql import schema, tables
+from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 500
-_ALARM, _SUB_ALARM, _METRIC, _HISTORY = tables.alarm, tables.sub_alarm, tables.alarm_metric, tables.alarm_history
+_ALARM, _SUB_ALARM, _METRIC = tables.alarm, tables.sub_alarm, tables.alarm_metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class EvaluatedAlarm:
     evaluated: Evaluated
 
 
-def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms: int, *, writes_history: bool) -> int:
+def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms: int) -> int:
     """Write what changed, in the transaction of the page. Returns the number of transitions."""
     _write_sub_alarms(connection, outcomes)
     changed = _unchanged_by_hand(connection, [each for each in outcomes if each.evaluated.transitions])
@@ -67,8 +65,6 @@ def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms:
     _write_alarms(connection, changed, now_ms)
     changes = _changes(connection, changed)
     outbox.put_all(connection, changes, now_ms)
-    if writes_history:
-        _write_history(connection, changes)
     return len(changes)
 
 
@@ -236,46 +232,6 @@ def _on_the_wire(sub_alarm: SubAlarm) -> dict[str, Any]:
         },
         "subAlarmState": sub_alarm.state,
         "currentValues": list(sub_alarm.current_values),
-    }
-
-
-def _write_history(connection: sa.Connection, changes: Sequence[AlarmChange]) -> None:
-    """Write the rows that the persister also writes from the messages; the first one stays."""
-    if connection.dialect.name == "postgresql":
-        days = _days(connection)
-        # Without a partition for its day, the row is left to the persister, which creates one.
-        changes = [each for each in changes if each.time_ms // DAY_MS in days]
-    if changes:
-        statement = schema.insert(connection, _HISTORY).on_conflict_do_nothing()
-        connection.execute(statement, [_history_row(each) for each in changes])
-
-
-def _days(connection: sa.Connection) -> set[int]:
-    """Return the days since 1970 of the partitions of history, whose names end in their day."""
-    attached = sa.text(
-        "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid "
-        "WHERE inhparent = to_regclass('alarm_history') AND NOT inhdetachpending"
-    )
-    dates = (date.fromisoformat(name[-8:]) for name in connection.execute(attached).scalars())
-    return {(each - date(1970, 1, 1)).days for each in dates}
-
-
-def _history_row(change: AlarmChange) -> dict[str, Any]:
-    return {
-        "time": change.time_ms,
-        "message_id": change.message_id,
-        "tenant": change.tenant,
-        "alarm_id": change.alarm_id,
-        "alarm_definition_id": change.definition_id,
-        "alarm_name": change.name,
-        "old_state": change.old_state,
-        "new_state": change.new_state,
-        "severity": change.severity,
-        "reason": change.reason,
-        "link": change.link,
-        "lifecycle_state": change.lifecycle_state,
-        "metrics": [each.document for each in change.metrics],
-        "sub_alarms": list(change.sub_alarms),
     }
 
 

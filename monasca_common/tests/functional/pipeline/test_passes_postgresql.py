@@ -6,10 +6,9 @@ from monasca_common.alarms.evaluation import EvaluationSpan
 from monasca_common.pipeline.evaluate import passes
 from monasca_common.pipeline.evaluate.definitions import load_definitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.pipeline.evaluate.passes_contract import DAY_MS, PassesContract, scan
+from monasca_common.tests.unit.pipeline.evaluate.passes_contract import PassesContract
 
 #: The columns in which copies of an alarm differ, and which of a copy they are.
 _OWN = {
@@ -27,17 +26,6 @@ class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
         self.settings = self.database.settings
         self.offset_store = OffsetStore(self.settings.connection)
         self.open_alarms()
-
-    def fill_history(self):
-        """The partition of the test's times."""
-        bounds = f"FOR VALUES FROM (0) TO ({DAY_MS})"
-        self.session().execute(f"CREATE TABLE alarm_history_19700101 PARTITION OF alarm_history {bounds}")
-
-    def test_history_without_a_partition_of_its_day_is_left_to_the_persister(self):
-        alarms = self.alarms()
-        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.runner(alarms).run(scan(0, 2000))
-        self.assertEqual((1, 0), (len(self.rows(tables.alarm_outbox)), len(self.rows(tables.alarm_history))))
 
     def test_a_page_reads_its_part_of_the_tables_and_not_the_rest(self):
         alarms = self.alarms("avg(m) > 1")

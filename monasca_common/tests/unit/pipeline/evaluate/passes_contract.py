@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What evaluation passes do on each database: tests that a case with ``settings``, ``offset_store`` and
-``fill_history`` inherits.
+"""What evaluation passes do on each database: tests that a case with ``settings`` and
+``offset_store`` inherits.
 
 Seen red: a page that saves its place in a transaction of its own (empty windows count twice), `watermark.hold` without
 its comparison, the outbox cleared before it is published, and a page that ignores what was set by hand.
@@ -39,7 +39,6 @@ from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES, MOST_METRICS
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import FailPointReached
-from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
 from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark, windows
@@ -171,7 +170,7 @@ class PassesContract:
         return StoredAlarms(self.alarms_database, self.offset_store, text, count)
 
     def runner(self, alarms, page_alarms=2, **changes):
-        changes = {"delay_ms": DELAY_MS, "grace_ms": 0, "writes_history": True} | changes
+        changes = {"delay_ms": DELAY_MS, "grace_ms": 0} | changes
         return PassRunner(self.offset_store, alarms.job, page_alarms=page_alarms, **changes)
 
     def clean_up(self, alarms, now_ms):
@@ -267,30 +266,6 @@ class PassesContract:
             alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(start, start + 20)])
             runner.run(scan(start * 60_000, (start + 20) * 60_000))
         self.assertEqual("ALARM", self.rows(tables.alarm)[0].state)
-
-    def test_history_has_the_row_that_the_persister_makes_of_the_message(self):
-        self.fill_history()
-        alarms = self.alarms()
-        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        self.runner(alarms).run(scan(0, 2000))
-        (message,), (row,) = self.rows(tables.alarm_outbox), self.rows(tables.alarm_history)
-        (expected,) = alarm_model.decode_all([message.value]).rows
-        texts = {name: json.loads(getattr(expected, name)) for name in ("metrics", "sub_alarms")}
-        self.assertEqual(expected._replace(**texts)[1:], tuple(row[2:]))
-        self.assertEqual((1000, message.message_id), (row.time, bytes(row.message_id)))
-
-    def test_a_row_that_the_persister_wrote_first_stays(self):
-        self.fill_history()
-        alarms = self.alarms()
-        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
-        with failpoints.armed("evaluate.after_commit", "raise"), suppress(FailPointReached):
-            self.runner(alarms).run(scan(0, 2000))
-        with self.offset_store.writing() as connection:
-            connection.execute(tables.alarm.update().values(state="UNDETERMINED", state_updated=0))
-            connection.execute(tables.sub_alarm.update().values(state="UNDETERMINED", decided=0))
-            connection.execute(tables.alarm_changed.insert().values(alarm_id=alarms.ids[0]))
-        self.runner(alarms).run(scan(2000, 3000))
-        self.assertEqual(1, len(self.rows(tables.alarm_history)))
 
     # Rule 46
     def test_two_evaluators_by_mistake_change_nothing_twice(self):
@@ -641,7 +616,6 @@ class PassesContract:
         self.assertEqual([], self.rows(tables.alarm_outbox))
 
     def test_the_message_of_a_large_alarm_has_some_of_its_metrics_and_their_number(self):
-        self.fill_history()
         alarms = self.alarms()
         hosts = [f"host-{number:04}" for number in range(9_000)]
         with self.offset_store.writing() as connection:
@@ -658,7 +632,6 @@ class PassesContract:
         self.assertEqual(9_000, told["metrics_total"])
         self.assertEqual(hosts[:MOST_METRICS], [each["dimensions"]["hostname"] for each in told["metrics"]])
         self.assertLess(len(row.value), MOST_MESSAGE_BYTES)
-        self.assertEqual(told["metrics"], self.rows(tables.alarm_history)[0].metrics)
 
     def publish(self, producer):
         return TransitionPublisher(self.offset_store, producer, "transitions").publish()

@@ -23,10 +23,6 @@ class EvaluateOptionsTest(ConfigurationTestCase):
         self.assertEqual("sqlite:////tmp/alarms.sqlite", self.settings(alarms=alarms).stream.connection)
         self.assertEqual("sqlite:////tmp/nowhere.sqlite", self.settings().stream.connection)
 
-    def test_history_is_written_where_the_storage_has_it(self):
-        self.assertTrue(self.settings().writes_history)
-        self.assertFalse(self.settings(alarms="connection = sqlite:////tmp/alarms.sqlite").writes_history)
-
     def test_each_value_that_makes_no_sense_is_refused_by_name(self):
         lines = ("delay_seconds = -1", "outage_grace_seconds = x", "duplicates_lookback = -1", "topic = a, b")
         for line in (*lines, "connection = sqlite:///x"):

@@ -16,9 +16,6 @@ class SqlitePassesTest(PassesContract, DatabaseCase):
         self.settings = StorageSettings("sqlite", self.url)
         self.open_alarms()
 
-    def fill_history(self):
-        """SQLite has no partitions."""
-
     def test_a_page_reads_its_part_of_the_tables_and_not_the_rest(self):
         """With all windows for each alarm a page of 2,000 took 25 s."""
         alarms = self.alarms("avg(m) > 1", count=500)
