@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline specifications check | load``: the specifications of aggregates."""
+"""``monasca-common pipeline specifications check``: the specifications of aggregates."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cliff.show import ShowOne
 
-from monasca_common.cli import configuration
 from monasca_common.cli.command import ObjectColumn
 from monasca_common.cli.pipeline import PipelineCommand
 from monasca_common.kafka.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from monasca_common.pipeline import JsonRows, Specifications
 
 
 class SpecificationsCheck(PipelineCommand, ShowOne):
@@ -38,17 +34,7 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
-        found = self.specifications(parsed_args)
-        counts = {"pre_transforms": len(found.pre_transforms), "transforms": len(found.transforms)}
-        return self.dict2columns(counts | {"warnings": ObjectColumn("\n".join(found.warnings), found.warnings)})
-
-    def specifications(self, parsed_args: argparse.Namespace) -> Specifications:
-        from monasca_common.pipeline import read
-
-        return read(*self.given(parsed_args))
-
-    def given(self, parsed_args: argparse.Namespace) -> tuple[JsonRows, JsonRows]:
-        from monasca_common.pipeline import JsonRows
+        from monasca_common.pipeline import JsonRows, read
         from monasca_common.pipeline.specification.reader import SHIPPED
 
         files = (
@@ -56,27 +42,8 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
             parsed_args.transforms or SHIPPED / "transform_specs.jsonl",
         )
         try:
-            pre_transforms, transforms = (JsonRows.of_file(file) for file in files)
+            found = read(*(JsonRows.of_file(file) for file in files))
         except OSError as error:
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from None
-        return pre_transforms, transforms
-
-
-class SpecificationsLoad(SpecificationsCheck):
-    """Replace the specifications in the database.
-
-    For [pipeline_aggregate] specifications = database. A running job keeps those that it has read. For example:
-    monasca-common pipeline specifications load --pre-transforms pre.json --transforms transforms.json
-    """
-
-    configured = True
-
-    def specifications(self, parsed_args: argparse.Namespace) -> Specifications:
-        from monasca_common.pipeline.settings import aggregate_stream
-        from monasca_common.pipeline.source.offset_store import OffsetStore
-        from monasca_common.pipeline.specification import table
-
-        stream, _ = aggregate_stream(configuration.read(parsed_args))
-        offset_store = OffsetStore(stream.connection)
-        offset_store.check()
-        return table.store(offset_store, *self.given(parsed_args))
+        counts = {"pre_transforms": len(found.pre_transforms), "transforms": len(found.transforms)}
+        return self.dict2columns(counts | {"warnings": ObjectColumn("\n".join(found.warnings), found.warnings)})

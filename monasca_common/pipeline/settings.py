@@ -33,7 +33,6 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.specification.reader import load
-from monasca_common.pipeline.specification.reader import read as read_specifications
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
 from monasca_common.runtime import shown_url
 from monasca_common.runtime.health import LIVE_SECONDS
@@ -200,16 +199,8 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpecificationSource:
-    """The source of the specifications of aggregates."""
+    """The files of specifications of aggregates."""
 
-    specifications: Literal["files", "database"] = option(
-        "files",
-        choices={
-            "files": "those of transform_specs and pre_transform_specs",
-            "database": "those that `monasca-common pipeline specifications load` has stored",
-        },
-        help="Where the job reads its specifications. It reads them when it starts.",
-    )
     transform_specs: str | None = option(
         None,
         help="File of JSON lines: how each metric id is aggregated. Unset: the specifications in the package.",
@@ -337,7 +328,11 @@ class StreamGroup:
 
 _SPARK = OptionGroup(SPARK_GROUP, options_of(SparkSettings))
 _AGGREGATE = StreamGroup(
-    OptionGroup(AGGREGATE_GROUP, (*options_of(StreamSettings), *options_of(AggregateSettings))),
+    OptionGroup(
+        AGGREGATE_GROUP,
+        (*options_of(StreamSettings), *options_of(AggregateSettings)),
+        removed={"specifications": "the job reads the files pre_transform_specs and transform_specs"},
+    ),
     MappingProxyType({"topic": ["metrics"], "group_id": "spark-aggregate"}),
 )
 _BACKFILL = OptionGroup(BACKFILL_GROUP, (*options_of(BackfillSettings), *options_of(JobStatusSettings)))
@@ -362,15 +357,15 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
     return read.settings(
         AggregateSettings,
         stream=stream,
-        specifications=_specifications(read, stream.connection),
+        specifications=_specifications(read),
         publisher=Publisher(stream.name, read["tenant"], read["region"]),
         limits=read.settings(BatchLimits),
     )
 
 
 def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:
-    """Return what ``aggregate`` reads, and the topic that it writes, without its specifications, because their database
-    may not exist yet. Raises `ConfigurationError`."""
+    """Return the topic that ``aggregate`` reads and the one that it writes, without reading its specifications. Raises
+    `ConfigurationError`."""
     read, stream = _AGGREGATE.settings(conf)
     return stream, read["output_topic"]
 
@@ -387,13 +382,7 @@ def status_settings(conf: cfg.ConfigOpts, group: str) -> JobStatusSettings:
     return GroupReader(conf, OptionGroup(group, options_of(JobStatusSettings), shared=True)).settings(JobStatusSettings)
 
 
-def _specifications(read: GroupReader, connection: str) -> Specifications:
-    if read["specifications"] == "database":
-        # Imported here, because the options are also listed where no database library is installed.
-        from monasca_common.pipeline.source.offset_store import OffsetStore
-        from monasca_common.pipeline.specification import table
-
-        return read_specifications(*table.stored(OffsetStore(connection)))
+def _specifications(read: GroupReader) -> Specifications:
     try:
         return load(_path(read["pre_transform_specs"]), _path(read["transform_specs"]))
     except OSError as error:

@@ -222,16 +222,6 @@ pipeline_job = sa.Table(
     sa.PrimaryKeyConstraint("consumer_group", "topic"),
 )
 
-# Rows of specifications, for installations that keep them here and not in files.
-aggregate_specification = sa.Table(
-    "aggregate_specification",
-    metadata,
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("row", sa.Integer, nullable=False),
-    sa.Column("content", sa.Text, nullable=False),
-    sa.PrimaryKeyConstraint("kind", "row"),
-)
-
 # One row: it grows with every change of a definition, and with every deletion of an alarm. Who makes one changes this
 # row first, in the same transaction, so whoever computes with definitions learns at its commit that they are others.
 alarm_definitions_version = sa.Table(

@@ -51,7 +51,6 @@ _CONFIGURED = {
     "audit serve": ((), "monasca-common[monitoring]"),
     "persister": ((), "monasca-common[persister]"),
     "pipeline run": (("aggregate",), "monasca-common[spark]"),
-    "pipeline specifications load": ((), "monasca-common[spark]"),
     "pipeline status": ((), "monasca-common[spark]"),
 }
 _UNCONFIGURED = {

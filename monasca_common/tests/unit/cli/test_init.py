@@ -217,9 +217,6 @@ class ConfigurationTest(InitCase):
         self.assertIsNotNone(self.revision(own))
         self.assertIsNotNone(self.revision(self.file))
 
-    def test_specifications_that_are_yet_to_be_stored_do_not_stand_in_the_way(self):
-        self.topics("[pipeline_aggregate]\nspecifications = database\n")
-
     def test_only_the_services_that_are_named(self):
         self.assertEqual({"metrics", "log", "monevents"}, set(self.topics("", "--service", "api")))
 

@@ -20,6 +20,7 @@ PACKAGES = (
     "operations.dashboard",
     "operations.mirror",
     "persister",
+    "pipeline",
     "pipeline.archive",
     "storage",
 )
