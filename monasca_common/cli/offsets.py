@@ -169,7 +169,7 @@ class OffsetsReset(_OffsetsCommand):
         else:
             if parsed_args.execute:
                 if kept.place == "database":
-                    self._refuse_beside_a_job(parsed_args.group, {each.partition.topic for each in partitions})
+                    self._refuse_if_a_job_runs(parsed_args.group, {each.partition.topic for each in partitions})
                 ids = {each.partition: each.log.topic_id for each in partitions if each.log}
                 kept.write({move.offsets.partition: move.target for move in moves}, ids)
             self.note_dry_run(parsed_args)
@@ -188,7 +188,7 @@ class OffsetsReset(_OffsetsCommand):
             for each in moves
         )
 
-    def _refuse_beside_a_job(self, group: str, topics: Iterable[str]) -> None:
+    def _refuse_if_a_job_runs(self, group: str, topics: Iterable[str]) -> None:
         """Refuse if the database says that a job runs: a Spark job is not a member of its group."""
         from monasca_common.pipeline.jobs import activity  # needs the extra of a database
 

@@ -46,11 +46,11 @@ def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
         if found.unknown:
             LOG.info("durability is unknown: %s", found.unknown)
         elif found.errors:
-            LOG.warning("%s; %s", _told(found.errors), _ALL)
+            LOG.warning("%s; %s", _summary(found.errors), _ALL)
     elif found.unknown:
         raise _refused(f"durability is unknown: {found.unknown}")
     elif found.errors:
-        raise _refused(f"{_told(found.errors)}; {_ALL}")
+        raise _refused(f"{_summary(found.errors)}; {_ALL}")
 
 
 def _refused(reason: str) -> ConfigurationError:
@@ -59,7 +59,7 @@ def _refused(reason: str) -> ConfigurationError:
     )
 
 
-def _told(errors: tuple[Finding, ...]) -> str:
+def _summary(errors: tuple[Finding, ...]) -> str:
     first = errors[0]
     more = f" (the first of {len(errors)} such findings)" if len(errors) > 1 else ""
     return f"topic {first.topic}: {first.text}{more}"
@@ -104,12 +104,12 @@ def start_errors(service: str, conf: cfg.ConfigOpts) -> list[Finding]:
         if not connection_settings(conf, group).has_cluster:
             continue
         admin = plugins.load_admin(conf, group)
-        for described in topic_durability(admin, _there(wanted, admin.partition_counts())):
+        for described in topic_durability(admin, _existing(wanted, admin.partition_counts())):
             errors += [each for each in durability_findings(described) if each.severity is Severity.ERROR]
     return errors
 
 
-def _there(wanted: Iterable[str], topics: Iterable[str]) -> list[str]:
+def _existing(wanted: Iterable[str], topics: Iterable[str]) -> list[str]:
     """Return the topics with these names or patterns; patterns exclude internal topics."""
     patterns = list(wanted)
     return [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of Kafka's wire format as it takes to tell one request from another.
+"""The part of Kafka's wire format that distinguishes requests.
 
-A frame is a length (4 bytes) and so many bytes. A request begins with its API's key (2), the API's version (2) and
+A frame is a length (4 bytes) and its bytes. A request begins with its API's key (2), the API's version (2) and
 a correlation id (4), an answer with the correlation id of its request.
 """
 
@@ -21,7 +21,7 @@ _PRODUCE_TRANSACTIONAL = 3
 
 
 class ApiKey(enum.IntEnum):
-    """The requests worth disturbing; any other key works as a number."""
+    """The requests that tests disturb; other keys may be given as numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -48,7 +48,7 @@ class ApiKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRequest:
-    """One request on its way to node ``node``; ``frame`` is all of it but the length."""
+    """A request to node ``node``; ``frame`` is the request without its length."""
 
     node: int
     api_key: int
@@ -63,7 +63,7 @@ class KafkaRequest:
 
 
 def parse_request(node: int, frame: bytes) -> KafkaRequest:
-    """Read the header of a request. Raises `ValueError` for what is none."""
+    """Read the header of a request. Raises `ValueError` if it is too short."""
     if len(frame) < _REQUEST.size:
         raise ValueError(f"a request of {len(frame)} bytes is shorter than the header of one: not Kafka's protocol")
     api_key, api_version, request_id = _REQUEST.unpack_from(frame)

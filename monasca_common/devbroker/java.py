@@ -21,14 +21,14 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that is new enough: its program, and its feature version (17, 21, …)."""
+    """A supported Java: its program and its feature version (17, 21, …)."""
 
     path: str
     version: int
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java at ``JAVA_HOME``, else the one on the path.
+    """Return the Java at ``JAVA_HOME``, or else on the path.
 
     Raises `JavaNotFound` or `JavaTooOld`, with the remedy.
     """
@@ -42,7 +42,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def parse_version(text: str) -> int | None:
-    """The feature version in the output of ``java -version``: 8 for "1.8.0_402", 17 for "17.0.15"."""
+    """Return the feature version in the output of ``java -version``: 8 for "1.8.0_402", 17 for "17.0.15"."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
         return None

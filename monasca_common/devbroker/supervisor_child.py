@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that owns the brokers, so that nothing outlives the program that wanted them.
+"""The process that owns the brokers, so that no broker outlives the program that started it.
 
-It is the parent of every broker. When its own parent ends, however it ends, it kills them all (SIGKILL, which
-frozen processes obey as well) and removes the folders it was told to. Three things make that certain: the pipe
-from the parent closes; a child that the parent forked may hold that pipe open, so the parent's id is watched as
-well; and should this process itself be killed, Linux kills the brokers (PR_SET_PDEATHSIG).
+It is the parent of every broker. When its own parent ends for any reason, it kills them all (SIGKILL, which also ends
+frozen processes) and removes the given folders. This is ensured in three ways: the pipe from the parent closes; a
+child that the parent forked may hold that pipe open, so the parent's id is checked as well; and if this process itself
+is killed, Linux kills the brokers (PR_SET_PDEATHSIG).
 
-What a broker or database has started is ended as well: where it loses its parent, Linux gives it to this process
-(PR_SET_CHILD_SUBREAPER). Sessions of a database that stand still (SIGSTOP) would not notice by themselves.
+Processes that a broker or database has started are ended as well: when they lose their parent, Linux makes this process
+their parent (PR_SET_CHILD_SUBREAPER). Frozen sessions of a database (SIGSTOP) would not end by themselves.
 
-Run as a script, with the standard library alone, for it to start in a few hundredths of a second. It reads one JSON
+It runs as a script with only the standard library, to start within a few hundredths of a second. It reads one JSON
 object a line and answers each with one, which has the ``number`` of the request: ``{"start": argv, "log": path,
 "user": id}`` (``null``: its own), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word ``exit`` ends it.
 """
@@ -31,7 +31,7 @@ _PARENT_CHECK_SECONDS = 0.5
 
 
 class Brood:
-    """The processes this one has started, by process id; none is forgotten before it has been waited for."""
+    """The processes that this one has started, by process id."""
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -48,7 +48,7 @@ class Brood:
         return {"returncode": self._processes[request["poll"]].poll()}
 
     def _signal(self, process: "subprocess.Popen[bytes]", signum: int) -> None:
-        """Send a signal; one that stops the process is answered when every thread of it stands still."""
+        """Send a signal; after SIGSTOP, wait until every thread of the process is stopped."""
         # Popen knows whether the process was waited for, so that a reused id is never hit.
         process.send_signal(signum)
         if signum == signal.SIGSTOP and sys.platform == "linux" and process.poll() is None:
@@ -59,7 +59,7 @@ class Brood:
             process.kill()
         for process in self._processes.values():
             process.wait()
-        # Each that ends may leave us its own.
+        # Each process that ends may leave its children to this one.
         while orphans := self._orphans():
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
@@ -67,12 +67,12 @@ class Brood:
                 os.waitpid(pid, 0)
 
     def bury_orphans(self) -> None:
-        """Wait for those that have ended, or they would be listed for as long as this process runs."""
+        """Wait for orphans that have ended, which would remain zombies otherwise."""
         for pid in self._orphans():
             os.waitpid(pid, os.WNOHANG)
 
     def _orphans(self) -> list[int]:
-        """Children of this process that it has not started: their own parents are gone."""
+        """Return children that this process has not started: their own parents have ended."""
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as children:
                 return [pid for pid in map(int, children.read().split()) if pid not in self._processes]
@@ -102,7 +102,7 @@ class Brood:
 
 
 def _serve(brood: Brood, parent: int) -> None:
-    """Answer requests until the parent is gone."""
+    """Answer requests until the parent has ended."""
     pending = b""
     while os.getppid() == parent:
         brood.bury_orphans()
@@ -128,12 +128,12 @@ def _reply(brood: Brood, line: bytes) -> bytes:
 
 
 def main(parent: int, folders: list[str]) -> None:
-    """Serve process ``parent``; on the way out kill what was started and remove ``folders``."""
+    """Serve process ``parent``; at the end kill the started processes and remove ``folders``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     brood = Brood()
     try:
-        # The parent may be gone between any two lines: a broken pipe is one more way to learn it.
+        # The parent may end at any time, which may also cause a broken pipe.
         with contextlib.suppress(BrokenPipeError):
             _serve(brood, parent)
     finally:

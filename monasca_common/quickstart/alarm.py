@@ -59,8 +59,8 @@ class AlarmSummary:
 
     @property
     def good(self) -> bool:
-        told = _WAY if self.notifications is None else [each.state for each in self.notifications if each.taken]
-        return self.history == _WAY and sorted(told) == sorted(_WAY)
+        received = _WAY if self.notifications is None else [each.state for each in self.notifications if each.taken]
+        return self.history == _WAY and sorted(received) == sorted(_WAY)
 
 
 class LocalApi:
@@ -167,16 +167,16 @@ class AlarmRun:
             moments(self._measurements(), history),
             len(self._posted),
             round(time.monotonic() - started, 1),
-            self._told(len(history)),
+            self._received(len(history)),
         )
 
-    def _told(self, changes: int) -> tuple[ReceivedNotification, ...] | None:
+    def _received(self, changes: int) -> tuple[ReceivedNotification, ...] | None:
         if self._webhook is None:
             return None
-        told = self._webhook.wait_for(changes, _FINISH_SECONDS)
-        if sum(each.taken for each in told) < changes:
+        received = self._webhook.wait_for(changes, _FINISH_SECONDS)
+        if sum(each.taken for each in received) < changes:
             self._say(f"the webhook did not receive {changes} changes within {_FINISH_SECONDS:.0f} s")
-        return told
+        return received
 
     def _measurements(self) -> list[list[Any]]:
         """Return the measurements from the API when all are stored."""

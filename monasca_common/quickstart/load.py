@@ -68,10 +68,10 @@ def _main() -> None:
     while True:
         works = time.monotonic() < ends_at
         if select.select([0], [], [], 0 if works else None)[0]:
-            told = os.read(0, 16)
-            if not told:
+            request = os.read(0, 16)
+            if not request:
                 return
-            ends_at = time.monotonic() + MOST_SECONDS if told.endswith(_WORK) else 0.0
+            ends_at = time.monotonic() + MOST_SECONDS if request.endswith(_WORK) else 0.0
         elif works:
             sum(range(100_000))
 

@@ -73,16 +73,16 @@ class LocalWebhook:
             time.sleep(_LOOK_EVERY_SECONDS)
         return self.received()
 
-    def take(self, notification_id: str, told: dict[str, Any]) -> int:
+    def take(self, notification_id: str, body: dict[str, Any]) -> int:
         """Record an attempt and return its answer."""
         with self._lock:
-            before = self._received.get(notification_id) or ReceivedNotification(notification_id, told["state"])
-            answer = REFUSED if told["state"] == "ALARM" and not before.attempts else TAKEN
+            before = self._received.get(notification_id) or ReceivedNotification(notification_id, body["state"])
+            answer = REFUSED if body["state"] == "ALARM" and not before.attempts else TAKEN
             found = replace(
                 before,
                 attempts=before.attempts + 1,
                 answers=(*before.answers, answer),
-                seconds=round(time.time() - float(told["alarm_timestamp"]), 1),
+                seconds=round(time.time() - float(body["alarm_timestamp"]), 1),
             )
             self._received[notification_id] = found
         self._tell(found)
