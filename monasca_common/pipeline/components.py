@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The components that specifications name: operations, usages and setters, each found by its entry point.
 
-Ours are registered in the same way as those of other packages. A specification holds names only, and each process
-looks them up for itself. So a package with a component is installed wherever monasca-common is: on the executors, too.
+Components of this package are registered in the same way as those of other packages. Specifications contain only names,
+and each process looks them up. Install a package with components on the driver and on all executors.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Sketch:
     """The state that an operation keeps of the quantities of a partial, as bytes, if count, sum, extremes and ends are
     not enough.
 
-    ``of``: makes the state of at least one quantity. ``merge``: makes the state of at least two states, which together
-    have each quantity once. The same states in the same order must give the same bytes, because the id of an output
-    message is a hash of what comes of them; and in any order, if a repeat in other batches is to have the same ids.
+    ``of``: returns the state of at least one quantity. ``merge``: merges at least two states, which have no quantity in
+    common. The same states in the same order must give the same bytes, because the id of an output message is a hash of
+    the result. If a repeat in other batches is to have the same ids, the bytes must not depend on the order.
     """
 
     of: Callable[[Sequence[float]], bytes]
@@ -37,11 +37,11 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class OperationComponent:
-    """Turns quantities into one.
+    """Combines quantities to one.
 
-    ``fetch``: makes a quantity of a `Partial`, for ``usage_fetch_operation``. ``combine``: makes one of at least one
-    quantity, for rollups and the second stage. Where one of them is ``None``, the operation cannot be named there.
-    ``sketch``: what ``fetch`` finds in `Partial.state` in addition to the partial's own fields.
+    ``fetch``: returns the quantity of a `Partial`, for ``usage_fetch_operation``. ``combine``: returns the quantity of
+    at least one quantity, for rollups and the second stage. If one is ``None``, specifications cannot name the
+    operation there. ``sketch``: creates `Partial.state`, which ``fetch`` reads in addition to the partial's own fields.
     """
 
     fetch: Callable[[Any], float] | None = None
@@ -51,11 +51,11 @@ class OperationComponent:
 
 @dataclass(frozen=True, slots=True)
 class UsageComponent:
-    """Turns the partials of a window, or of a whole period, into rows.
+    """Computes rows from the partials of a window or of a whole period.
 
     ``rows``: called with the `Transform` and its `Partial` by group; returns an `Aggregate`. ``operations``: the
     names that ``usage_fetch_operation`` may have; ``None``: those of all operations with ``fetch``; empty: the usage
-    has none. ``parameters``: further fields of ``aggregation_params_map``, required texts; they are in
+    has no operation. ``parameters``: further fields of ``aggregation_params_map``, required texts; they are in
     `Transform.parameters`. ``group_by``: columns that it groups by in addition to those of the specification.
     ``rolls_up``: whether it reads ``setter_rollup_group_by_list`` itself.
     """
@@ -71,7 +71,7 @@ class UsageComponent:
 class SetterComponent:
     """Changes the rows of a usage; the setters of a specification are applied in its order.
 
-    ``rows``: called with the `Transform` and the rows, each a `Usage`; returns the rows that take their place.
+    ``rows``: called with the `Transform` and the rows, each a `Usage`; returns the rows that replace them.
     ``parameters``: as those of `UsageComponent`.
     """
 
@@ -80,17 +80,17 @@ class SetterComponent:
 
 
 def operation(name: str) -> OperationComponent:
-    """The operation of this name. Raises `ConfigurationError`, which lists the known ones."""
+    """Return the operation of this name. Raises `ConfigurationError`, which lists the known ones."""
     return entry_point(OPERATIONS, name, option="operation", extra="spark")  # type: ignore[no-any-return]
 
 
 def usage(name: str) -> UsageComponent:
-    """The usage of this name. Raises `ConfigurationError`, which lists the known ones."""
+    """Return the usage of this name. Raises `ConfigurationError`, which lists the known ones."""
     return entry_point(USAGES, name, option="usage", extra="spark")  # type: ignore[no-any-return]
 
 
 def setter(name: str) -> SetterComponent:
-    """The setter of this name. Raises `ConfigurationError`, which lists the known ones."""
+    """Return the setter of this name. Raises `ConfigurationError`, which lists the known ones."""
     return entry_point(SETTERS, name, option="setter", extra="spark")  # type: ignore[no-any-return]
 
 
@@ -101,7 +101,7 @@ def names(namespace: str) -> tuple[str, ...]:
 
 
 def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callable[[Any], object] = bool) -> str:
-    """The name, if it is that of an installed component that ``fits``. Raises `ValueError` with the rule."""
+    """Return the name if an installed component has it and ``fits``. Raises `ValueError` with the rule."""
     if isinstance(name, str) and name in names(namespace):
         try:
             found = load(name)
@@ -117,5 +117,5 @@ def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callab
 def _fits(load: Callable[[str], Any], name: str, fits: Callable[[Any], object]) -> bool:
     try:
         return bool(fits(load(name)))
-    except ConfigurationError:  # a package that is broken, and that the specification does not name
+    except ConfigurationError:  # of a broken package that the specification does not name
         return False

@@ -9,7 +9,7 @@
     ├── Fenced                  another process has accounted for these offsets: read again from the stored ones
     │   └── EvaluatorFenced     another process has evaluated alarms: read the stored state again
     ├── RecordsLost             the log no longer has the next records to read
-    ├── NotPublished            aggregates are stored, and Kafka does not take all of them
+    ├── NotPublished            aggregates are stored, and Kafka has not acknowledged all of them
     ├── StagingLost             some of what executors staged is missing: compute it again
     ├── AlreadyArchived         the archive has these offsets: its position was put back
     ├── ArchiveUnavailable      the file system of the archive is unavailable
@@ -17,10 +17,10 @@
     ├── ReplayFailed            a part was not sent: repeating the replay adds nothing twice
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
     ├── SparkFailed             Spark failed in a job that does not retry
-    ├── BackfillStopped         the backfill was asked to stop before it was done
+    ├── BackfillStopped         the backfill was stopped before it had finished
     ├── DefinitionsChanged      definitions of alarms changed while a batch was computed: compute it again
     ├── NotEvaluated            a record that alarms do not count; its dead letter has the reason
-    └── NotAggregated           a record that counts nowhere; its dead letter has the reason
+    └── NotAggregated           a record that no aggregate counts; its dead letter has the reason
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RowFault:
 
 
 class InvalidSpecifications(ConfigurationError):
-    """Lists every fault of every file, because an operator who corrects one wants to see all."""
+    """Lists all faults of all files, so that an operator can correct them in one pass."""
 
     def __init__(self, faults: Iterable[RowFault]) -> None:
         self.faults = tuple(sorted(faults))
@@ -53,11 +53,11 @@ class InvalidSpecifications(ConfigurationError):
 
 
 class PipelineError(Exception):
-    """Base of the errors that a job raises, beside those of Kafka and of storage."""
+    """Base of the errors that a job raises, in addition to those of Kafka and of storage."""
 
 
 class Fenced(PipelineError):
-    """Another process runs this job and was faster; nothing of the batch was stored."""
+    """Another process runs this job and stored these offsets first; nothing of the batch was stored."""
 
     def __init__(self, topic: str, partition: int, start: int, stored: int | None) -> None:
         where = "nothing is stored" if stored is None else f"all below offset {stored} is stored"
@@ -67,7 +67,7 @@ class Fenced(PipelineError):
 
 
 class EvaluatorFenced(Fenced):
-    """Another process evaluates alarms and was faster; nothing of the transaction was stored."""
+    """Another process evaluates the same alarms; nothing of the transaction was stored."""
 
     def __init__(self, job: str) -> None:
         PipelineError.__init__(self, f"the evaluator of {job} is further than expected: another process runs this job")
@@ -78,11 +78,11 @@ class RecordsLost(PipelineError):
 
 
 class NotPublished(PipelineError):
-    """Kafka did not take all aggregates. Nothing is lost: what is not published stays due."""
+    """Kafka did not acknowledge all aggregates. Nothing is lost: unpublished periods stay due."""
 
 
 class StagingLost(PipelineError):
-    """The database does not have what executors reported as staged."""
+    """The database does not have all rows that executors reported as staged."""
 
 
 class AlreadyArchived(PipelineError):
@@ -96,7 +96,7 @@ class AlreadyArchived(PipelineError):
 
 
 class ArchiveUnavailable(PipelineError):
-    """A condition that may pass. The message names the path and quotes its file system."""
+    """A temporary error. The message names the path and quotes its file system."""
 
 
 class ArchiveDamaged(PipelineError):
@@ -104,7 +104,7 @@ class ArchiveDamaged(PipelineError):
 
 
 class ReplayFailed(PipelineError):
-    """A replay failed midway. What was sent stays sent; the whole replay may be repeated."""
+    """A replay failed midway. Sent messages stay sent; the whole replay may be repeated."""
 
 
 class SparkUnavailable(PipelineError):
@@ -116,11 +116,11 @@ class SparkFailed(PipelineError):
 
 
 class BackfillStopped(PipelineError):
-    """The backfill stopped before it was done. Nothing was replaced: run it again."""
+    """The backfill stopped before it had finished. Nothing was replaced: run it again."""
 
 
 class NotAggregated(PipelineError):
-    """A record that is in no aggregate; the text says why, and quotes no value."""
+    """A record that no aggregate counts; the text has the reason, and quotes no value."""
 
 
 class DefinitionsChanged(PipelineError):

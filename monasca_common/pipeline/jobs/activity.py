@@ -29,13 +29,13 @@ LOG = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
 #: A job that has written nothing for so long may be dead. Five beats may fail before: a merge locks all of SQLite.
 SILENT_SECONDS = 60.0
-# A job that ends does not wait for a database that does not answer.
+# A job that ends does not wait long for an unavailable database.
 _BRIEF = Bounds(statement_seconds=5.0, lock_seconds=5.0, idle_seconds=5.0)
 _JOIN_SECONDS = 15.0
 
 
 class JobState(StrEnum):
-    """``SILENT``: it has neither ended in order nor written anything lately. ``UNKNOWN``: no job has written here."""
+    """``SILENT``: the job neither ended in order nor wrote recently. ``UNKNOWN``: no job has written here."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -45,7 +45,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """A batch that had offsets. ``seconds``: from its begin until it was accounted for; publishing comes later."""
+    """A batch that had offsets. ``seconds``: from its start to its transaction; publishing follows."""
 
     ended_ms: int
     seconds: float
@@ -69,7 +69,7 @@ class Activity:
 
 
 def find(connection: sa.Connection, source: Source) -> Activity | None:
-    """The activity of the job that reads ``source``."""
+    """Return the activity of the job that reads ``source``."""
     table = pipeline_job.c
     columns = (table.started, table.seen, table.stopped)
     of_batch = (table.batch_ended, table.batch_seconds, table.batch_offsets, table.batch_records)
@@ -82,7 +82,7 @@ def find(connection: sa.Connection, source: Source) -> Activity | None:
 
 
 def of_job(connection: str, group: str, topic: str) -> Activity | None:
-    """The activity of the job that reads ``topic`` as ``group``. ``connection``: a SQLAlchemy URL. Raises
+    """Return the activity of the job that reads ``topic`` as ``group``. ``connection``: a SQLAlchemy URL. Raises
     `StorageUnavailable`."""
     with OffsetStore(connection, _BRIEF).reading() as transaction:
         return find(transaction, Source(group, topic, None))
@@ -139,11 +139,11 @@ class Heartbeat:
                 for source in self._sources:
                     _write(connection, source, self._clock.time_ms(), changes)
         except StorageUnavailable as error:
-            LOG.debug("that the job runs could not be written: %s", error)
+            LOG.debug("the activity of the job could not be written: %s", error)
 
 
 def _write(connection: sa.Connection, source: Source, now_ms: int, changes: dict[str, Any]) -> None:
-    """Set these columns and ``seen``. Who writes runs, so ``stopped`` is empty if it is not among them."""
+    """Set these columns and ``seen``. A job that writes is running, so ``stopped`` is empty unless it is given."""
     values = {"seen": now_ms, "stopped": None} | changes
     key = {"consumer_group": source.group, "topic": source.topic}
     adding = schema.insert(connection, pipeline_job).values(key | {"started": now_ms} | values)

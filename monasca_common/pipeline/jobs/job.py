@@ -21,8 +21,9 @@ JOBS = "monasca_common.pipeline.jobs"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The request of a run. ``once``: end when everything that was there at the start is done. ``from_ms`` and
-    ``to_ms``: event times, the second excluded. ``execute``: do it, if the job would otherwise only report it."""
+    """The request of a run. ``once``: end when all records that existed at the start are processed. ``from_ms`` and
+    ``to_ms``: event times, the second excluded. ``execute``: make the changes that the job would otherwise only
+    report."""
 
     once: bool = False
     from_ms: int | None = None
@@ -44,10 +45,10 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a run. ``done`` and ``left``: in the job's unit. ``results``: what the job counts, by name.
+    """The progress of a run. ``done`` and ``left``: in the job's unit. ``results``: the job's counts by name.
 
-    Of the last batch: ``batch_seconds``, ``stage_seconds`` by stage, and ``lags``, which has the partitions whose lag
-    has become known with it.
+    The last batch has ``batch_seconds``, ``stage_seconds`` by stage, and ``lags`` of the partitions whose lag it
+    determined.
     """
 
     done: int
@@ -58,7 +59,7 @@ class JobProgress:
     lags: tuple[PartitionLag, ...] = ()
 
     def plus(self, other: JobProgress) -> JobProgress:
-        """The progress of a run that has several parts."""
+        """Return the progress of a run that has several parts."""
         results = self.results | {name: self.results.get(name, 0) + count for name, count in other.results.items()}
         seconds = self.batch_seconds + other.batch_seconds
         return JobProgress(self.done + other.done, self.left + other.left, seconds, results)
@@ -66,8 +67,8 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobWatcher:
-    """The caller's side of a run: it asks the job to stop, and receives its progress. ``turned``: is called at each
-    turn of its loop, with why the last one came to nothing; empty: it did not."""
+    """The caller's side of a run: asks the job to stop, and receives its progress. ``turned``: is called at each turn
+    of the job's loop, with the reason why the turn failed; empty if it succeeded."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     tell: Callable[[JobProgress], None] = lambda _: None
@@ -77,8 +78,8 @@ class JobWatcher:
 class Job(ABC):
     """A job; its constructor checks the configuration. ``summary``: one line for ``pipeline list``.
 
-    ``ends``: whether it comes to an end without being asked to. ``unit``: what its progress counts. ``executes``:
-    whether it only reports unless the request has ``execute``.
+    ``ends``: whether it ends without a request to stop. ``unit``: the unit of its progress. ``executes``: whether it
+    only reports unless the request has ``execute``.
     """
 
     summary: ClassVar[str]
@@ -95,7 +96,7 @@ class Job(ABC):
 
     @abstractmethod
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        """Run until the job is done, or is asked to stop. Raises `PipelineError`, and the errors of Kafka and of
+        """Run until the job has finished, or the watcher stops it. Raises `PipelineError`, and the errors of Kafka and
         storage."""
 
 
@@ -104,7 +105,7 @@ def job_names() -> list[str]:
 
 
 def load_job(name: str, conf: cfg.ConfigOpts) -> Job:
-    """The job with this name. Raises `ConfigurationError` for an unknown name, or for options that are refused."""
+    """Return the job with this name. Raises `ConfigurationError` for an unknown name or refused options."""
     return job_class(name)(conf)
 
 
