@@ -7,9 +7,9 @@
     <location>/_staging/topic=metrics/<batch>/<task attempt>-<number>.staged
 
 The folders have the names that Hive and Spark give to partitions, so every reader of Parquet takes topic, date and hour
-from them. The hour is a number to all of them, because it has no leading zero. What is staged is hidden twice: most
-readers ignore what begins with ``_``, and the others look for ``.parquet``. A file's name has its partition of the
-topic, and its first and last offset.
+from them. The hour is a number to all of them, because it has no leading zero. Staged files are hidden twice: most
+readers ignore names that begin with ``_``, and the others search for ``.parquet``. A file's name has its partition of
+the topic, and its first and last offset.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def topic_folder(topic: str) -> str:
 
 
 def hour_folder(topic: str, hour_ms: int) -> str:
-    """The folder of one hour. ``hour_ms``: the start of the hour; the year 9999 is the last."""
+    """Return the folder of one hour. ``hour_ms``: the start of the hour; the year 9999 is the last."""
     start = datetime.fromtimestamp(hour_ms // 1000, UTC)
     return f"{topic_folder(topic)}/date={start.year:04}-{start:%m-%d}/hour={start.hour}"
 
 
 def hour_of(folder: str) -> int | None:
-    """The start of the hour, in ms, of a folder like ``date=2026-01-31/hour=6``."""
+    """Return the start of the hour, in ms, of a folder like ``date=2026-01-31/hour=6``."""
     match = _HOUR.fullmatch(folder)
     if match is None:
         return None
@@ -58,8 +58,8 @@ def hour_of(folder: str) -> int | None:
 
 
 def file_name(offsets: Offsets, batch: str) -> str:
-    """The name of a file; names sort as their offsets do. It includes the batch, because a recreated topic repeats its
-    offsets."""
+    """Return the name of a file; names sort by their offsets. It includes the batch, because a recreated topic repeats
+    its offsets."""
     return f"p{offsets.partition:05}-{offsets.first:018}-{offsets.last:018}-{batch}.parquet"
 
 
@@ -69,6 +69,6 @@ def offsets_of(name: str) -> Offsets | None:
 
 
 def staging_folder(topic: str, batch: str | None = None) -> str:
-    """The hidden folder of one batch, or of all."""
+    """Return the hidden folder of one batch, or of all."""
     folder = f"{STAGING}/{topic_folder(topic)}"
     return folder if batch is None else f"{folder}/{batch}"

@@ -107,7 +107,7 @@ def add(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]
 
 
 def find(connection: sa.Connection, source: Source, state: FileState) -> list[ArchivedFile]:
-    """The files in this state, in the order of hours and names."""
+    """Return the files in this state, in the order of hours and names."""
     table = archive_file.c
     query = sa.select(archive_file).where(*_of(source), table.state == state).order_by(table.hour, table.name)
     return [
@@ -126,7 +126,7 @@ def find(connection: sa.Connection, source: Source, state: FileState) -> list[Ar
 
 
 def states(connection: sa.Connection, source: Source, hour_ms: int) -> dict[str, FileState]:
-    """The states of the files of one hour, by name, that are not simply in place."""
+    """Return the states of the files of one hour that are not placed, by name."""
     table = archive_file.c
     query = sa.select(table.name, table.state).where(
         *_of(source), table.hour == hour_ms, table.state != FileState.PLACED
@@ -135,7 +135,7 @@ def states(connection: sa.Connection, source: Source, hour_ms: int) -> dict[str,
 
 
 def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str], hour_ms: int | None = None) -> None:
-    """The committed files of these batches, of one hour or of all, are in place."""
+    """Mark the committed files of these batches, of one hour or of all, as placed."""
     which: sa.ColumnElement[bool] = archive_file.c.batch.in_(batches)
     if hour_ms is not None:
         which = sa.and_(which, archive_file.c.hour == hour_ms)
@@ -143,7 +143,7 @@ def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str]
 
 
 def replace(connection: sa.Connection, source: Source, files: Sequence[ArchivedFile]) -> None:
-    """Mark files that are in place as replaced. Raises `StagingLost` if one of them is not in place any more."""
+    """Mark placed files as replaced. Raises `StagingLost` if one of them is no longer placed."""
     table = archive_file.c
     for file in files:
         which = sa.and_(table.hour == file.hour_ms, table.name == file.name)

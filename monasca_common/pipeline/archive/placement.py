@@ -99,7 +99,7 @@ def _still(found: Iterable[ArchivedFile], known: Sequence[ArchivedFile]) -> list
 
 
 def _states(new: Sequence[ArchivedFile], old: Sequence[ArchivedFile]) -> dict[str, FileState]:
-    """The states of the files of an hour that are not simply in place."""
+    """Return the states of the files of an hour that are not placed."""
     return {file.name: FileState.COMMITTED for file in new} | {file.name: FileState.REPLACED for file in old}
 
 

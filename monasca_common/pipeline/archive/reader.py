@@ -90,7 +90,7 @@ class Selection:
         return self.name is not None or self.tenant is not None
 
     def wanted(self, values: Sequence[bytes | None]) -> list[bool]:
-        """Which values are selected by name and tenant; times are not compared here."""
+        """Return which values are selected by name and tenant; times are not compared here."""
         return [self._is_wanted(value) for value in values]
 
     def _is_wanted(self, value: bytes | None) -> bool:
@@ -105,7 +105,7 @@ class Selection:
 def _matches(wanted: Pattern | None, text: str) -> bool:
     if wanted is None:
         return True
-    # What a valid message has repeats, and looking it up takes a tenth of matching it.
+    # The names of valid messages repeat, and a lookup takes a tenth of the time of a match.
     return _is_all_of(wanted, text) if len(text) <= _LONGEST_VALID else wanted.is_all_of(text)
 
 
@@ -115,7 +115,7 @@ def _is_all_of(wanted: Pattern, text: str) -> bool:
 
 
 def _name_and_tenant(envelope: _ArchivedEnvelope) -> tuple[str, str]:
-    """The name and the tenant; empty if there is none: a log has no name."""
+    """Return the name and the tenant; empty if missing, as the name of a log."""
     if envelope.alarm is not None:
         return envelope.alarm.alarm_name, envelope.alarm.tenant_id
     tenant = (envelope.meta.tenant or envelope.meta.project) if envelope.meta is not None else ""
@@ -125,7 +125,7 @@ def _name_and_tenant(envelope: _ArchivedEnvelope) -> tuple[str, str]:
 
 
 def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
-    """The paths of the files of the hours that the selection may cover, in order of time. Raises
+    """Return the paths of the files of the hours that the selection may cover, in order of time. Raises
     `ArchiveUnavailable`."""
     found: list[tuple[int, str]] = []
     root = layout.topic_folder(topic)
@@ -144,7 +144,7 @@ def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
 def read(
     store: Store, path: str, selection: Selection, columns: Sequence[str] = RAW_COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """The selected records of a file, in order of offset. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
+    """Yield the selected records of a file, in order of offset. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -165,7 +165,7 @@ def read(
 
 
 def messages(topic: str, batch: pa.RecordBatch) -> list[Message]:
-    """The messages as they were read from Kafka."""
+    """Return the messages as they were read from Kafka."""
     import pyarrow as pa
 
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
@@ -206,7 +206,7 @@ class _FileReader:
 def archived_frame(
     spark: SparkSession, location: str, topic: str, paths: Sequence[str], selection: Selection
 ) -> DataFrame:
-    """The selected records of these files, with the connector's columns and ``event_time``."""
+    """Return the selected records of these files, with the connector's columns and ``event_time``."""
     files = spark.createDataFrame([(path,) for path in paths], "path string")
     tasks = max(1, min(len(paths), spark.sparkContext.defaultParallelism * 4))
     return files.repartition(tasks).mapInArrow(_FileReader(location, topic, selection), _FRAME)

@@ -81,7 +81,7 @@ class Store:
             raise ArchiveDamaged(f"{full} is not a whole Parquet file: {error}") from error
 
     def read_small(self, path: str) -> bytes | None:
-        """The whole content of a file; ``None`` if there is none."""
+        """Return the whole content of a file; ``None`` if it does not exist."""
         full = self._full(path)
         with _translated(full):
             try:
@@ -91,7 +91,7 @@ class Store:
                 return None
 
     def size(self, path: str) -> int | None:
-        """The size in bytes; ``None`` if there is no such file."""
+        """Return the size in bytes; ``None`` if the file does not exist."""
         full = self._full(path)
         with _translated(full):
             return self._files.get_file_info(full).size  # type: ignore[no-any-return]
@@ -153,13 +153,13 @@ class Store:
         return True
 
     def folders(self, path: str) -> list[str]:
-        """The names of the folders in a folder, which need not exist."""
+        """Return the names of the folders in a folder, which need not exist."""
         from pyarrow import fs
 
         return [info.base_name for info in self._listed(path) if info.type == fs.FileType.Directory]
 
     def files(self, path: str) -> dict[str, int]:
-        """The names and sizes of the files in a folder, which need not exist."""
+        """Return the names and sizes of the files in a folder, which need not exist."""
         from pyarrow import fs
 
         return {info.base_name: info.size for info in self._listed(path) if info.type == fs.FileType.File}
@@ -177,9 +177,9 @@ class Store:
             self._files.delete_dir(full)
 
     def remove_empty_folder(self, path: str) -> bool:
-        """Remove a folder if it is empty; whether it is removed.
+        """Remove a folder if it is empty. Return whether it was removed.
 
-        Only a disk can do so: elsewhere a file that arrives meanwhile would be removed with the folder.
+        Only a disk can do so: elsewhere a file that arrives in the meantime would be removed with the folder.
         """
         if not self._is_local:
             return False
@@ -247,7 +247,7 @@ def _first_line(error: Exception) -> str:
 
 
 def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system, and the path of the location in it. Raises `ConfigurationError`."""
+    """Return the file system, and the path of the location in it. Raises `ConfigurationError`."""
     from pyarrow import fs
 
     scheme, separator, rest = location.partition("://")
