@@ -35,7 +35,7 @@ from monasca_common.operations.settings import lag_settings, start_check_setting
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, replay_settings
-from monasca_common.pipeline.settings import aggregate_settings, aggregate_stream, backfill_settings, spark_settings
+from monasca_common.pipeline.settings import aggregate_settings, backfill_settings, spark_settings
 from monasca_common.storage import StorageSettings, load_storage, open_storage
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.settings import DATABASE, STORAGE, dialect_of, has_database
@@ -165,12 +165,8 @@ def _persister(conf: cfg.ConfigOpts) -> None:
 
 
 def _aggregate(conf: cfg.ConfigOpts) -> None:
-    stream, _ = aggregate_stream(conf)
+    stream = aggregate_settings(conf).stream
     open_storage(StorageSettings(dialect_of(stream.connection), stream.connection))
-    if conf.pipeline_aggregate.specifications == "database":
-        LOG.warning("specifications are in the database and are checked when the job starts")
-    else:
-        aggregate_settings(conf)
 
 
 def _archive(conf: cfg.ConfigOpts) -> None:
