@@ -11,8 +11,9 @@ usage() {
 Usage: bash tools/run_tests.sh [--all | --unit] [--help]
 
 Creates .venv if it is missing, installs the tested versions, fetches Kafka's jars once, compares jars with their
-pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, reno, sphinx, the unit tests, the
-functional tests that are not periodic, and two tests of our tempest plugin. The last line is
+pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, the checks of wording and spelling,
+reno, sphinx, the unit tests, the functional tests that are not periodic, and two tests of our tempest plugin. The last
+line is
 
     N passed, N failed, N skipped
 
@@ -169,6 +170,8 @@ checks() {
     check "import-linter" lint-imports
     check "bandit" bandit --quiet --recursive --configfile pyproject.toml monasca_common
     check "deployment" python tools/deployment.py
+    check "english" python tools/english.py
+    check "codespell" codespell
     check "reno" reno lint
     check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html
     if [[ "$mode" == all ]]; then

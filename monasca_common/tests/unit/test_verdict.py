@@ -330,6 +330,7 @@ class ScriptTest(base.BaseTestCase):
         "mypy",
         "lint-imports",
         "bandit",
+        "codespell",
         "reno",
         "sphinx-build",
         "java",
