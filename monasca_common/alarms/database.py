@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.errors import NameTaken
+from monasca_common.alarms.errors import NameTaken, UnknownId
 from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
@@ -52,6 +52,13 @@ class AlarmsDatabase:
         """Return the rows of a statement. ``values``: of its parameters; a statement that is built once is much
         faster."""
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
+
+    def one(self, statement: Select, kind: str, row_id: str) -> Row:
+        """Return the row of a statement. Raises `UnknownId` for a row of this ``kind`` if there is none."""
+        row = next(iter(self.rows(statement)), None)
+        if row is None:
+            raise UnknownId(kind, row_id)
+        return row
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Return the result of ``work``, which reads one snapshot."""

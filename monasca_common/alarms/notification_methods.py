@@ -167,10 +167,7 @@ class NotificationMethods:
 
     def of_any_tenant(self, method_id: str) -> NotificationMethod:
         """Return a method, for operators. Raises `UnknownId`."""
-        rows = self._database.rows(_SELECT.where(_METHOD.c.id == method_id))
-        if not rows:
-            raise UnknownId(_WHAT, method_id)
-        return self._opened(rows)[0]
+        return self._opened([self._database.one(_SELECT.where(_METHOD.c.id == method_id), _WHAT, method_id)])[0]
 
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
         """Return the methods of the definition's actions for ``state``, in order.

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice, Sort, ordered
-from monasca_common.alarms.errors import UnknownId
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
@@ -108,17 +107,12 @@ class SentNotifications:
     def get(self, tenant: str | None, notification_id: str) -> SentNotification:
         """``tenant``: as in `WhichNotifications`. Raises `UnknownId`."""
         statement = _SELECT.where(*_conditions(WhichNotifications(tenant)), _NOTIFICATION.c.id == notification_id)
-        rows = self._database.rows(statement)
-        if not rows:
-            raise UnknownId(_WHAT, notification_id)
-        return self._notification(rows[0])
+        return self._notification(self._database.one(statement, _WHAT, notification_id))
 
     def changes(self, notification_id: str) -> list[AlarmChange]:
         """Return the changes of a notification; a group has several. Raises `UnknownId`."""
-        rows = self._database.rows(sa.select(_NOTIFICATION.c.change).where(_NOTIFICATION.c.id == notification_id))
-        if not rows:
-            raise UnknownId(_WHAT, notification_id)
-        return changes_of(rows[0].change)
+        statement = sa.select(_NOTIFICATION.c.change).where(_NOTIFICATION.c.id == notification_id)
+        return changes_of(self._database.one(statement, _WHAT, notification_id).change)
 
     def _notification(self, row: Row) -> SentNotification:
         fields = row._asdict()

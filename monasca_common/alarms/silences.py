@@ -110,10 +110,8 @@ class Silences:
 
     def get(self, tenant: str, silence_id: str) -> Silence:
         """Raises `UnknownId`."""
-        rows = self._database.rows(_SELECT.where(*of_tenant(_SILENCE, tenant, silence_id)))
-        if not rows:
-            raise UnknownId(_WHAT, silence_id)
-        return Silence(**rows[0]._asdict())
+        row = self._database.one(_SELECT.where(*of_tenant(_SILENCE, tenant, silence_id)), _WHAT, silence_id)
+        return Silence(**row._asdict())
 
     def create(self, silence: Silence, now_ms: int) -> Silence:
         """Raises `BrokenRules`."""

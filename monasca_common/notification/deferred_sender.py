@@ -98,9 +98,10 @@ class DeferredSender(PublishingLoop):
     def _give_up(self, refused: ClaimedRetry, reason: str) -> None:
         """Give up a notification that the topic never accepts, because it is too large."""
         retry = Retry.read(refused.value)
-        self._delivery.give_up(retry.notification, retry.method_id, reason)
-        if retry.members > 1:
-            self._deferred.give_up_all(retry.notification.id, self.clock.time_ms(), reason)
+        message = self._deferred.message(retry.notification.id) if retry.members > 1 else None
+        self._delivery.give_up(message or retry.notification, retry.method_id, reason)
+        if message is not None:
+            self._deferred.give_up_all(message.id, self.clock.time_ms(), reason)
         self._deferred.remove_retries([refused])
 
     def release_due(self) -> int:

@@ -178,21 +178,19 @@ class _Gate:
         )
 
 
-class _Overview:
+class _PanelsPage:
     def __init__(self, panels: Panels, pages: Pages) -> None:
         self._panels = panels
         self._pages = pages
 
+
+class _Overview(_PanelsPage):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         response.text = self._pages.overview(self._panels.views(), request.context.visitor, self._panels.now_ms)
 
 
-class _Panel:
+class _Panel(_PanelsPage):
     """The rows of one panel, page by page, or the partitions of one consumer group."""
-
-    def __init__(self, panels: Panels, pages: Pages) -> None:
-        self._panels = panels
-        self._pages = pages
 
     def on_get(self, request: falcon.Request, response: falcon.Response, name: str) -> None:
         views = self._panels.views()
@@ -211,13 +209,12 @@ class _Panel:
         response.text = self._pages.panel(views, view, page, request.context.visitor, self._panels.now_ms)
 
 
-class _Charts:
+class _Charts(_PanelsPage):
     """Charts of metrics, read from the API on request."""
 
     def __init__(self, api: MetricsApi, panels: Panels, pages: Pages) -> None:
+        super().__init__(panels, pages)
         self._api = api
-        self._panels = panels
-        self._pages = pages
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         visitor, now_ms = request.context.visitor, self._panels.now_ms

@@ -25,7 +25,14 @@ from monasca_common.operations.dashboard.view import (
 from monasca_common.operations.group_positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.operations.lag.history import LagHistory, PartitionHistory, following
 from monasca_common.operations.lag.survey import LagSurvey
-from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, LagWindow, PartitionState, group_lag
+from monasca_common.operations.lag.verdict import (
+    LagStatus,
+    LagVerdict,
+    LagWindow,
+    PartitionState,
+    group_lag,
+    lost_and_hidden,
+)
 
 _POINTS = 60
 _SHOWN_LINES = 2  # on which positions count: the reason and the first partition; the group's page has all
@@ -173,9 +180,7 @@ def _tone(lag: LagVerdict) -> Tone:
 def _concern(group: GroupFigures) -> Concern:
     lag = group.lag
     facts = [f"{lag.messages:,} unread, oldest {span(lag.seconds)}"] if lag.messages else []
-    facts += [f"{lag.deleted:,} deleted unread"] if lag.deleted else []
-    facts += [f"offsets {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
-    facts += [f"{lag.hidden:,} offsets hidden by an open transaction"] if lag.hidden else []
+    facts += lost_and_hidden(lag)
     offline = [
         f"{tp.topic}/{tp.partition}" for tp, each in group.partitions.items() if each.status is LagStatus.OFFLINE
     ]

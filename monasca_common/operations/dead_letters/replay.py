@@ -45,7 +45,7 @@ from monasca_common.runtime.polling import POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 30.0  # the time-out for an assignment, and for messages that exist
 
 _REPEATED = "its message is sent back from another dead letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
@@ -80,7 +80,6 @@ class DeadLetterReplay:
     returns whether to handle a dead letter; the others keep waiting. ``max_replays``: how often a message is sent back.
     ``limit``: the maximum of dead letters per run, refused ones not counted. ``rate``: the maximum per second.
     ``sent``: the messages already sent back; share it between topics to send each message back once.
-    ``patience_seconds``: the time-out for an assignment, and for messages that exist.
     """
 
     def __init__(
@@ -92,14 +91,12 @@ class DeadLetterReplay:
         limit: int | None = None,
         rate: float | None = None,
         sent: SentMessages | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._consumer = consumer
         self._chosen = chosen
         self._max_replays = max_replays
         self._left = limit
         self._rate = rate
-        self._patience_seconds = patience_seconds
         self._known_notes: ReplayLog | None = None
         self._known_ends: dict[TopicPartition, int] | None = None
         self._with_gap: set[TopicPartition] = set()  # an earlier dead letter keeps waiting
@@ -338,8 +335,7 @@ class DeadLetterReplay:
             reached |= {partition: at.next_offset for partition, at in self._consumer.take_ends().items()}
             if not len(batch) and self._consumer.clock.monotonic() > deadline:
                 raise RetriableError(
-                    f"no message for {self._patience_seconds:g} s, although {_named(unread)} has more: check the "
-                    "brokers"
+                    f"no message for {_PATIENCE_SECONDS:g} s, although {_named(unread)} has more: check the brokers"
                 )
             for part in batch.partitions:
                 count = sum(offset < ends.get(part.topic_partition, 0) for offset in part.offsets)
@@ -383,7 +379,7 @@ class DeadLetterReplay:
         return batch
 
     def _deadline(self) -> float:
-        return self._consumer.clock.monotonic() + self._patience_seconds
+        return self._consumer.clock.monotonic() + _PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from monasca_common.operations.lag.history import (
 )
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.survey import LagSurvey
-from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag
+from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag, lost_and_hidden
 from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
 from monasca_common.runtime import joined, started, stopped
 from monasca_common.runtime.health import LoopHealth
@@ -151,12 +151,9 @@ def _concern(lag: LagVerdict) -> tuple[LagStatus, bool]:
 
 
 def _facts(lag: LagVerdict, partitions: Mapping[TopicPartition, PartitionHistory]) -> str:
-    facts = [f"{lag.messages} unread"]
-    facts += [f"{lag.deleted} deleted unread"] if lag.deleted else []
-    facts += [f"{lag.truncated} truncated"] if lag.truncated else []
-    facts += [f"{lag.hidden} hidden by an open transaction"] if lag.hidden else []
+    facts = [f"{lag.messages:,} unread", *lost_and_hidden(lag)]
     facts += ["messages expire soon"] if lag.expires_soon else []
-    facts += [f"without a leader: {joined(offline)}"] if (offline := offline_partitions(partitions)) else []
+    facts += [f"partitions without a leader: {joined(offline)}"] if (offline := offline_partitions(partitions)) else []
     return ", ".join(facts)
 
 

@@ -171,6 +171,13 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
     )
 
 
+def lost_and_hidden(lag: LagVerdict) -> list[str]:
+    """Describe the messages that the group has lost or does not get, in one phrase each."""
+    facts = [f"{lag.deleted:,} deleted unread"] if lag.deleted else []
+    facts += [f"offsets {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
+    return [*facts, f"{lag.hidden:,} offsets hidden by an open transaction"] if lag.hidden else facts
+
+
 def expected_start(first: int, scans: Sequence[LogScan]) -> int:
     """Return where a group without commits starts: at the end of the log at its first scan, because it may read only
     new messages; at ``first`` without a history, or if no member read the partition then."""

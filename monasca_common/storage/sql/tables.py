@@ -464,9 +464,10 @@ alarm_outbox = sa.Table(
 )
 
 # The ledger of notifications. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
-# another attempt), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome a crash hid: the
-# receiver may have it twice. ``reason``: what the receiver answered, or why it was not sent. ``failures``: a JSON
-# object a line, of each failed attempt. ``change``: the messages of its changes, one a line, compressed by zlib.
+# another attempt), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome is unknown
+# because of a crash, so the receiver may have it twice. ``reason``: the receiver's answer, or why it was not
+# sent. ``failures``: a line of JSON for each failed attempt. ``change``: the messages of its changes, one per line,
+# compressed by zlib.
 notification = sa.Table(
     "notification",
     metadata,
@@ -490,7 +491,8 @@ notification = sa.Table(
 # Notifications that are not sent now. ``kind``: a state of the ledger (``silenced``, ``inhibited``, ``held``);
 # ``repeat``, of which ``notification_id`` is the first and ``number`` counts; or ``scheduled``, a retry, of which
 # ``number`` is the attempt. ``due``: when it is published or decided on again. ``group_key``: notifications with an
-# equal key are sent in one message; ``message_id``: the id of that message, once its members are fixed.
+# equal key are sent in one message; ``message_id``: the id of that message, once its members are fixed, or of the
+# claim of a retry.
 notification_deferred = sa.Table(
     "notification_deferred",
     metadata,

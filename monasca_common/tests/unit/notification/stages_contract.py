@@ -8,6 +8,7 @@ import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import fixtures
@@ -17,7 +18,7 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.alarms.transitions import AlarmedMetric
-from monasca_common.kafka import Message, Poison, RetryPolicy, failpoints
+from monasca_common.kafka import Message, MessageTooLarge, Poison, RetryPolicy, failpoints
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
@@ -705,6 +706,20 @@ class GroupsContract(StagesCase):
             self.wait()
         self.assertEqual((["a2:ALARM"], []), (self.told(), self.held()))
         self.assertEqual([("a1", "given up"), ("a2", "sent")], self.ledger())
+
+    def test_a_group_that_the_topic_refuses_is_given_up_and_announced_with_its_members(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        self.clock.now_ms += 10 * SECOND_MS
+        self.releases.release_due()
+        refusal = MessageTooLarge(RETRIES, 7, 5)
+        refused = SimpleNamespace(ok=False, unknown=[], delivered=[], failed=[SimpleNamespace(index=0, error=refusal)])
+        self.releases.publish_retries(mock.Mock(publish=lambda *_, **__: refused))
+        self.assertEqual(([], {"given up"}), (self.held(), {state for _, state in self.ledger()}))
+        rows = self.alarms_database.rows(sa.select(tables.alarm_outbox.c.value))
+        [announced] = [json.loads(value)["alarm-notification"] for (value,) in rows]
+        self.assertEqual(("given up", {"a1", "a2"}), (announced["state"], set(announced["alarmIds"])))
 
     def test_a_change_without_what_it_is_grouped_by_is_grouped_with_its_likes(self):
         self.start(StageRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sending dead letters back ends, whatever becomes of them, and each message comes back as it was."""
 
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fixtures
+from oslo_config import cfg
 from oslotest import base
 
 from monasca_common.kafka import (
@@ -23,7 +26,7 @@ from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
 from monasca_common.kafka.producer import serving
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, VirtualClock
-from monasca_common.operations.dead_letters import DeadLetterReplay, Letter, replay
+from monasca_common.operations.dead_letters import DeadLetterReplay, DeadLetterTopic, Letter, SentMessages, replay
 from monasca_common.tests.unit.kafka.transactional_memory import (
     TransactionalMemoryConsumer,
     TransactionalMemoryProducer,
@@ -307,10 +310,11 @@ class PatienceTest(ReplayCase):
             return original(timeout=0.0)
 
         consumer.poll = poll
-        replay = DeadLetterReplay(consumer, patience_seconds=5.0)
-        self.assertEqual(1, replay.waiting())
+        self.patch(replay, "_PATIENCE_SECONDS", 5.0)
+        run = DeadLetterReplay(consumer)
+        self.assertEqual(1, run.waiting())
         consumer.pause(consumer.assignment())
-        error = self.assertRaises(MessagingError, list, replay.send(self.producer))
+        error = self.assertRaises(MessagingError, list, run.send(self.producer))
         self.assertIn(f"{LETTERS}/0 has more", str(error))
 
 
@@ -405,3 +409,15 @@ class ProgressTest(ReplayCase):
             next(letters)
             letters.close()
         self.assertEqual(1, self.committed())
+
+
+class SettingsTest(base.BaseTestCase):
+    def test_a_replay_opens_the_client_with_transactions(self):
+        file = Path(self.useFixture(fixtures.TempDir()).path, "service.conf")
+        file.write_text("[kafka]\nbootstrap_servers = kafka:9092\n")
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[str(file)])
+        topic = DeadLetterTopic.of(conf, LETTERS, "kafka", "replay", defaultdict(SentMessages))
+        self.assertEqual("kafka", topic.consumer.connection.driver)
+        producer = topic.producer
+        self.assertEqual(("confluent", f"replay/{LETTERS}"), (producer.connection.driver, producer.transactional_id))
