@@ -126,7 +126,7 @@ def _complete(conf: cfg.ConfigOpts) -> None:
         conf.set_override("bootstrap_servers", ["nowhere:9092"], group=KAFKA_GROUP)
     if not has_database(conf):
         driver = conf.storage.driver
-        url = "sqlite:////nowhere/nothing" if driver == "sqlite" else f"{driver}://nobody@nowhere/nothing"
+        url = "sqlite:////unused" if driver == "sqlite" else f"{driver}://unused@unused/unused"
         conf.set_override("connection", url, group=DATABASE.name)
 
 

@@ -85,7 +85,7 @@ class KafkaProxy:
         return self._faults.add(fault)
 
     def remove(self, *active: ActiveFault) -> None:
-        """Take these faults back. What they delay passes at once; what they dropped stays lost."""
+        """Remove these faults. Delayed requests pass immediately; dropped ones stay lost."""
         for fault in active:
             self._faults.remove(fault)
         self._end_delays(active)

@@ -57,7 +57,7 @@ class PipelineError(Exception):
 
 
 class Fenced(PipelineError):
-    """Another process runs this job and stored these offsets first; nothing of the batch was stored."""
+    """Another process runs this job and stored these offsets first; the batch was not stored."""
 
     def __init__(self, topic: str, partition: int, start: int, stored: int | None) -> None:
         where = "nothing is stored" if stored is None else f"all below offset {stored} is stored"
@@ -67,7 +67,7 @@ class Fenced(PipelineError):
 
 
 class EvaluatorFenced(Fenced):
-    """Another process evaluates the same alarms; nothing of the transaction was stored."""
+    """Another process evaluates the same alarms; the transaction was not stored."""
 
     def __init__(self, job: str) -> None:
         PipelineError.__init__(self, f"the evaluator of {job} is further than expected: another process runs this job")
@@ -124,7 +124,7 @@ class NotAggregated(PipelineError):
 
 
 class DefinitionsChanged(PipelineError):
-    """Definitions of alarms changed while a batch was computed with them; nothing of it was stored."""
+    """Definitions of alarms changed while a batch was computed with them; the batch was not stored."""
 
 
 class NotEvaluated(PipelineError):

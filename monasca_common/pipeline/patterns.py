@@ -40,7 +40,7 @@ class Pattern:
         try:
             compiled = re2.compile(self.text, options)
         except (re2.error, UnicodeEncodeError) as error:
-            detail = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "it is no Unicode"
+            detail = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "it is not Unicode"
             raise ValueError(
                 f"{self.text!r} is not a regular expression in the syntax of RE2 ({detail}): it has no backreferences, "
                 f"no lookaround, and repetitions up to 1,000; see {SYNTAX}"

@@ -149,7 +149,7 @@ class StreamSettings:
 
     @property
     def name(self) -> str:
-        """The name under which the state is kept: another group, or another topic, begins anew."""
+        """The key of the stored state: another group or another topic starts without state."""
         return f"{self.group}/{self.topic}"
 
     @property

@@ -285,7 +285,7 @@ def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[
 def partials_of(
     batches: Iterable[pa.RecordBatch], group_of: Callable[[str], Group] = lambda text: (text,)
 ) -> Iterator[tuple[PartialKey, Partial]]:
-    """``group_of``: by default a group's text stands for the group, for those who read nothing of its columns."""
+    """``group_of``: by default the text itself, for callers that do not read the columns of the group."""
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         for specification, window_ms, group, *row in zip(*columns, strict=True):

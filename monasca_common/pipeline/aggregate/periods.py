@@ -238,8 +238,8 @@ class PeriodPublisher:
         return current
 
     def _deliver(self, messages: Spool) -> int:
-        """Publish the messages, some bulks at once, because each waits for its answers; return how many are
-        undelivered."""
+        """Publish the messages, several bulks concurrently, because each waits for its outcomes; return the number of
+        undelivered messages."""
         if messages.is_one_bulk:
             return sum(map(self._publish_bulk, messages.bulks()))
         undelivered, waiting = 0, deque[Future[int]]()

@@ -2,7 +2,7 @@
 """Computes the output rows of a period from its partials: usages, rolled up, in two stages where specified.
 
 One stage: the partials of all windows of the period are merged, then become usages. Two stages: the partials of each
-ten-minute window become rolled-up rows of their own, and these are combined to the period (an average of averages,
+ten-minute window become separate rolled-up rows, and these are combined to the period (an average of averages,
 where avg is specified: a window with few records weighs as much as one with many).
 
 These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. The latest quantity

@@ -174,7 +174,7 @@ def check_owner(store: Store, group: str) -> None:
     elif found.decode() != group:
         raise ConfigurationError(
             f"the archive is that of group_id {found.decode()!r}, and this job's is {group!r}: readers would find each "
-            "record twice; give it a location of its own"
+            "record twice; give it its own location"
         )
 
 

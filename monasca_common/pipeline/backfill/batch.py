@@ -137,7 +137,7 @@ class Backfill:
         if from_ms < self._clock.time_ms() - days * DAY_MS:
             raise RecordsLost(f"the range begins before the {days} days of retention_days: backfill a later time")
         if not self._offset_store.next_offsets(source):
-            raise RecordsLost(f"{source.group} has read nothing of {source.topic} yet: run the job aggregate first")
+            raise RecordsLost(f"{source.group} has not read {source.topic} yet: run the job aggregate first")
 
     def _archived(self, source: Source, staging: _Staging) -> dict[int, int] | None:
         """Stage what the archive has of what the stream has counted; the offsets from which to read Kafka."""

@@ -51,7 +51,7 @@ LOG = logging.getLogger(__name__)
 
 EVALUATE = "evaluate"
 KNOWN_SECONDS = 15.0
-"""Counting reads an index of all alarms, so it is done this often at most, however often metrics are read."""
+"""Alarms are counted at most this often, however often metrics are read, because counting reads a whole index."""
 _SESSION = Bounds(statement_seconds=5.0, lock_seconds=2.0, idle_seconds=5.0)
 
 

@@ -30,7 +30,7 @@ class EvaluateSettings:
         maximum=3_600,
         unit="seconds",
         help="How long after its end a window is evaluated. Too small: measurements that come later do not count. "
-        "Larger: alarms change later, except where a measurement decides at once.",
+        "Larger: alarms change later, except if a measurement decides immediately.",
     )
     outage_grace_seconds: int = option(
         300,
@@ -39,7 +39,7 @@ class EvaluateSettings:
         unit="seconds",
         help="How long after an outage of Kafka windows within it are not taken for empty, because agents send again "
         "what they could not send. Too small: alarms become UNDETERMINED by an outage. Larger: an agent that stopped "
-        "meanwhile is noticed later.",
+        "in the meantime is noticed later.",
     )
     limits: BatchLimits = field(default_factory=BatchLimits, metadata=made_of(BatchLimits))
 

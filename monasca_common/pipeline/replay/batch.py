@@ -27,7 +27,7 @@ _FILES_A_TASK = 4  # so that no task waits long for the slowest
 
 
 class Replay:
-    """Replays the selected files. ``tasks``: how many files are read at once."""
+    """Replays the selected files. ``tasks``: the number of files read concurrently."""
 
     def __init__(
         self, spark: SparkSession, archive: Archive, send: Send, *, tasks: int, clock: Clock | None = None

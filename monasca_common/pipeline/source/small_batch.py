@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 64 * 1024 * 1024
-"""A batch whose values are longer is read by Spark, which does not hold all of it at once."""
+"""A batch whose values are longer is read by Spark, which does not hold all of it in memory."""
 MOST_IDS = 1_000_000
 """Ids remembered over all partitions; each takes some 150 bytes. Each batch searches the log for older ones."""
 

@@ -108,7 +108,7 @@ def _start_java(options: Mapping[str, str]) -> None:
 
 
 def _end_java(java: subprocess.Popen[bytes]) -> None:
-    """Java ends with its standard input. Wait for it, because it still uses its folder, and because nothing of a job
+    """Java ends with its standard input. Wait for it, because it still uses its folder, and because no part of a job
     may run after the job has ended."""
     if java.stdin is not None:
         java.stdin.close()

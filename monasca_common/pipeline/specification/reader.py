@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads specifications from JSON lines, and reports every fault of every row at once. It evaluates nothing of a row."""
+"""Reads specifications from JSON lines, and reports every fault of every row together. It evaluates no row."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read(pre_transforms: JsonRows, transforms: JsonRows) -> Specifications:
     first_row: dict[str, int] = {}
     for row, metric_id, transform in found_transforms:
         if metric_id in first_row:
-            rule = f"{metric_id!r} stands in row {first_row[metric_id]} already: give each row an id of its own"
+            rule = f"{metric_id!r} stands in row {first_row[metric_id]} already: give each row its own id"
             faults.append(RowFault(transforms.source, row, "metric_id", rule))
         first_row.setdefault(metric_id, row)
         by_id[metric_id] = transform

@@ -35,7 +35,7 @@ def _of_transform(transform: Transform, fed: set[str]) -> Iterator[str]:
     elif transform.usage == FETCH_QUANTITY_UTIL:
         used = {transform.parameters[QUANTITY_EVENT_TYPE], transform.parameters[IDLE_EVENT_TYPE]}
         yield from (f"no pre-transform row sends it {missing}, which it needs" for missing in sorted(used - fed))
-        yield from (f"{unused} is sent to it, which it makes nothing of" for unused in sorted(fed - used))
+        yield from (f"{unused} is sent to it, which it does not use" for unused in sorted(fed - used))
     if transform.rollup_operation or transform.usage == CALCULATE_RATE:
         for column in transform.rollup_by:
             if column not in transform.group_by:
