@@ -130,7 +130,7 @@ class Serving:
         """Collect the outcomes of one call of each client. A client that raises does not delay others for long."""
         transports, tap = self._limits.transports(), self._limits.tap
         waiting = self._waiting()
-        seconds = _FLUSH_SLICE_SECONDS / len(transports)
+        seconds = _FLUSH_SLICE_SECONDS / max(1, len(transports))  # a closed producer has no client
         failure: Exception | None = None
         for transport in transports:
             try:

@@ -19,9 +19,9 @@ class TestReturningCallers(base.BaseTestCase):
         self.transport = mock.Mock()
         self.table = mock.Mock(waiters={}, due=())
         self.table.in_flight.return_value = (0, 0)
-        limits = mock.Mock(tap=None)
-        limits.transports.return_value = [self.transport]
-        self.serving = Serving(self.table, limits)
+        self.limits = mock.Mock(tap=None)
+        self.limits.transports.return_value = [self.transport]
+        self.serving = Serving(self.table, self.limits)
         self.serving._wake = mock.Mock(wait=self.wait)
         self.waits = []
 
@@ -66,3 +66,8 @@ class TestReturningCallers(base.BaseTestCase):
         self.assertEqual([], self.waits)
         self.transport.poll.assert_called_once_with(0)
         self.transport.flush.assert_not_called()
+
+    def test_without_a_client_there_is_nothing_to_collect(self):
+        self.limits.transports.return_value = []
+        self.collect_for(0)
+        self.transport.poll.assert_not_called()
