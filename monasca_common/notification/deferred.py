@@ -65,16 +65,21 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRetry:
-    """A retry that is due. ``claim``: the id of the claim, which its row has until the retry is scheduled again."""
+    """A retry that is due. ``created``: when it was scheduled (ms). ``claim``: the id of the claim, which its
+    row has until the retry is scheduled again."""
 
     id: str
     notification_id: str
     value: bytes
+    created: int
     claim: str
 
     @property
     def record(self) -> Record:
-        return Record(self.value, key=self.notification_id.encode(), message_id=f"{self.id}/due".encode())
+        """Return its message. An attempt that is scheduled again has another id, so that it is not taken for a message
+        in flight; repeated claims have the same id."""
+        message_id = f"{self.id}/{self.created}/due"
+        return Record(self.value, key=self.notification_id.encode(), message_id=message_id.encode())
 
 
 class DeferredNotifications:
@@ -153,7 +158,7 @@ class DeferredNotifications:
 
     def claim_retries(self, now_ms: int, until_ms: int) -> list[ClaimedRetry]:
         """Return retries that are due, the longest due first. Other processes do not get them before ``until_ms``."""
-        columns = (_DEFERRED.c.id, _DEFERRED.c.notification_id, _DEFERRED.c.value)
+        columns = (_DEFERRED.c.id, _DEFERRED.c.notification_id, _DEFERRED.c.value, _DEFERRED.c.created)
         due = sa.select(*columns).where(_DEFERRED.c.kind == SCHEDULED, _DEFERRED.c.due <= now_ms)
         due = due.order_by(_DEFERRED.c.due).limit(MOST_SCHEDULED).with_for_update(skip_locked=True)
         claim = new_id()

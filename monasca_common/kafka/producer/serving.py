@@ -99,7 +99,7 @@ class Serving:
 
     def _turn(self) -> None:
         self._wait_for_callers()
-        if not self._waiting():
+        if not (self._waiting() or self._stopping):
             self._sleep()
         self._limits.request()
         try:
@@ -117,7 +117,7 @@ class Serving:
 
     def _wait_for_callers(self) -> None:
         """Wait until as many callers wait as for the last outcomes, or until these are a millisecond old."""
-        while self._waiting() < self._callers:
+        while self._waiting() < self._callers and not self._stopping:
             remaining = self._return_deadline - _REAL_TIME.monotonic()
             if remaining <= 0:
                 return

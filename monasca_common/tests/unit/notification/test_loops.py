@@ -56,10 +56,11 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.silenced(5)
         due_ms = self.clock.now_ms + SECOND_MS
         retry = Retry(notification_of(self.alarm("b", hostname="other"), method), method, 2, due_ms, "answered 500")
-        self.pipeline.deferred.schedule(retry, self.clock.now_ms)
+        scheduled_ms = self.clock.now_ms
+        self.pipeline.deferred.schedule(retry, scheduled_ms)
         for _ in range(3):
             self.releases.publish_due(self.refusing)
-        own_id = f"{retry.id}/due".encode()
+        own_id = f"{retry.id}/{scheduled_ms}/due".encode()
         [published_ms] = [at_ms for at_ms, message_id in self.refusing.published if message_id == own_id]
         self.assertLessEqual(published_ms - due_ms, self.releases.longest_seconds * 1000)
 

@@ -38,6 +38,18 @@ class ScheduledRetriesTest(ServiceCase):
         retries = [Retry.read(each.value) for each in self.claim(now_ms)]
         return [f"{each.notification.change.alarm_id}/{each.attempt}" for each in retries]
 
+    def test_an_attempt_that_is_scheduled_again_has_another_message_id(self):
+        method = self.method("http://localhost")
+        retry = Retry(notification_of(self.alarm(), method), method, 2, 0, "busy")
+        message_ids = []
+        for scheduled_ms in (1, 2):
+            self.deferred.schedule(retry, scheduled_ms)
+            for _ in range(2):  # the claim of a process that died, and the next one
+                [claimed] = self.deferred.claim_retries(5, 5)
+                message_ids.append(claimed.record.message_id)
+        self.assertEqual([message_ids[0]] * 2 + [message_ids[2]] * 2, message_ids)
+        self.assertNotEqual(message_ids[0], message_ids[2])
+
     def test_what_is_due_is_claimed_the_longest_first_and_by_one_process_until_its_claim_ends(self):
         self.schedule(retry(1, due_ms=2000), retry(2, due_ms=1000), retry(3, due_ms=3000))
         self.assertEqual([], self.due(999))

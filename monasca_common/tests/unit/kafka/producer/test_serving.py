@@ -71,3 +71,9 @@ class TestReturningCallers(base.BaseTestCase):
         self.limits.transports.return_value = []
         self.collect_for(0)
         self.transport.poll.assert_not_called()
+
+    def test_a_stop_ends_the_wait_for_callers_and_no_sleep_follows(self):
+        self.collect_for(3)
+        self.serving._stopping = True
+        self.serving._turn()
+        self.assertEqual([], self.waits)
