@@ -9,7 +9,6 @@ import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import testtools
 from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
@@ -52,14 +51,14 @@ class HeatWatch:
 # Its tests
 
 
-class HeatWatchTest(testtools.TestCase):
+class HeatWatchTest(unittest.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka = self.enterContext(MemoryKafka())
         self.kafka.broker.create_topic("readings")
         self.conf = cfg.ConfigOpts()
         self.conf([], default_config_files=[])
-        settings = self.useFixture(config_fixture.Config(self.conf))
+        settings = self.enterContext(config_fixture.Config(self.conf))
         settings.load_raw_values("kafka", driver="memory", bootstrap_servers=self.kafka.bootstrap_servers)
         settings.load_raw_values("kafka_readings", topic="readings", group_id="heat-watch")
         settings.load_raw_values("kafka_alarms", topic="alarms", group_id="test")
