@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A producing client that identifies messages by sequence numbers and returns their outcomes in columns.
  *
- * 1. Delivery reports: librdkafka calls us back without the GIL, in the serving thread; we collect them in arrays.
+ * 1. Delivery reports: librdkafka calls us back in the one thread that serves it; we collect them in arrays.
  * 2. The arrays as Python objects: `poll` and `flush` return them all, or raise and keep them for the next call.
  * 3. Producing: with the GIL for few messages, without it for many.
  * 4. Reservations of sequences and bytes for `send`.
@@ -29,6 +29,8 @@
 /* Below this size, a call takes less time than it may take to get the GIL again. */
 #define GIL_RELEASED_FROM_MESSAGES 64
 #define GIL_RELEASED_FROM_BYTES 65536
+/* Messages that the sending thread allocates and another one frees make both wait for malloc's lock. */
+#define SENDS_BETWEEN_POLLS 100
 
 /* Python reads the array of them: see `Outcomes` in _librdkafka.pyi. */
 typedef struct {
@@ -340,7 +342,8 @@ static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
 }
 
 /* Holds the GIL from the check of the reservation until the message is queued and counted, so that no other thread and
- * no signal handler interrupts it. A message that is large, or that librdkafka refuses, is not accepted. */
+ * no signal handler interrupts it. A message that is large, or that librdkafka refuses, is not accepted. Collects
+ * delivery reports from time to time, unless another thread does, because that frees the delivered messages. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     bytes_t value;
     bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
@@ -362,6 +365,8 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
         Py_RETURN_NONE;
     from->next++;
     from->left -= size;
+    if (from->next % SENDS_BETWEEN_POLLS == 0 && !((client_t *)object)->serving)
+        rd.poll(((client_t *)object)->rk, 0);
     return PyBytes_FromStringAndSize(bulk.id.start, bulk.id.size);
 }
 
