@@ -18,7 +18,8 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from functools import cached_property
+from itertools import accumulate, groupby
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -37,10 +38,7 @@ from monasca_common.alarms.partials import (
 from monasca_common.models.readings import Reading
 
 MOST_VALUES = 16
-"""The maximum number of windows whose values a sub-alarm shows. With more ``periods``, a `WindowSummary` replaces the
-older windows, so that the duration of an evaluation does not depend on the number of periods."""
-_SUMMARY_STEP = 8
-NEVER_MS = -(2**62)
+"""The maximum number of windows whose values a sub-alarm shows: the newest."""
 RESTRUCTURED = -1
 """``SubAlarm.decided_ms`` until the next evaluation, which computes the state of the alarm without a measurement."""
 
@@ -93,26 +91,12 @@ class AlarmState:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowSummary:
-    """A summary of the windows that begin before ``until_ms``, for evaluations. ``run_ms``: the start of the successive
-    windows up to ``until_ms`` that all meet the comparison; equal to ``until_ms`` if the last window does not.
-    ``failed_ms`` and ``measured_ms``: the start of the last window that does not meet it, and of the last window with
-    measurements, or `NEVER_MS`."""
-
-    until_ms: int
-    run_ms: int
-    failed_ms: int
-    measured_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """The measurements of one sub-alarm: its windows from `needed_from_ms` on, by start in ms; or, for ``last``, the
-    readings since the last evaluation that `runs` keeps. ``summary``: of earlier windows, if it `has_summary`."""
+    readings since the last evaluation that `runs` keeps."""
 
     windows: Mapping[int, WindowPartial] = field(default_factory=dict)
     readings: Sequence[Reading] = ()
-    summary: WindowSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,40 +186,6 @@ def needed_from_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> i
     return _next_end_ms(sub, evaluated_to_ms, delay_ms) - sub.periods * sub.period * 1000
 
 
-def has_summary(sub: SubExpression, *, idle_periods: bool) -> bool:
-    """Return whether a summary may replace the older windows. ``idle_periods``: whether there are any, because a
-    deterministic sub-alarm must know which windows in them are empty."""
-    return sub.function != "last" and sub.periods > MOST_VALUES and not (sub.deterministic and idle_periods)
-
-
-def summary_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
-    """Return the time before which windows are summarised after an evaluation. It moves by several windows, because
-    each new summary is written."""
-    length_ms, step_ms = sub.period * 1000, sub.period * 1000 * _SUMMARY_STEP
-    decided_ms = _next_end_ms(sub, evaluated_to_ms, delay_ms) - length_ms
-    return (decided_ms - MOST_VALUES * length_ms) // step_ms * step_ms
-
-
-def summarised(
-    sub: SubExpression, windows: Mapping[int, WindowPartial], before: WindowSummary | None, until_ms: int
-) -> WindowSummary:
-    """Return the summary up to ``until_ms``, from an earlier one and the ``windows`` after it."""
-    length_ms = sub.period * 1000
-    starts = sorted(start_ms for start_ms in windows if start_ms < until_ms)
-    at_ms = starts[0] if starts else until_ms
-    run_ms, failed_ms, measured_ms = at_ms, NEVER_MS, NEVER_MS
-    if before is not None:
-        at_ms, run_ms, failed_ms, measured_ms = before.until_ms, before.run_ms, before.failed_ms, before.measured_ms
-        starts = [start_ms for start_ms in starts if start_ms >= at_ms]
-    for start_ms in starts:
-        if start_ms != at_ms:
-            run_ms = start_ms
-        at_ms, measured_ms = start_ms + length_ms, start_ms
-        if not meets(sub, windows[start_ms].value(sub.function)):
-            run_ms, failed_ms = at_ms, start_ms
-    return WindowSummary(until_ms, run_ms if at_ms == until_ms else until_ms, failed_ms, measured_ms)
-
-
 def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
     """Return the end of the first window whose evaluation is due after ``evaluated_to_ms``."""
     length_ms = sub.period * 1000
@@ -251,7 +201,7 @@ def _occasions(
         if sub_alarm.sub_expression.function == "last":
             each.append(_readings(index, sub_alarm, found.readings, span, begins_ms))
         else:
-            view = _View(sub_alarm.sub_expression, found.windows, found.summary)
+            view = _View(sub_alarm.sub_expression, found.windows)
             each.append(sorted(_crossings(index, sub_alarm, view, span), key=_order))
             each.append(_due(index, view, span))
     # Usually all lists are empty and one sub-alarm is due: merging would take longer than evaluating.
@@ -316,44 +266,33 @@ class _View:
     """The windows of one sub-alarm that have measurements. Loops iterate over these and not over ``periods``, which may
     be millions."""
 
-    def __init__(
-        self, sub: SubExpression, windows: Mapping[int, WindowPartial], summary: WindowSummary | None = None
-    ) -> None:
+    def __init__(self, sub: SubExpression, windows: Mapping[int, WindowPartial]) -> None:
         self.sub = sub
         self.windows = windows
         self.starts = sorted(windows)
         self.length_ms = sub.period * 1000
         self.span_ms = self.length_ms * sub.periods
-        self.summary = summary
-        self._before: WindowSummary | None = None
         self._shown_ms = self.length_ms * min(sub.periods, MOST_VALUES)
 
-    def before(self, end_ms: int) -> list[int]:
-        """Return the windows of the ``periods`` that end at ``end_ms``, at most the last `MOST_VALUES`."""
+    @cached_property
+    def _values(self) -> list[float]:
+        return [self.windows[start_ms].value(self.sub.function) for start_ms in self.starts]
+
+    @cached_property
+    def _failed(self) -> list[int]:
+        """The number of windows before each one that do not meet the comparison."""
+        return [0, *accumulate(not meets(self.sub, value) for value in self._values)]
+
+    def shown(self, end_ms: int) -> tuple[float, ...]:
+        """Return the values of the ``periods`` that end at ``end_ms``, at most the last `MOST_VALUES`."""
         first = bisect_left(self.starts, end_ms - self._shown_ms)
-        return self.starts[first : bisect_left(self.starts, end_ms)]
+        return tuple(self._values[first : bisect_left(self.starts, end_ms)])
 
-    def before_all(self, end_ms: int) -> WindowSummary:
-        """Return the summary of all windows that end at ``end_ms`` or earlier. Call it with ascending ends, so that
-        each window is summarised once."""
-        found = self._before
-        if found is None or found.until_ms > end_ms:
-            found = self.summary
-        windows = self.windows
-        if found is not None:
-            first, last = bisect_left(self.starts, found.until_ms), bisect_left(self.starts, end_ms)
-            windows = {start_ms: windows[start_ms] for start_ms in self.starts[first:last]}
-        self._before = summarised(self.sub, windows, found, end_ms)
-        return self._before
-
-    def missing(self, end_ms: int) -> int:
-        """Return how many of the ``periods`` windows that end at ``end_ms`` have no measurement. Summarised windows
-        count as missing, which is correct if only the existence of one matters (see `has_summary`)."""
-        first = bisect_left(self.starts, end_ms - self.span_ms)
-        return self.sub.periods - (bisect_left(self.starts, end_ms) - first)
-
-    def value(self, start_ms: int) -> float:
-        return self.windows[start_ms].value(self.sub.function)
+    def counts(self, end_ms: int) -> tuple[int, int]:
+        """Return how many of the ``periods`` windows that end at ``end_ms`` have measurements, and how many of these do
+        not meet the comparison."""
+        first, last = bisect_left(self.starts, end_ms - self.span_ms), bisect_left(self.starts, end_ms)
+        return last - first, self._failed[last] - self._failed[first]
 
 
 def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpan) -> Iterator[_Occasion]:
@@ -364,9 +303,6 @@ def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpa
         return
     next_end_ms = _next_end_ms(sub, span.evaluated_to_ms, span.delay_ms)
     run, previous_ms = 0, None
-    if view.summary is not None:
-        run = (view.summary.until_ms - view.summary.run_ms) // view.length_ms
-        previous_ms = view.summary.until_ms - view.length_ms
     for start_ms in view.starts:
         found = crossing(sub, view.windows[start_ms])
         follows = previous_ms is not None and previous_ms + view.length_ms == start_ms
@@ -381,7 +317,7 @@ def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpa
 
 def _crossed(view: _View, state: str, end_ms: int, found: Crossing) -> Callable[[SubAlarm], SubAlarm]:
     def apply(sub_alarm: SubAlarm) -> SubAlarm:
-        values = (*map(view.value, view.before(end_ms)[:-1]), found.value)
+        values = (*view.shown(end_ms)[:-1], found.value)
         return replace(sub_alarm, state=state, current_values=values, empty_evaluations=0, decided_ms=end_ms)
 
     return apply
@@ -400,23 +336,16 @@ def _whole_windows(
     def apply(sub_alarm: SubAlarm) -> SubAlarm:
         if sub_alarm.decided_ms > end_ms:
             return replace(sub_alarm, empty_evaluations=0)
-        sub = view.sub
-        values = tuple(map(view.value, view.before(end_ms)))
-        is_measured = bool(values)
-        if sub.periods <= MOST_VALUES:
-            is_failed, is_met = not all(meets(sub, value) for value in values), len(values) == sub.periods
-        else:
-            begin_ms, found = end_ms - view.span_ms, view.before_all(end_ms)
-            is_failed, is_met = found.failed_ms >= begin_ms, found.run_ms <= begin_ms
-            is_measured = found.measured_ms >= begin_ms
-        if is_failed:
+        sub, values = view.sub, view.shown(end_ms)
+        measured, failed = view.counts(end_ms)
+        if failed:
             return _seen(sub_alarm, OK, values)
-        if is_met:
+        if measured == sub.periods:
             return _seen(sub_alarm, ALARM, values)
         unknown = _unknown(view, end_ms, [each for each in idle_periods if at_ms < each.known_from_ms])
         if sub.deterministic:
-            return _seen(sub_alarm, OK if view.missing(end_ms) > unknown else sub_alarm.state, values)
-        if is_measured:
+            return _seen(sub_alarm, OK if sub.periods - measured > unknown else sub_alarm.state, values)
+        if measured:
             return _seen(sub_alarm, sub_alarm.state, values)
         if unknown:
             return replace(sub_alarm, current_values=())

@@ -21,7 +21,6 @@ from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.database import new_id
 from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.models import json_text
-from monasca_common.pipeline.evaluate import windows
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, load_definitions, match_key
 from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
 from monasca_common.storage.sql import schema, tables
@@ -265,7 +264,6 @@ def _store(
     ]
     if parts:
         connection.execute(_PART.insert(), parts)
-        windows.drop_summaries(connection, {(ids[part.alarm_values], part.sub_expression_id) for part in joined.parts})
         for some in _portions(sorted({ids[part.alarm_values] for part in joined.parts})):
             _add_metrics(connection, _PART.c.alarm_id.in_(some))
 

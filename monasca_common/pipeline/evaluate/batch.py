@@ -421,7 +421,6 @@ class StagedMerge:
             windows.drop_changed(connection, batch, staged)
         now_ms = self._clock.time_ms()
         with contextlib.nullcontext() if is_last else _yielding(connection):
-            windows.drop_late_summaries(connection, batch, staged, stored)
             created = self._merged(connection, batch, staged, known, now_ms)
             held = definitions.lock_version(connection)
         if held != version and definitions.versions(connection, ids) != versions:

@@ -23,12 +23,8 @@ from monasca_common.alarms.evaluation import (
     EvaluationSpan,
     Measured,
     SubAlarm,
-    WindowSummary,
     evaluate,
-    has_summary,
     needed_from_ms,
-    summarised,
-    summary_end_ms,
 )
 from monasca_common.alarms.expression import SubExpression
 from monasca_common.alarms.partials import WindowPartial, readings_of, runs, sums_of
@@ -38,24 +34,23 @@ from monasca_common.pipeline.evaluate import definitions, transitions, watermark
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, among, load_definitions
 from monasca_common.pipeline.evaluate.transitions import EvaluatedAlarm, LoadedAlarm
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState, Scan
-from monasca_common.pipeline.evaluate.windows import LAST_WINDOW, parse_summary, summary_text
+from monasca_common.pipeline.evaluate.windows import LAST_WINDOW
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 
 PAGE_ALARMS = 1_000
 """A page locks the version of definitions. With this size a change of a definition waits for less than a second, also
 on a busy machine."""
+PAGE_PERIODS = 50_000
+"""The maximum number of periods of the alarms of a page, which reads a window for each. An alarm with more has its own
+page."""
 _ALARM, _SUB, _CHANGED = tables.alarm, tables.alarm_sub_expression, tables.alarm_changed
 _SUB_ALARM, _PART, _WINDOW = tables.sub_alarm, tables.alarm_part, tables.alarm_window
 _OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_updated", "created", "evaluated_from")]
 _OF_PARTIAL = [_WINDOW.c[name] for name in ("record_count", "sums", "least", "greatest", "newest", "readings")]
 _NOTHING = Measured()
-_SUMMARISED_AT_ONCE = 20
-"""Alarms whose windows are read together to compute their summaries. Each may have 20,000 windows."""
 #: The rows of partials by alarm and sub-expression, and by the start of their window.
 _Windows: TypeAlias = dict[tuple[str, str], dict[int, list[Any]]]
-#: The summaries by alarm and sub-expression.
-_Summaries: TypeAlias = dict[tuple[str, str], WindowSummary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +95,8 @@ class PassRunner:
         alarms = new_alarms(connection, created_ms, self._page_alarms)
         if alarms:
             span = self._span(stored, stored.evaluated_to_ms)
-            self._new_transitions = self._evaluate(connection, alarms, span)
+            known = load_definitions(connection, sorted({row.definition_id for row in alarms}))
+            self._new_transitions = self._evaluate(connection, alarms, known, span)
 
     def finish(self) -> PassReport:
         """Finish the pass that a crash interrupted."""
@@ -151,10 +147,12 @@ class PassRunner:
         definitions.lock_version(connection)
         watermark.hold(connection, self._job, stored)
         prefer_indexes(connection)
-        alarms = next_alarms(connection, span, stored.cursor, self._page_alarms)
-        changed = self._evaluate(connection, alarms, span)
+        following = next_alarms(connection, span, stored.cursor, self._page_alarms)
+        known = load_definitions(connection, sorted({row.definition_id for row in following}))
+        alarms = _within_periods(following, known)
+        changed = self._evaluate(connection, alarms, known, span)
         fail_point("evaluate.inside_page")
-        is_last = len(alarms) < self._page_alarms
+        is_last = len(alarms) == len(following) < self._page_alarms
         cursor = "" if is_last else alarms[-1].id
         clear_changed(connection, stored.seen_ms, stored.cursor, cursor or None)
         if is_last:
@@ -164,9 +162,14 @@ class PassRunner:
         watermark.save(connection, self._job, new)
         return new, PassReport(len(alarms), changed)
 
-    def _evaluate(self, connection: sa.Connection, alarms: Sequence[Row], span: EvaluationSpan) -> int:
+    def _evaluate(
+        self,
+        connection: sa.Connection,
+        alarms: Sequence[Row],
+        known: Mapping[str, LoadedDefinition],
+        span: EvaluationSpan,
+    ) -> int:
         """Return the number of transitions."""
-        known = load_definitions(connection, sorted({row.definition_id for row in alarms}))
         outcomes = [
             EvaluatedAlarm(
                 each,
@@ -222,21 +225,13 @@ def load_alarms(
     stored: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in connection.execute(sa.select(_SUB_ALARM).where(among(connection, _SUB_ALARM.c.alarm_id, ids))).all():
         stored[row.alarm_id][row.sub_expression_id] = row
-    loaded = [(row, definitions[row.definition_id]) for row in alarms if row.definition_id in definitions]
-    subs = {sub.id: sub for _, definition in loaded for sub in definition.sub_expressions}
-    of_windows = {
-        key: sub for key, sub in subs.items() if not has_summary(sub.expression, idle_periods=bool(span.idle_periods))
-    }
-    own = [among(connection, _PART.c.sub_expression_id, sorted(of_windows))] if len(of_windows) < len(subs) else []
-    windows = _windows(connection, ids, list(of_windows.values()), span, *own)
-    found: _Summaries = {}
-    long = [
-        (row.id, sub) for row, definition in loaded for sub in definition.sub_expressions if sub.id not in of_windows
+    subs = {sub.id: sub for definition in definitions.values() for sub in definition.sub_expressions}
+    windows = _windows(connection, ids, list(subs.values()), span)
+    return [
+        _loaded(row, definitions[row.definition_id], stored[row.id], windows)
+        for row in alarms
+        if row.definition_id in definitions
     ]
-    if long:
-        found = _summaries(connection, long, stored, span)
-        windows |= _since_summaries(connection, long, found)
-    return [_loaded(row, definition, stored[row.id], windows, found, span) for row, definition in loaded]
 
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
@@ -252,6 +247,17 @@ def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_
     connection.execute(_CHANGED.delete().where(*of_page, ~waiting))
 
 
+def _within_periods(alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition]) -> Sequence[Row]:
+    """Return the first alarms: as many as have `PAGE_PERIODS` together, at least one."""
+    periods = 0
+    for index, row in enumerate(alarms):
+        if row.definition_id in definitions:
+            periods += sum(sub.expression.periods for sub in definitions[row.definition_id].sub_expressions)
+        if index and periods > PAGE_PERIODS:
+            return alarms[:index]
+    return alarms
+
+
 def _due(span: EvaluationSpan) -> Select:
     """Select the definitions with a window whose evaluation is due."""
     length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
@@ -265,83 +271,13 @@ def _has(connection: sa.Connection, statement: Select) -> bool:
     return connection.execute(statement.limit(1)).first() is not None
 
 
-def _loaded(
-    row: Row,
-    definition: LoadedDefinition,
-    stored: Mapping[str, Row],
-    windows: _Windows,
-    found: _Summaries,
-    span: EvaluationSpan,
-) -> LoadedAlarm:
+def _loaded(row: Row, definition: LoadedDefinition, stored: Mapping[str, Row], windows: _Windows) -> LoadedAlarm:
     subs = definition.sub_expressions
     sub_alarms = tuple(_sub_alarm(sub, stored.get(sub.id)) for sub in subs)
     # A state that is as old as the alarm is no transition.
     since_ms = -1 if row.state_updated == row.created else row.state_updated
-    measured = tuple(
-        _measured(sub.expression, windows.get((row.id, sub.id)), found.get((row.id, sub.id))) for sub in subs
-    )
-    texts = tuple(_summary_text(sub.expression, each, span) for sub, each in zip(subs, measured, strict=True))
-    return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured, texts)
-
-
-def _summary_text(sub: SubExpression, measured: Measured, span: EvaluationSpan) -> str | None:
-    """Return the summary after the evaluation."""
-    if measured.summary is None:
-        return None
-    until_ms = max(measured.summary.until_ms, summary_end_ms(sub, span.watermark_ms, span.delay_ms))
-    return summary_text(sub, summarised(sub, measured.windows, measured.summary, until_ms))
-
-
-def _summaries(
-    connection: sa.Connection,
-    long: Sequence[tuple[str, StoredSubExpression]],
-    stored: Mapping[str, Mapping[str, Row]],
-    span: EvaluationSpan,
-) -> _Summaries:
-    """Return the stored summaries. A missing summary is computed from all windows that it replaces. So is a summary
-    that reaches beyond the evaluated windows, because the evaluator's state has moved back since."""
-    found: _Summaries = {}
-    missing: dict[str, list[StoredSubExpression]] = defaultdict(list)
-    for alarm_id, sub in long:
-        row = stored[alarm_id].get(sub.id)
-        of_sub = None if row is None or row.windows != sub.windows else row.summary
-        summary = parse_summary(sub.expression, of_sub)
-        if summary is None or summary.until_ms > summary_end_ms(sub.expression, span.evaluated_to_ms, span.delay_ms):
-            missing[alarm_id].append(sub)
-        else:
-            found[alarm_id, sub.id] = summary
-    alarm_ids = sorted(missing)
-    for start in range(0, len(alarm_ids), _SUMMARISED_AT_ONCE):
-        some = alarm_ids[start : start + _SUMMARISED_AT_ONCE]
-        subs = {sub.id: sub for alarm_id in some for sub in missing[alarm_id]}
-        own = among(connection, _PART.c.sub_expression_id, sorted(subs))
-        windows = _windows(connection, some, list(subs.values()), span, own)
-        for alarm_id in some:
-            for sub in missing[alarm_id]:
-                until_ms = summary_end_ms(sub.expression, span.evaluated_to_ms, span.delay_ms)
-                rows = {at: each for at, each in windows[alarm_id, sub.id].items() if at < until_ms}
-                measured = _measured(sub.expression, rows)
-                found[alarm_id, sub.id] = summarised(sub.expression, measured.windows, None, until_ms)
-    return found
-
-
-def _since_summaries(
-    connection: sa.Connection, long: Sequence[tuple[str, StoredSubExpression]], found: _Summaries
-) -> _Windows:
-    """Return the windows that no summary replaces."""
-    from_ms: dict[int, dict[str, StoredSubExpression]] = defaultdict(dict)
-    of_alarms: dict[int, set[str]] = defaultdict(set)
-    for alarm_id, sub in long:
-        until_ms = found[alarm_id, sub.id].until_ms
-        from_ms[until_ms][sub.id] = sub
-        of_alarms[until_ms].add(alarm_id)
-    windows: _Windows = defaultdict(lambda: defaultdict(list))
-    for until_ms, subs in from_ms.items():
-        needed = {sub.id: (sub.windows, until_ms) for sub in subs.values()}
-        own = among(connection, _PART.c.sub_expression_id, sorted(needed))
-        read = _read(connection, sorted(of_alarms[until_ms]), needed, own)
-        windows |= {key: each for key, each in read.items() if found[key].until_ms == until_ms}
-    return windows
+    measured = tuple(_measured(sub.expression, windows.get((row.id, sub.id))) for sub in subs)
+    return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured)
 
 
 def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:
@@ -359,22 +295,10 @@ def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:
 
 
 def _windows(
-    connection: sa.Connection,
-    ids: Sequence[str],
-    subs: Sequence[StoredSubExpression],
-    span: EvaluationSpan,
-    *conditions: Condition,
+    connection: sa.Connection, ids: Sequence[str], subs: Sequence[StoredSubExpression], span: EvaluationSpan
 ) -> _Windows:
-    """Return the windows that an evaluation may need."""
+    """Return the windows of these alarms that an evaluation may need."""
     needed = {sub.id: (sub.windows, _needed_from_ms(sub.expression, span)) for sub in subs}
-    return _read(connection, ids, needed, *conditions)
-
-
-def _read(
-    connection: sa.Connection, ids: Sequence[str], needed: Mapping[str, tuple[int, int]], *conditions: Condition
-) -> _Windows:
-    """Return the windows of these alarms. ``needed``: the generation of each sub-expression's windows, and the first
-    start. ``conditions``: on parts."""
     least_ms = min((from_ms for _, from_ms in needed.values()), default=0)
     of_part = [_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key")]
     is_needed = sa.or_(_WINDOW.c.window_start >= least_ms, _WINDOW.c.window_start == LAST_WINDOW)
@@ -382,8 +306,7 @@ def _read(
     # An outer join begins with the parts of the page: SQLite may begin an inner one with all windows. Each
     # sub-expression's own limit is compared here: joining them too would be planned for a tenth of the rows.
     joined = _PART.outerjoin(_WINDOW, sa.and_(*of_part, is_needed))
-    statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined)
-    statement = statement.where(among(connection, _PART.c.alarm_id, ids), *conditions)
+    statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined).where(among(connection, _PART.c.alarm_id, ids))
     found: _Windows = defaultdict(lambda: defaultdict(list))
     for alarm_id, sub_id, windows, start_ms, *partial in connection.execute(statement).all():
         generation, from_ms = needed.get(sub_id, (-1, 0))
@@ -396,14 +319,12 @@ def _needed_from_ms(sub: SubExpression, span: EvaluationSpan) -> int:
     return LAST_WINDOW if sub.function == "last" else needed_from_ms(sub, span.evaluated_to_ms, span.delay_ms)
 
 
-def _measured(
-    sub: SubExpression, windows: Mapping[int, list[Any]] | None, summary: WindowSummary | None = None
-) -> Measured:
+def _measured(sub: SubExpression, windows: Mapping[int, list[Any]] | None) -> Measured:
     if windows is None:
-        return _NOTHING if summary is None else Measured(summary=summary)
+        return _NOTHING
     if sub.function == "last":
         return Measured(readings=runs(sub, (each for row in windows[LAST_WINDOW] for each in readings_of(row[-1]))))
-    return Measured({start_ms: _merged(sub, rows) for start_ms, rows in windows.items()}, (), summary)
+    return Measured({start_ms: _merged(sub, rows) for start_ms, rows in windows.items()})
 
 
 def _merged(sub: SubExpression, rows: Sequence[Any]) -> WindowPartial:

@@ -40,14 +40,13 @@ _ALARM, _SUB_ALARM, _METRIC = tables.alarm, tables.sub_alarm, tables.alarm_metri
 @dataclass(frozen=True, slots=True)
 class LoadedAlarm:
     """An alarm with all that decides its state. ``row``: the row of its table. ``stored``: the rows of its sub-alarms,
-    by sub-expression. ``summaries``: of its sub-alarms after the evaluation."""
+    by sub-expression."""
 
     row: Row
     definition: LoadedDefinition
     stored: Mapping[str, Row]
     state: AlarmState
     measured: tuple[Measured, ...]
-    summaries: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +73,14 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
     for each in outcomes:
         alarm = each.alarm
         is_alone = len(alarm.state.sub_alarms) == 1
-        for sub, before, now, summary in zip(
-            alarm.definition.sub_expressions,
-            alarm.state.sub_alarms,
-            each.evaluated.alarm.sub_alarms,
-            alarm.summaries,
-            strict=True,
+        for sub, before, now in zip(
+            alarm.definition.sub_expressions, alarm.state.sub_alarms, each.evaluated.alarm.sub_alarms, strict=True
         ):
             stored = alarm.stored.get(sub.id)
             if stored is None:
-                inserted[alarm.row.id, sub.id] = _sub_row(alarm.row.id, sub, now, summary)
-            elif (stored.windows, stored.summary) != (sub.windows, summary) or _has_changed(
-                before, now, is_alone=is_alone
-            ):
-                updated.append(_sub_row(alarm.row.id, sub, now, summary))
+                inserted[alarm.row.id, sub.id] = _sub_row(alarm.row.id, sub, now)
+            elif stored.windows != sub.windows or _has_changed(before, now, is_alone=is_alone):
+                updated.append(_sub_row(alarm.row.id, sub, now))
     if inserted:
         connection.execute(_SUB_ALARM.insert(), list(inserted.values()))
     if updated:
@@ -123,7 +116,7 @@ def _update(connection: sa.Connection, table: sa.Table, key: Sequence[str], rows
         connection.execute(table.update().where(*which).values(bound), given_rows)
 
 
-def _sub_row(alarm_id: str, sub: StoredSubExpression, sub_alarm: SubAlarm, summary: str | None) -> dict[str, Any]:
+def _sub_row(alarm_id: str, sub: StoredSubExpression, sub_alarm: SubAlarm) -> dict[str, Any]:
     return {
         "alarm_id": alarm_id,
         "sub_expression_id": sub.id,
@@ -133,7 +126,6 @@ def _sub_row(alarm_id: str, sub: StoredSubExpression, sub_alarm: SubAlarm, summa
         "empty_evaluations": sub_alarm.empty_evaluations,
         "decided": sub_alarm.decided_ms,
         "newest": None if sub_alarm.newest is None else readings_text([sub_alarm.newest]),
-        "summary": summary,
     }
 
 

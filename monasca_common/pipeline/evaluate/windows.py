@@ -5,10 +5,6 @@ windows.
 A window has a partial, or, of ``last``, readings. Merging is exact, so the result does not depend on where a batch or a
 task begins. In the database it is one statement, the same on PostgreSQL and SQLite: counts are added, sums and readings
 are concatenated, and long ones are rewritten exactly in the same transaction.
-
-A sub-alarm with many periods has a summary of its older windows (`monasca_common.alarms.evaluation.WindowSummary`). It
-holds until a measurement comes for one of these windows, or the sub-alarm gets the windows of further series; then the
-next evaluation reads these windows again.
 """
 
 from __future__ import annotations
@@ -19,16 +15,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.evaluation import MOST_VALUES, WindowSummary
-from monasca_common.alarms.expression import SubExpression
 from monasca_common.alarms.partials import WindowPartial, readings_of, readings_text, runs, sums_of, sums_text
 from monasca_common.models import json_text
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, MatchTarget
-from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
-from monasca_common.storage.sql import schema, tables
+from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import (
     alarm_changed,
     alarm_part,
@@ -327,49 +320,3 @@ def _unevaluated(found: Sequence[Reading], added: Sequence[Reading]) -> tuple[Re
 
 def _spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
     return sa.func.length(column) - sa.func.length(sa.func.replace(column, " ", ""))
-
-
-_STAGING, _PART, _SUB, _SUB_ALARM = (
-    tables.alarm_staging,
-    tables.alarm_part,
-    tables.alarm_sub_expression,
-    tables.sub_alarm,
-)
-
-
-def summary_text(sub: SubExpression, summary: WindowSummary) -> str:
-    """Return the stored text. It has the comparison, because a definition may change its operator or threshold."""
-    times = (summary.until_ms, summary.run_ms, summary.failed_ms, summary.measured_ms)
-    return f"{sub.operator} {sub.threshold!r} {' '.join(map(str, times))}"
-
-
-def parse_summary(sub: SubExpression, text: str | None) -> WindowSummary | None:
-    """Return the summary; ``None`` without one, or if it is of another comparison."""
-    operator, threshold, *times = (text or "none 0").split()
-    if (operator, threshold) != (sub.operator, repr(sub.threshold)):
-        return None
-    return WindowSummary(*map(int, times))
-
-
-def drop_late_summaries(connection: sa.Connection, batch: str, staged: StagedAttempts, stored: EvaluatorState) -> None:
-    """Remove the summaries of windows for which the batch has staged measurements."""
-    same = sa.and_(*(_PART.c[name] == _STAGING.c[name] for name in ("sub_expression_id", "match_key")))
-    # No summary reaches farther: see `summary_end_ms`.
-    length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())
-    summarised_ms = stored.evaluated_to_ms - stored.delay_ms - length_ms * MOST_VALUES
-    late = (_SUB.c.periods > MOST_VALUES, _STAGING.c.window_start < summarised_ms)
-    joined = _STAGING.join(_SUB, _SUB.c.id == _STAGING.c.sub_expression_id).join(_PART, same)
-    columns = (_PART.c.alarm_id, _PART.c.sub_expression_id)
-    query = sa.select(*columns).select_from(joined).where(*staged_rows(alarm_staging, batch, staged.attempts), *late)
-    drop_summaries(connection, {(alarm_id, sub_id) for alarm_id, sub_id in connection.execute(query)})
-
-
-def drop_summaries(connection: sa.Connection, sub_alarms: Iterable[tuple[str, str]]) -> None:
-    """Remove the summaries of these sub-alarms: ids of alarms and of sub-expressions."""
-    rows = [{"of_alarm": alarm_id, "of_sub": sub_id} for alarm_id, sub_id in sub_alarms]
-    if rows:
-        own = (
-            _SUB_ALARM.c.alarm_id == sa.bindparam("of_alarm"),
-            _SUB_ALARM.c.sub_expression_id == sa.bindparam("of_sub"),
-        )
-        connection.execute(_SUB_ALARM.update().where(*own).values(summary=None), rows)

@@ -348,8 +348,7 @@ alarm_dimension = sa.Table(
 
 # The state of each sub-expression in each alarm. ``windows``: those of the sub-expression that it is made of.
 # ``empty_evaluations``: how many in a row saw no measurement. ``decided``: the end of the latest window that a crossing
-# decided. ``newest``: of ``last``, the reading that decided, as in ``alarm_window.readings``. ``summary``: of the older
-# windows of a sub-expression with many periods, as `monasca_common.pipeline.evaluate.windows` writes it.
+# decided. ``newest``: of ``last``, the reading that decided, as in ``alarm_window.readings``.
 sub_alarm = sa.Table(
     "sub_alarm",
     metadata,
@@ -360,7 +359,6 @@ sub_alarm = sa.Table(
     sa.Column("empty_evaluations", sa.Integer, nullable=False),
     sa.Column("decided", _BIG, nullable=False, server_default="0"),
     sa.Column("newest", sa.Text),
-    sa.Column("summary", sa.Text),
     sa.PrimaryKeyConstraint("alarm_id", "sub_expression_id"),
     sa.Index("sub_alarm_by_sub_expression", "sub_expression_id"),
 )

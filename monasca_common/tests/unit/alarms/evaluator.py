@@ -8,10 +8,7 @@ from monasca_common.alarms.evaluation import (
     EvaluationSpan,
     Measured,
     evaluate,
-    has_summary,
     needed_from_ms,
-    summarised,
-    summary_end_ms,
 )
 from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
 from monasca_common.models.readings import Reading
@@ -20,14 +17,11 @@ DELAY_MS = 30_000
 
 
 class Evaluator:
-    """``summaries``: of each sub-alarm that has one; the windows that it replaces are kept for late measurements."""
-
     def __init__(self, expression, *, evaluated_to_ms=0, delay_ms=DELAY_MS):
         self.expression = expression
         self.alarm = AlarmState.new(expression)
         self.windows = [{} for _ in expression.sub_expressions]
         self.progress = EvaluationSpan(evaluated_to_ms, evaluated_to_ms, evaluated_to_ms, delay_ms)
-        self.summaries = [None for _ in expression.sub_expressions]
         self.transitions = []
         self._offset = 0
 
@@ -42,17 +36,10 @@ class Evaluator:
         )
         inputs = [self._merge(position, found) for position, found in enumerate(readings)]
         result = evaluate(self.expression, self.alarm, inputs, self.progress)
-        self._summarise(inputs)
         self.alarm = result.alarm
         self.progress = replace(self.progress, evaluated_to_ms=watermark_ms)
         self.transitions += result.transitions
         return result.transitions
-
-    def _summarise(self, inputs):
-        for position, (sub, found) in enumerate(zip(self.expression.sub_expressions, inputs, strict=True)):
-            if has_summary(sub, idle_periods=bool(self.progress.idle_periods)):
-                until_ms = summary_end_ms(sub, self.progress.watermark_ms, self.progress.delay_ms)
-                self.summaries[position] = summarised(sub, found.windows, found.summary, until_ms)
 
     def _merge(self, position, readings):
         sub, windows = self.expression.sub_expressions[position], self.windows[position]
@@ -67,7 +54,4 @@ class Evaluator:
         for start_ms, some in by_window.items():
             partial = WindowPartial.of(sub, some)
             windows[start_ms] = windows[start_ms].merge(partial, sub) if start_ms in windows else partial
-        summary = self.summaries[position]
-        if summary is None or any(start_ms < summary.until_ms for start_ms in by_window):
-            return Measured(windows)
-        return Measured({start: each for start, each in windows.items() if start >= summary.until_ms}, (), summary)
+        return Measured(windows)

@@ -41,7 +41,7 @@ from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark, windows
+from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark
 from monasca_common.pipeline.evaluate.cleanup import Cleanup
 from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
@@ -136,9 +136,6 @@ class StoredAlarms:
             partial = partial.merge(known, sub)
             readings = [*readings, *readings_of(row.readings)]
             readings = runs(sub, readings) if is_last else readings
-        decided_ms = watermark.load(connection, self.job).evaluated_to_ms - DELAY_MS
-        if start_ms < decided_ms - evaluation.MOST_VALUES * sub.period * 1000:
-            windows.drop_summaries(connection, [(alarm_id, stored.id)])
         values = of | {
             "windows": stored.windows,
             "record_count": partial.count,
@@ -200,10 +197,13 @@ class PassesContract:
         self.check_evaluation(expression, in_batches(data.draw, measured), data)
 
     @few
-    @given(st.integers(1, 3), st.integers(1, 2), expressions, st.data())
-    def test_so_it_is_with_summaries_of_old_windows(self, shown, step, expression, data):
+    @given(st.integers(1, 3), st.integers(1, 6), expressions, st.data())
+    def test_pages_with_few_periods_and_late_measurements_change_no_result(self, shown, page_periods, expression, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
-        with mock.patch.multiple(evaluation, MOST_VALUES=shown, _SUMMARY_STEP=step):
+        with (
+            mock.patch.object(evaluation, "MOST_VALUES", shown),
+            mock.patch.object(passes, "PAGE_PERIODS", page_periods),
+        ):
             self.check_evaluation(expression, in_batches_with_late_ones(data.draw, measured), data)
 
     def check_evaluation(self, expression, batches, data):
@@ -238,34 +238,17 @@ class PassesContract:
         runner.run(scanned)
         self.clean_up(alarms, scanned.scan_ms)
 
-    def test_a_pass_reads_as_many_windows_whatever_the_number_of_periods(self):
-        minutes, reads = 60, {}
-        for periods in (20, 20_000):
-            alarms = self.alarms(f"avg(m) > 1 times {periods}")
-            alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(minutes)])
-            runner = self.runner(alarms)
-            runner.run(scan(0, minutes * 60_000))
-            with mock.patch.object(passes, "_partial", wraps=passes._partial) as read:
-                for minute in range(minutes, minutes + 16):
-                    alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0)])
-                    runner.run(scan(minute * 60_000, minute * 60_000 + 60_000))
-            reads[periods] = read.call_count
-            alarms.delete()
-        self.assertEqual(reads[20], reads[20_000])
-        self.assertLess(reads[20], 16 * 30)
-
-    def test_a_summary_by_a_clock_that_was_ahead_is_computed_again(self):
-        alarms = self.alarms("avg(m) > 1 times 20")
-        alarms.arrive(alarms.ids[0], [(minute * 60_000, 0.0, 0) for minute in range(30)])
-        self.runner(alarms).run(scan(0, 30 * 60_000 + DELAY_MS))
-        self.runner(alarms).run(scan(30 * 60_000, 150 * 60_000))
-        runner = self.runner(alarms)
-        runner.run(Scan(31 * 60_000, {0}, {0: 31 * 60_000}))
-        self.assertEqual(31 * 60_000, self.stored(alarms).evaluated_to_ms)
-        for start in range(31, 91, 20):
-            alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(start, start + 20)])
-            runner.run(scan(start * 60_000, (start + 20) * 60_000))
-        self.assertEqual("ALARM", self.rows(tables.alarm)[0].state)
+    def test_alarms_with_many_periods_have_pages_of_their_own(self):
+        alarms = self.alarms("avg(m) > 1 times 40", count=3)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(minute * 60_000, 2.0, 0) for minute in range(40)])
+        with (
+            mock.patch.object(passes, "PAGE_PERIODS", 79),
+            mock.patch.object(passes, "load_alarms", wraps=passes.load_alarms) as load,
+        ):
+            self.runner(alarms, 1000).run(scan(0, 40 * 60_000 + DELAY_MS))
+        self.assertEqual([1, 1, 1], [len(call.args[1]) for call in load.call_args_list])
+        self.assertEqual({"ALARM"}, {row.state for row in self.rows(tables.alarm)})
 
     # Rule 46
     def test_two_evaluators_by_mistake_change_nothing_twice(self):

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staged windows and series become stored windows and alarms; on SQLite."""
 
-from dataclasses import replace
-
 from monasca_common.alarms.alarm_tables import Alarms
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
-from monasca_common.alarms.evaluation import NEVER_MS, WindowSummary
-from monasca_common.alarms.expression import parse
 from monasca_common.alarms.partials import WindowPartial, readings_of
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import StagingLost
-from monasca_common.pipeline.evaluate import alarms, definitions, watermark, windows
+from monasca_common.pipeline.evaluate import alarms, definitions, windows
 from monasca_common.pipeline.evaluate.batch import StagedMerge
 from monasca_common.pipeline.evaluate.definitions import SubExpressionIndex
 from monasca_common.pipeline.evaluate.passes import PassRunner
-from monasca_common.pipeline.evaluate.watermark import EvaluatorState, Scan
+from monasca_common.pipeline.evaluate.watermark import Scan
 from monasca_common.pipeline.evaluate.windows import FoldedRow, WindowFold
 from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.staging import StagedAttempts
@@ -71,57 +67,6 @@ class StagedMergeCase(DatabaseCase):
             staging.clear(connection, tables.alarm_staging, "batch", NOW_MS)
         self.assertEqual([], self.rows(tables.alarm_staging, "batch"))
         return made
-
-
-class SummaryTest(StagedMergeCase):
-    """A summary of the windows before now; the pass before has decided all that ended 16 minutes after."""
-
-    def setUp(self):
-        super().setUp()
-        clock = VirtualClock(start_ms=NOW_MS)
-        runner = PassRunner(self.offset_store, "job", 0, 0, clock)
-        self.merging = StagedMerge("job", 0, 0, self.offset_store, runner, clock)
-
-    def merge(self, *measurements):
-        rows = self.folded(self.known(), measurements)
-        with self.offset_store.writing() as connection:
-            staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
-            staged = StagedAttempts((7,), len(rows))
-            self.merging.merge(connection, "batch", staged, self.known(), Scan(NOW_MS), is_last=False)
-
-    def summarise(self):
-        decided_ms = NOW_MS + 16 * 60_000
-        with self.offset_store.writing() as connection:
-            watermark.save(connection, "job", EvaluatorState(decided_ms, 0, seen_ms=decided_ms))
-            connection.execute(tables.sub_alarm.update().values(summary="some"))
-
-    def summaries(self):
-        return [row[0] for row in self.rows(tables.sub_alarm, "summary")]
-
-    def test_a_measurement_of_a_window_that_a_summary_replaces_removes_it(self):
-        self.define("avg(cpu) > 5 times 17", "host")
-        self.merge(("cpu", {"host": "a"}, 0, 1.0), ("cpu", {"host": "b"}, 0, 1.0))
-        self.summarise()
-        self.merge(("cpu", {"host": "a"}, 0, 1.0), ("cpu", {"host": "b"}, 60, 1.0))
-        self.assertEqual(["some", "some"], self.summaries())
-        self.merge(("cpu", {"host": "a"}, -1, 1.0), ("cpu", {"host": "b"}, 0, 1.0))
-        self.assertEqual([None, "some"], sorted(self.summaries(), key=str))
-
-    def test_windows_of_a_further_match_remove_the_summary(self):
-        self.define("avg(cpu) > 5 times 17 and max(disk) > 5", "host", "device")
-        self.merge(("cpu", {"host": "a"}, 0, 1.0), ("disk", {"device": "d"}, 0, 1.0))
-        self.summarise()
-        self.merge(("cpu", {"host": "a", "device": "d"}, 0, 1.0))
-        self.assertIn(None, self.summaries())
-
-    def test_a_summary_by_another_comparison_does_not_count(self):
-        sub = parse("avg(cpu) > 5 times 17").sub_expressions[0]
-        summary = WindowSummary(3, 2, NEVER_MS, 1)
-        text = windows.summary_text(sub, summary)
-        self.assertEqual(summary, windows.parse_summary(sub, text))
-        for other in (replace(sub, threshold=6.0), replace(sub, operator="GTE")):
-            self.assertIsNone(windows.parse_summary(other, text))
-        self.assertIsNone(windows.parse_summary(sub, None))
 
 
 class FirstStateTest(StagedMergeCase):
