@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 PACKAGE = "monasca-common"
 # What runs in production; the others are for tests, for checks and for trying things out.
 RUNTIME_EXTRAS = (
-    *("api", "apprise", "dashboard", "hdfs", "memcached", "mirror", "monitoring"),
+    *("api", "dashboard", "hdfs", "memcached", "mirror", "monitoring"),
     *("notification", "persister", "postgresql", "services", "spark"),
 )
 TABLE = Path(__file__).parents[1] / "doc/source/install/licences.inc"

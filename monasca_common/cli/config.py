@@ -23,7 +23,6 @@ from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import DISTRIBUTION, missing_distributions, remedy
 from monasca_common.kafka.plugins import producing_driver
 from monasca_common.notification.settings import (
-    apprise_settings,
     email_settings,
     http_settings,
     jira_settings,
@@ -202,7 +201,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
         "lag": (lag_settings, start_check_settings),
         "notification": (
             *(notification_settings, _address_keys, http_settings, webhook_settings),
-            *(email_settings, jira_settings, apprise_settings, status_settings, start_check_settings),
+            *(email_settings, jira_settings, status_settings, start_check_settings),
         ),
         "persister": (_persister, start_check_settings),
         "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate, start_check_settings),

@@ -44,16 +44,6 @@ _TIMEOUT_HELP = (
 )
 
 
-# Services of Apprise with fixed servers: their addresses contain no host.
-FIXED_HOSTS = (
-    *("bsky", "cliq", "clicksend", "dingtalk", "discord", "feishu", "firehydrant", "flock", "gchat", "guilded"),
-    *("ifttt", "ilert", "incidentio", "lark", "line", "msgbird", "notifiarr", "onesignal", "opsgenie", "pagertree"),
-    *("pbul", "plivo", "postmark", "pover", "prowl", "push", "resend", "revolt", "sendgrid", "signl4", "simplepush"),
-    *("sinch", "slack", "sns", "spike", "splunk", "squadcast", "telnyx", "tgram", "twilio", "twist", "victorops"),
-    *("vonage", "webex", "wecombot", "wxteams", "zulip"),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """How notifiers send over HTTP."""
@@ -204,16 +194,6 @@ class JiraSettings(NotifierSettings):
         None,
         help="The name of the transition that reopens a resolved issue when its alarm returns. Unset: the first whose "
         "name contains reopen. Without such a transition, the issue stays resolved and gets a comment.",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class AppriseSettings(NotifierSettings):
-    schemes: tuple[str, ...] = option(
-        FIXED_HOSTS,
-        help="The permitted schemes of addresses of methods of the type apprise, the part before ://. The default "
-        "lists services with fixed servers. With others, such as json and mailto, the tenant chooses the host, whose "
-        "address is checked when a connection is opened.",
     )
 
 
@@ -369,13 +349,12 @@ _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
 _SLACK = OptionGroup("slack_notifier", options_of(NotifierSettings), old=legacy.names("slack_notifier"))
 _PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings))
 _JIRA = OptionGroup("jira_notifier", options_of(JiraSettings), old=legacy.names("jira_notifier"))
-_APPRISE = OptionGroup("apprise_notifier", options_of(AppriseSettings))
 _EMAIL = OptionGroup("email_notifier", options_of(EmailSettings), old=legacy.names("email_notifier"))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Return every group with its options, for oslo.config's generator of sample files."""
-    notifiers = (_WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK, _JIRA, _APPRISE)
+    notifiers = (_WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK, _JIRA)
     return [group.listed() for group in (_HTTP, _PROCESSOR, _RETRY, *notifiers)]
 
 
@@ -466,11 +445,6 @@ def jira_settings(conf: cfg.ConfigOpts) -> JiraSettings:
     if settings.url is not None and not settings.url.startswith(("http://", "https://")):
         raise ConfigurationError("url in group [jira_notifier] is not a URL: write https://jira.example.org")
     return settings
-
-
-def apprise_settings(conf: cfg.ConfigOpts) -> AppriseSettings:
-    settings = _with_networks(conf, _APPRISE, AppriseSettings)
-    return replace(settings, schemes=tuple(each.lower().removesuffix("://") for each in settings.schemes))
 
 
 def email_settings(conf: cfg.ConfigOpts) -> EmailSettings:

@@ -23,7 +23,6 @@ from monasca_common.cli.configuration import own_options
 from monasca_common.kafka.declaration import option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.notification.settings import (
-    AppriseSettings,
     EmailSettings,
     HttpSettings,
     JiraSettings,
@@ -66,7 +65,6 @@ DECLARING = (
     ProducerSettings,
     SecuritySettings,
     MirrorSettings,
-    AppriseSettings,
     StageSettings,
     EmailSettings,
     HttpSettings,

@@ -111,7 +111,6 @@ class AddressKeysTest(SqliteTestCase):
             ("SLACK", "https://hooks.slack.com/services/T0/B0/x", "https://hooks.slack.com/…"),
             ("EMAIL", "someone@example.org", "s…@example.org"),
             ("PAGERDUTY", "R0UT1NGKEY", "…"),
-            ("APPRISE", "discord://id/token", "…"),
         ):
             self.assertEqual(expected, NotificationMethod("a", kind, address).masked_address)
 

@@ -9,7 +9,6 @@ import hmac
 import importlib.metadata
 import json
 import logging
-import socket
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.alarms import notification_methods
-from monasca_common.alarms.notification_methods import NotificationMethod, types, violations
+from monasca_common.alarms.notification_methods import types
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
@@ -62,11 +61,11 @@ class IdTest(ConfigurationTestCase):
 
 class TypesTest(ConfigurationTestCase):
     def test_they_come_from_what_is_installed(self):
-        self.assertLessEqual({"APPRISE", "EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
+        self.assertLessEqual({"EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
 
     def test_an_unknown_one_is_refused_with_those_that_are_known(self):
         notifiers = Notifiers(self.configured(CONFIGURATION))
-        self.assertIn("use one of apprise, email, jira, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
+        self.assertIn("use one of email, jira, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
 
     def test_one_whose_package_is_not_installed_is_left_out_in_silence_and_a_broken_one_with_a_warning(self):
         found = {"monasca_fax_machine:Fax": "", "json:missing": "no methods of type FAX: its notifier cannot be loaded"}
@@ -365,77 +364,8 @@ class DestinationsTest(NotifierCase):
             ("mail.example.org:25", "email", "a@example.org", "[email_notifier]\nserver = mail.example.org\n"),
             ("events.pagerduty.com", "pagerduty", "key"),
             ("jira.example.org", "jira", "https://jira.example.org/?project=OPS", jira),
-            ("discord", "apprise", "discord://id/token"),
-            ("json://example.org", "apprise", "json://u:p@Example.org:8080/a"),
         ):
             self.assertEqual(expected, self.destination(type_, *where))
-
-
-class AppriseTest(NotifierCase):
-    type = "apprise"
-
-    def setUp(self):
-        super().setUp()
-        self.taker = self.receiver()
-        self.useFixture(fixtures.MonkeyPatch("os.environ", {"PATH": "/bin"}))
-
-    def apprise(self, allowed="127.0.0.1/32", options="schemes = json\n"):
-        conf = self.configured(f"[notification]\nallowed_networks = {allowed}\n[apprise_notifier]\n{options}")
-        return Notifiers(conf).load(self.type)
-
-    def address(self, suffix=""):
-        return f"json://127.0.0.1:{self.taker.port}/t0ken{suffix}"
-
-    def refusal(self, address, kind=AddressRefused, **named):
-        return str(self.assertRaises(kind, self.apprise(**named).send, notification_of(change(), "m1"), address))
-
-    def test_a_service_of_the_library_takes_text_and_id(self):
-        notification = notification_of(change(), "m1")
-        self.assertEqual("json accepted it", self.apprise().send(notification, self.address()))
-        said = self.posted(self.taker)[1]
-        self.assertEqual("ALARM: cpu is busy", said["title"])
-        self.assertIn(f"Notification {notification.id}", said["message"])
-
-    def test_no_connection_is_opened_to_a_forbidden_address(self):
-        for host in ("127.0.0.1", "localhost", "0x7f000001", "2130706433"):
-            refusal = self.refusal(f"json://{host}:{self.taker.port}/t0ken", allowed="192.0.2.0/24")
-            self.assertIn("notifications must not be sent to json", refusal)
-            self.assertNotRegex(refusal, "127.0.0.1|::1")  # tenants read it
-            self.assertNotIn("t0ken", refusal)
-        self.assertEqual([], self.taker.requests)
-
-    def test_a_redirect_is_not_followed(self):
-        other = self.receiver()
-        self.taker.answer = self.taker.answers(307, Location=other.url())
-        self.refusal(self.address("?redirect=yes"), SendFailed)
-        self.assertEqual((1, []), (len(self.taker.requests), other.requests))
-
-    def test_a_form_that_the_operator_did_not_allow_is_refused(self):
-        for address in (self.address(), "mailto://u:p@example.org", "syslog://", "dbus://", "file:///etc/passwd", "x"):
-            self.refusal(address, options="")
-        self.assertEqual([], self.taker.requests)
-
-    def test_a_proxy_of_the_environment_is_refused(self):
-        self.useFixture(fixtures.EnvironmentVariable("HTTP_PROXY", "http://127.0.0.1:1"))
-        self.assertIn("names a proxy", self.refusal(self.address(), SendRefused))
-
-    def test_what_fails_or_hangs_is_a_failure_in_bounded_time(self):
-        self.taker.answer = self.taker.answers(500)
-        self.assertNotIn("t0ken", self.refusal(self.address(), SendFailed))
-        self.taker.answer = self.taker.drips
-        refusal = self.refusal(self.address("?rto=900"), SendFailed, options="schemes = json\ntimeout = 0.3\n")
-        self.assertIn("no answer within 0.3 s", refusal)
-
-    def test_other_threads_connect_as_before(self):
-        self.refusal(self.address(), allowed="192.0.2.0/24")
-        with socket.create_connection(("127.0.0.1", self.taker.port), 5):
-            pass
-
-    def test_an_invalid_address_is_refused_when_a_method_is_created(self):
-        for address in ("discord", "discord://", "discord://a b", "discord://a\n"):
-            made = NotificationMethod("a", "APPRISE", address)
-            self.assertEqual(["address"], [each.where for each in violations(made)], address)
-        self.assertEqual([], violations(NotificationMethod("a", "APPRISE", "discord://id/token")))
 
 
 class EmailTest(NotifierCase):
