@@ -7,7 +7,6 @@ it under the same message id, by which readers recognize a repeat.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
-
-LOG = logging.getLogger(__name__)
 
 TRANSITION = "transition"
 LEFT_AFTER_MS = 60_000  # after which the process that wrote a row has published it or has died
@@ -78,20 +75,6 @@ def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int, due: Unpubli
     statement = sa.select(*_COLUMNS).where(*which).order_by(own_first, _OUTBOX.c.number).limit(limit)
     rows = sorted(database.rows(statement), key=lambda row: row.number)
     return [_unpublished(row) for row in rows]
-
-
-def left(database: AlarmsDatabase, kind: str, *, before_ms: int, limit: int) -> list[Unpublished]:
-    """Return the first messages that were written before that time."""
-    which = _OUTBOX.c.kind == kind, _OUTBOX.c.created < before_ms
-    statement = sa.select(*_COLUMNS).where(*which).order_by(_OUTBOX.c.number).limit(limit)
-    return [_unpublished(row) for row in database.rows(statement)]
-
-
-def discard(connection: sa.Connection, kind: str, before_ms: int) -> None:
-    """Remove messages that were written before that time and could not be published, and log their number."""
-    old = _OUTBOX.delete().where(_OUTBOX.c.kind == kind, _OUTBOX.c.created < before_ms)
-    if count := connection.execute(old).rowcount:
-        LOG.error("%d messages of kind %s are removed from the outbox: Kafka did not accept them in time", count, kind)
 
 
 def remove(database: AlarmsDatabase, rows: Sequence[Unpublished]) -> None:

@@ -149,7 +149,6 @@ def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     settings = notification_settings(conf)
     yield from _read_by(settings.changes.consumer, CHANGES_GROUP)
     yield from _read_by(settings.retries.consumer, RETRIES_GROUP)
-    yield ServiceTopic(settings.processing.notification_topic, CHANGES_GROUP)
 
 
 def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:

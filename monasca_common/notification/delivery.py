@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from monasca_common.alarms.notification_methods import NotificationMethod
-from monasca_common.alarms.outbox import Unpublished
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
@@ -30,10 +29,7 @@ _KEY_SECONDS = 60.0  # between two attempts to decrypt an address
 
 
 class NotificationDelivery:
-    """Sends notifications, and records outcomes. Thread-safe.
-
-    ``announce``: called with each row that the ledger writes to the outbox.
-    """
+    """Sends notifications, and records outcomes. Thread-safe."""
 
     def __init__(
         self,
@@ -42,7 +38,6 @@ class NotificationDelivery:
         policy: RetryPolicy,
         clock: Clock,
         *,
-        announce: Callable[[Unpublished], None] = lambda _: None,
         metrics: NotificationMetrics | None = None,
     ) -> None:
         self._ledger = ledger
@@ -51,7 +46,6 @@ class NotificationDelivery:
         self._clock = clock
         longest_turn = max(policy.max_backoff_seconds, _LONGEST_TURN_SECONDS)
         self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, longest_turn, clock)
-        self._announce = announce
         self._metrics = metrics or NotificationMetrics()
         self.count = self._metrics.count
         # Notifications that were sent while the ledger was unavailable and must not be sent again.
@@ -100,12 +94,10 @@ class NotificationDelivery:
         self._end(notification, method_id, SUPERSEDED, "the alarm has changed since")
 
     def _end(self, notification: Notification, method_id: str, state: str, reason: str) -> bool:
-        unpublished = self._ledger.end(notification, method_id, state, self._clock.time_ms(), reason)
-        if unpublished is None:
-            return False
-        self._announce(unpublished)
-        self.count(state)
-        return True
+        is_new = self._ledger.end(notification, method_id, state, self._clock.time_ms(), reason)
+        if is_new:
+            self.count(state)
+        return is_new
 
     def _attempt(
         self, notification: Notification, method: NotificationMethod, attempt: int, slot: Slot, *, released: bool
@@ -177,9 +169,7 @@ class NotificationDelivery:
         return self._retry(notification, method.id, attempt + 1, seconds, str(error))
 
     def _finish(self, notification: Notification, state: str, reason: str | None) -> None:
-        unpublished = self._ledger.finish(notification, state, self._clock.time_ms(), reason)
-        if unpublished is not None:
-            self._announce(unpublished)
+        self._ledger.finish(notification, state, self._clock.time_ms(), reason)
 
     def _delay(self, attempt: int) -> float:
         return 0.0 if self._policy.exhausted(attempt) else self._policy.delay(attempt, random.random())

@@ -10,9 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase, Row
-from monasca_common.alarms.outbox import Unpublished
 from monasca_common.models import json_text
 from monasca_common.notification.errors import storable
 from monasca_common.notification.notification import Notification
@@ -27,7 +25,6 @@ ENDED = (SENT, GIVEN_UP, SUPERSEDED)
 _NOTIFICATION, _RATE, _ALARM = tables.notification, tables.notification_rate, tables.alarm
 _WITHHELD = (SILENCED, INHIBITED)
 _MOST_FAILURES = 50
-NOTIFICATION = "notification"  # the kind of rows that the ledger writes to the outbox
 ROWS_A_PORTION = 1000
 # Built once, because building a statement takes longer than executing it.
 _OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
@@ -40,7 +37,6 @@ _END = (
     _NOTIFICATION.update()
     .where(_OWN)
     .values(state=sa.bindparam("ended_as"), updated=sa.bindparam("ended"), reason=sa.bindparam("answer"))
-    .returning(*(_NOTIFICATION.c[name] for name in ("method_id", "attempts", "repeats")))
 )
 
 
@@ -78,26 +74,20 @@ class Ledger:
 
         return self._database.write(work)
 
-    def finish(
-        self, notification: Notification, state: str, now_ms: int, reason: str | None = None
-    ) -> Unpublished | None:
-        """Record the outcome, and return the row of the outbox that this writes.
+    def finish(self, notification: Notification, state: str, now_ms: int, reason: str | None = None) -> None:
+        """Record the outcome: `FAILED` or one of `ENDED`. ``reason``: the receiver's answer, or why it was not sent."""
+        self._database.write(lambda connection: _finish(connection, notification, state, now_ms, reason))
 
-        ``state``: `FAILED` or one of `ENDED`. ``reason``: the receiver's answer, or why it was not sent.
-        """
-        return self._database.write(lambda connection: _finish(connection, notification, state, now_ms, reason))
-
-    def end(
-        self, notification: Notification, method_id: str, state: str, now_ms: int, reason: str
-    ) -> Unpublished | None:
-        """Record that no further attempt follows. ``None``: the notification had ended before and is unchanged."""
+    def end(self, notification: Notification, method_id: str, state: str, now_ms: int, reason: str) -> bool:
+        """Record that no further attempt follows. Return ``False`` if the notification had ended before."""
         row = new_row(notification, method_id, now_ms, state=FAILED, attempts=0)
 
-        def work(connection: sa.Connection) -> Unpublished | None:
+        def work(connection: sa.Connection) -> bool:
             connection.execute(_INSERT[connection.dialect.name], row)
             if connection.execute(_FIND, {"own_id": notification.id}).one().state in ENDED:
-                return None
-            return _finish(connection, notification, state, now_ms, reason)
+                return False
+            _finish(connection, notification, state, now_ms, reason)
+            return True
 
         return self._database.write(work)
 
@@ -139,7 +129,6 @@ class Ledger:
         statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)
 
         def work(connection: sa.Connection) -> int:
-            outbox.discard(connection, NOTIFICATION, before_ms)
             connection.execute(_RATE.delete().where(_RATE.c.since_ms < before_ms))
             return connection.execute(statement).rowcount
 
@@ -159,9 +148,7 @@ def _is_next_to_withheld() -> sa.ColumnElement[bool]:
     return sa.exists().where(is_of_same, withheld.c.state.in_(_WITHHELD), ~is_parted).correlate(_NOTIFICATION)
 
 
-def _finish(
-    connection: sa.Connection, notification: Notification, state: str, now_ms: int, reason: str | None
-) -> Unpublished | None:
+def _finish(connection: sa.Connection, notification: Notification, state: str, now_ms: int, reason: str | None) -> None:
     shown = reason and storable(reason)
     values: dict[str, Any] = {"own_id": notification.id, "ended_as": state, "ended": now_ms, "answer": shown}
     statement = _END
@@ -170,36 +157,7 @@ def _finish(
         longer = sa.func.coalesce(_NOTIFICATION.c.failures, "").concat(line)
         few = _NOTIFICATION.c.attempts <= _MOST_FAILURES
         statement = _END.values(failures=sa.case((few, longer), else_=_NOTIFICATION.c.failures))
-    row = connection.execute(statement, values).first()
-    if row is None or state == FAILED:
-        return None
-    message_id = f"{notification.id}/{state}/{row.attempts}".encode()
-    value = announcement(notification, row, state=state, answer=shown, now_ms=now_ms)
-    return outbox.put(connection, NOTIFICATION, notification.change.alarm_id, message_id, value, now_ms)
-
-
-def announcement(notification: Notification, row: Row, *, state: str, answer: str | None, now_ms: int) -> bytes:
-    """Return the message to the topic ``alarm-notifications``. It names the method but not its address."""
-    change = notification.change
-    return json_text.write(
-        {
-            "alarm-notification": {
-                "id": notification.id,
-                "tenantId": change.tenant,
-                "alarmId": change.alarm_id,
-                "alarmDefinitionId": change.definition_id,
-                "newState": change.new_state,
-                "alarmTimestamp": change.time_ms,
-                "alarmIds": [each.alarm_id for each in notification.changes],
-                "methodId": row.method_id,
-                "state": state,
-                "attempts": row.attempts,
-                "repeats": row.repeats,
-                "answer": answer,
-                "timestamp": now_ms,
-            }
-        }
-    )
+    connection.execute(statement, values)
 
 
 def _step(row: Row, attempt: int, *, released: bool) -> NextStep:

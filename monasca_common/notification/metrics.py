@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.deferred import SCHEDULED
-from monasca_common.notification.ledger import NOTIFICATION
 from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
@@ -75,9 +74,7 @@ class StoredNotifications:
         self._next = 0.0
 
     def declare(self, metrics: ServiceMetrics) -> None:
-        metrics.computed_gauge(
-            "waiting", "Notifications and messages that wait in the database", "where", samples=self._samples
-        )
+        metrics.computed_gauge("waiting", "Notifications that wait in the database", "where", samples=self._samples)
 
     def _samples(self) -> list[Sample]:
         if self._clock.monotonic() >= self._next:
@@ -90,10 +87,9 @@ class StoredNotifications:
         return [((where,), number) for where, number in self._counted.items()]
 
     def _count(self) -> dict[str, int]:
-        deferred, outbox = tables.notification_deferred, tables.alarm_outbox
+        deferred = tables.notification_deferred
         counted = {
             "retries": sa.select(sa.func.count()).where(deferred.c.kind == SCHEDULED),
             "held": sa.select(sa.func.count()).where(deferred.c.kind != SCHEDULED),
-            "announcements": sa.select(sa.func.count()).where(outbox.c.kind == NOTIFICATION),
         }
         return {where: int(self._database.rows(statement)[0][0]) for where, statement in counted.items()}

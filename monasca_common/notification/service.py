@@ -24,7 +24,6 @@ from monasca_common.alarms.notification_methods import NotificationMethods, type
 from monasca_common.alarms.silences import Silences
 from monasca_common.audit.reporter import audited_source
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.notification.announcer import NotificationAnnouncer
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
@@ -51,7 +50,6 @@ from monasca_common.runtime.status_server import StatusServer, listen_for_status
 LOG = logging.getLogger(__name__)
 
 _RETRY_THREADS = 64
-_ANNOUNCE_SECONDS = 3.0
 
 
 class NotificationWork:
@@ -66,9 +64,8 @@ class NotificationWork:
         clock, processing = SystemClock(), settings.processing
         self._database = AlarmsDatabase(settings.database, grouped=True)
         self._audits = contextlib.ExitStack()
-        changes_producer, retries_producer = (
-            self._audits.enter_context(audited_source(stream.producer, stream.audit, NOTIFICATION_GROUP))
-            for stream in (settings.changes, settings.retries)
+        producer = self._audits.enter_context(
+            audited_source(settings.retries.producer, settings.retries.audit, NOTIFICATION_GROUP)
         )
         (retry_topic,) = settings.retries.consumer.topics
         self.metrics = NotificationMetrics(notifiers)
@@ -76,10 +73,7 @@ class NotificationWork:
 
         methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
         pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)
-        self._announcer = NotificationAnnouncer(self._database, changes_producer, processing.notification_topic, clock)
-        delivery = NotificationDelivery(
-            ledger, notifiers, settings.retry.policy(), clock, announce=self._announcer.add, metrics=self.metrics
-        )
+        delivery = NotificationDelivery(ledger, notifiers, settings.retry.policy(), clock, metrics=self.metrics)
         self._executor = ThreadPoolExecutor(processing.number, thread_name_prefix="methods")
         changes = ChangesHandler(
             methods,
@@ -105,17 +99,15 @@ class NotificationWork:
             NotificationMember(settings.retries, retries, _RETRY_THREADS, clock),
         )
         loops = (
-            DeferredSender(pipeline, methods, delivery, retries_producer, clock, retry_topic),
+            DeferredSender(pipeline, methods, delivery, producer, clock, retry_topic),
             LedgerRetention(ledger, Silences(self._database), clock, processing.kept_ms),
         )
         board = StatusBoard([ProcessStatus([MemberStatus(member.name) for member in members])])
         self._reporter = StatusReporter(board, 0, members, CollectorRegistry())
-        self.health = service_health(board.members, [loop.health for loop in (*loops, self._announcer)])
+        self.health = service_health(board.members, [loop.health for loop in loops])
         self._threads = ServiceThreads((*members, *loops))
-        self._announcing = ServiceThreads([self._announcer])
 
     def start(self) -> None:
-        self._announcing.start()
         self._threads.start()
         self._reporter.start()
 
@@ -124,7 +116,6 @@ class NotificationWork:
         self._threads.stop()
         self._reporter.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self._announcing.stop(_ANNOUNCE_SECONDS)
         self._audits.close()
         self._database.close()
         return dict(self.metrics.counts)

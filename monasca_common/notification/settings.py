@@ -247,11 +247,6 @@ class ProcessorSettings:
         help="How long the table notification keeps a notification after its last attempt; at least ttl. Too small: "
         "changes that Kafka delivers again after the removal are sent again. Too large: the table fills the database.",
     )
-    notification_topic: str = option(
-        "alarm-notifications",
-        old_names=("kafka.notification_topic",),
-        help="The topic with a message for each notification that was sent, given up or superseded.",
-    )
 
     @property
     def kept_ms(self) -> int:
@@ -324,6 +319,7 @@ _PROCESSOR = OptionGroup(
     options_of(ProcessorSettings),
     removed={
         "max_at_one_method": "at most 8 notifications are sent to one method concurrently",
+        "notification_topic": "notifications are not published; GET /v2.0/notifications returns them",
         "max_at_one_destination": "at most 16 notifications are sent to one host concurrently",
     },
 )

@@ -56,7 +56,7 @@ OLD_OPTIONS = (
     OldOption("events_topic", Fate.SERVICE, "where the API sends events"),
     OldOption("logs_topics", Fate.SERVICE, "where the API sends logs"),
     OldOption("alarm_state_transitions_topic", Fate.SERVICE, "where alarm transitions are sent"),
-    OldOption("notification_topic", Fate.SERVICE, "where notifications are sent"),
+    OldOption("notification_topic", Fate.IGNORED, "GET /v2.0/notifications returns notifications"),
     OldOption("periodic", Fate.IGNORED, "periodic notifications go through the retry topic"),
     *(OldOption(name, Fate.IGNORED, _ZOOKEEPER, consumers=True) for name in ("zookeeper_path", "path", "partitions")),
     *(

@@ -201,7 +201,7 @@ class PublishedNotificationTest(PublishedFilesTestCase):
             self.forget_warnings()
 
     def test_what_is_about_kafka_and_zookeeper_is_read_or_logged_once(self):
-        served = {("kafka", "notification_topic"), ("kafka", "periodic")}  # read by the engine itself
+        served = {("kafka", "periodic")}  # read by the engine itself
         for name in ("notification-9.0.0", "notification-9.0.0-every-option"):
             conf = self.sample(name)
             for group, option in served:
@@ -221,7 +221,6 @@ class NotificationServiceTest(PublishedFilesTestCase):
         changes, retries = settings.changes.consumer, settings.retries.consumer
         self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (changes.topics, changes.group_id))
         self.assertEqual((("retry-notifications",), "monasca-notification-retry"), (retries.topics, retries.group_id))
-        self.assertEqual("alarm-notifications", settings.processing.notification_topic)
         self.assertEqual((30.0, 5), (settings.retry.interval, settings.retry.max_attempts))
 
     def test_each_other_name_is_read_or_logged(self):

@@ -54,7 +54,6 @@ group_id = {group}
 topic = {retries}
 group_id = {group}
 [alarm_processor]
-notification_topic = {told}
 [retry_engine]
 interval = {interval}
 max_attempts = 1000
@@ -82,7 +81,6 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
         self.fixture = fixture = self.useFixture(SharedKafkaCluster())
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.changes, self.retries = (fixture.topic(2) for _ in range(2))
-        self.told = fixture.topic(1)
         for topic in (self.changes, self.retries):
             fixture.cluster.create_topic(f"{topic}.dlq", 1)
         self.servers = fixture.cluster.client_options("admin")["bootstrap.servers"]
@@ -113,7 +111,6 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
                 changes=self.changes,
                 retries=self.retries,
                 interval=self.interval_seconds,
-                told=self.told,
                 group=f"group-{uuid.uuid4().hex[:12]}",
                 webhook_timeout=WEBHOOK_TIMEOUT_SECONDS,
                 smtp_port=self.mails.port if self.mails else 25,

@@ -3,7 +3,6 @@
 
 from dataclasses import replace
 
-import fixtures
 import sqlalchemy as sa
 from oslotest import base
 
@@ -95,16 +94,6 @@ class TestOutbox(SqliteTestCase):
         outbox.remove(database, [first, second])
         outbox.remove(database, [])
         self.assertEqual([], database.rows(sa.select(tables.alarm_outbox)))
-
-    def test_what_is_discarded_is_logged(self):
-        logged = self.useFixture(fixtures.FakeLogger())
-        database = AlarmsDatabase(self.database.settings)
-        self.addCleanup(database.close)
-        database.write(lambda connection: outbox.put(connection, "notification", "a", b"i", b"{}", 5))
-        for before_ms, left in ((5, 1), (6, 0)):
-            database.write(lambda connection, until_ms=before_ms: outbox.discard(connection, "notification", until_ms))
-            self.assertEqual(left, len(database.rows(sa.select(tables.alarm_outbox))))
-        self.assertEqual(1, logged.output.count("1 messages of kind notification"))
 
     def test_messages_about_one_alarm_keep_their_order_however_many_others_wait(self):
         database = AlarmsDatabase(self.database.settings)

@@ -707,7 +707,7 @@ class GroupsContract(StagesCase):
         self.assertEqual((["a2:ALARM"], []), (self.told(), self.held()))
         self.assertEqual([("a1", "given up"), ("a2", "sent")], self.ledger())
 
-    def test_a_group_that_the_topic_refuses_is_given_up_and_announced_with_its_members(self):
+    def test_a_group_that_the_topic_refuses_is_given_up_with_its_members(self):
         self.method()
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
@@ -717,9 +717,6 @@ class GroupsContract(StagesCase):
         refused = SimpleNamespace(ok=False, unknown=[], delivered=[], failed=[SimpleNamespace(index=0, error=refusal)])
         self.releases.publish_retries(mock.Mock(publish=lambda *_, **__: refused))
         self.assertEqual(([], {"given up"}), (self.held(), {state for _, state in self.ledger()}))
-        rows = self.alarms_database.rows(sa.select(tables.alarm_outbox.c.value))
-        [announced] = [json.loads(value)["alarm-notification"] for (value,) in rows]
-        self.assertEqual(("given up", {"a1", "a2"}), (announced["state"], set(announced["alarmIds"])))
 
     def test_a_change_without_what_it_is_grouped_by_is_grouped_with_its_likes(self):
         self.start(StageRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))

@@ -4,18 +4,12 @@
 from types import SimpleNamespace
 from unittest import mock
 
-import fixtures
-
-from monasca_common.alarms import outbox
 from monasca_common.alarms.silences import Silences
 from monasca_common.kafka import DeliveryError
-from monasca_common.notification import announcer
-from monasca_common.notification.announcer import NotificationAnnouncer
-from monasca_common.notification.ledger import NOTIFICATION, Ledger
+from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
-from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.stages_contract import LEASE_MS, MINUTE_MS, RETRIES, SECOND_MS, StagesCase
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -105,43 +99,6 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.pipeline.deferred.schedule(retry, self.clock.now_ms)
         self.releases.publish_due(self.refusing)
         self.assertEqual([f"{RETRIES} did not acknowledge: no leader"], self.reasons())
-
-
-class AnnouncerTest(StagesCase, SqliteTestCase):
-    def setUp(self):
-        super().setUp()
-        self.kafka.broker.create_topic("alarm-notifications", 1)
-        settings = self.kafka.producer_settings()
-        self.announcer = NotificationAnnouncer(self.alarms_database, settings, "alarm-notifications", self.clock)
-        self.useFixture(fixtures.MonkeyPatch(f"{announcer.__name__}._LOOK_SECONDS", 0.0))
-
-    def row(self):
-        now_ms = self.clock.now_ms
-        return self.alarms_database.write(lambda to: outbox.put(to, NOTIFICATION, "a1", b"id", b"{}", now_ms))
-
-    def reasons(self, producer):
-        self.announcer.publish_due(producer)
-        return self.announcer.health.probes.ready()[1]["reasons"]
-
-    def test_it_is_not_ready_until_kafka_acknowledges_what_it_refused(self):
-        self.announcer.add(self.row())
-        refusing = Refusing(self.clock)
-        refused = ["1 messages to alarm-notifications stay in the outbox: no leader"]
-        self.assertEqual(refused, self.reasons(refusing))
-        self.announcer.failed(StorageUnavailable("the database is away"))
-        self.assertEqual(refused, self.reasons(refusing))
-        self.clock.now_ms += outbox.LEFT_AFTER_MS + 1
-        self.assertEqual(refused, self.reasons(refusing))
-        self.assertEqual(2, len(refusing.published))
-        self.assertEqual([], self.reasons(self.producer))
-
-    def test_it_is_ready_once_another_process_has_published_what_kafka_refused(self):
-        row = self.row()
-        self.announcer.add(row)
-        self.assertEqual(1, len(self.reasons(Refusing(self.clock))))
-        outbox.remove(self.alarms_database, [row])
-        self.clock.now_ms += outbox.LEFT_AFTER_MS + 1
-        self.assertEqual([], self.reasons(self.producer))
 
 
 class RetentionTest(StagesCase, SqliteTestCase):

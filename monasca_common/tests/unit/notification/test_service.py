@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslotest import base
 
-from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silences import Silence, Silences
@@ -31,7 +30,7 @@ from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification import delivery
 from monasca_common.notification.http_client import HttpClient
-from monasca_common.notification.ledger import NOTIFICATION, Ledger
+from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.notifiers.base import Tools
 from monasca_common.notification.notifiers.webhook import WebhookNotifier
@@ -60,7 +59,7 @@ from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 DAY_MS = 86_400_000
 _PATIENCE_SECONDS = 50  # for a machine under load
-CHANGES, RETRIES, NOTIFICATIONS = "alarm-state-transitions", "retry-notifications", "alarm-notifications"
+CHANGES, RETRIES = "alarm-state-transitions", "retry-notifications"
 
 
 class ServiceCase(NotificationCase, base.BaseTestCase):
@@ -72,7 +71,6 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         self.alarms_database = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms_database.close)
         self.kafka = self.useFixture(MemoryKafka())
-        self.kafka.broker.create_topic(NOTIFICATIONS, 1)
         for topic in (CHANGES, RETRIES):
             self.kafka.broker.create_topic(topic, 1)
             self.kafka.broker.create_topic(f"{topic}.dlq", 1)
@@ -125,16 +123,6 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
 
     def letters(self, topic):
         return self.kafka.broker.records(f"{topic}.dlq")
-
-    def announced(self):
-        """{message id: facts} of what the topic of sent notifications was told."""
-        records = self.kafka.broker.records(NOTIFICATIONS)
-        told = {dict(each.headers)["message-id"]: json.loads(each.value)["alarm-notification"] for each in records}
-        self.assertEqual(len(records), len(told))
-        return told
-
-    def waiting_announcements(self):
-        return outbox.left(self.alarms_database, NOTIFICATION, before_ms=2**60, limit=100)
 
     def committed(self, topic):
         return self.kafka.broker.committed(f"g-{topic}").get(TopicPartition(topic, 0), 0)
@@ -200,7 +188,6 @@ class DeliveryTest(ServiceCase):
         self.assertEqual(((0, 3),), union(tuple((first, following) for _, first, following in ranges)))
 
     def test_what_is_sent_to_other_topics_is_reported_to_the_audit(self):
-        """Retries, dead letters, and what became of notifications."""
         self.kafka.broker.create_topic("monasca-audit", 1)
         folder = self.useFixture(fixtures.TempDir()).path
         receiver = self.receiver()
@@ -208,7 +195,7 @@ class DeliveryTest(ServiceCase):
         self.method(receiver.url())
         stop = self.start(audit=AuditSettings(enabled=True, folder=folder), max_attempts=3)
         self.publish(self.alarm().message, b"{")
-        self.until(lambda: self.announced() and self.letters(CHANGES) and self.letters(RETRIES), "the end of retries")
+        self.until(lambda: self.letters(CHANGES) and self.letters(RETRIES), "the end of retries")
         stop()
 
         sent, sources = collections.Counter(), set()
@@ -217,10 +204,10 @@ class DeliveryTest(ServiceCase):
             for count in report.counts:
                 sent[count.topic] += count.messages
                 sources.add((report.tier, report.application, count.topic))
-        written = (RETRIES, NOTIFICATIONS, f"{CHANGES}.dlq", f"{RETRIES}.dlq")
+        written = (RETRIES, f"{CHANGES}.dlq", f"{RETRIES}.dlq")
         self.assertEqual({topic: len(self.kafka.broker.records(topic)) for topic in written}, dict(sent))
         wanted = {
-            ("producer", "notification", NOTIFICATIONS),
+            ("producer", "notification", RETRIES),
             ("producer", f"g-{CHANGES}", f"{CHANGES}.dlq"),
             ("producer", f"g-{RETRIES}", f"{RETRIES}.dlq"),
         }
@@ -609,76 +596,18 @@ inhibit_by_definition = Host is down=hostname
             self.assertIn(told, self.refused_settings(notification=line), line)
 
 
-class AnnouncementTest(ServiceCase):
-    def test_sent_and_given_up_notifications_are_announced_and_leave_the_outbox(self):
-        taking, failing = self.receiver(), self.receiver()
-        failing.answer = failing.answers(500)
-        methods = [self.method(taking.url()), self.method(failing.url())]
-        stop = self.start(max_attempts=2)
-        made = self.alarm()
-        self.publish(made.message)
-        self.until(lambda: len(self.kafka.broker.records(NOTIFICATIONS)) == 2, "the announcements")
-        stop()
-
-        told = {each["methodId"]: each for each in self.announced().values()}
-        usual = {
-            "tenantId": TENANT,
-            "alarmId": "a1",
-            "alarmDefinitionId": "d1",
-            "newState": "ALARM",
-            "alarmTimestamp": made.time_ms,
-            "alarmIds": ["a1"],
-            "repeats": 0,
-        }
-        expected = {
-            methods[0]: {"state": "sent", "attempts": 1, "answer": "answered 200"},
-            methods[1]: {
-                "state": "given up",
-                "attempts": 2,
-                "answer": f"http://127.0.0.1:{failing.port} answered 500",
-            },
-        }
-        for method in methods:
-            facts = {**usual, **expected[method], "methodId": method, "id": notification_of(made, method).id}
-            self.assertEqual(facts, {name: told[method][name] for name in facts})
-        self.assertNotIn("hook", str(told))
-        self.assertEqual([], self.waiting_announcements())
-
-    def test_an_outcome_that_a_dead_process_left_is_announced_under_the_same_id(self):
-        receiver = self.receiver()
-        method = self.method(receiver.url())
-        made = self.alarm()
-        # A process died after its commit, and before it told of it.
-        ledger = Ledger(self.alarms_database)
-        notification = notification_of(made, method)
-        ledger.begin(notification, method, 1, self.now_ms - 120_000)
-        left = ledger.finish(notification, "sent", self.now_ms - 120_000, "answered 200")
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.announcer._LOOK_SECONDS", 0.01))
-
-        self.start()
-        self.until(lambda: not self.waiting_announcements(), "the announcement")
-
-        self.assertEqual({left.message_id}, set(self.announced()))
-
-    def test_a_failed_attempt_is_in_the_ledger_with_its_answer_and_not_announced(self):
+class FailedAttemptsTest(ServiceCase):
+    def test_a_failed_attempt_is_in_the_ledger_with_its_answer(self):
         ledger = Ledger(self.alarms_database)
         notification = notification_of(self.alarm(), "m1")
         for attempt in (1, 2):
             ledger.begin(notification, "m1", attempt, attempt)
-            self.assertIsNone(ledger.finish(notification, "failed", 10 * attempt, f"answered 50{attempt}"))
+            ledger.finish(notification, "failed", 10 * attempt, f"answered 50{attempt}")
         [(failures,)] = self.ledger("failures")
         self.assertEqual(
             [{"timestamp": 10, "answer": "answered 501"}, {"timestamp": 20, "answer": "answered 502"}],
             [json.loads(line) for line in failures.splitlines()],
         )
-
-    def test_unpublished_outcomes_are_removed_with_the_ledger(self):
-        ledger = Ledger(self.alarms_database)
-        notification = notification_of(self.alarm(), "m1")
-        ledger.begin(notification, "m1", 1, 1)
-        ledger.finish(notification, "sent", 2)
-        ledger.prune(3)
-        self.assertEqual([], self.waiting_announcements())
 
 
 class StatusTest(ServiceCase):
@@ -707,7 +636,6 @@ class StatusTest(ServiceCase):
         self.start(max_attempts=2)
         self.publish(self.alarm().message)
         self.until(lambda: len(self.letters(RETRIES)) == 1, "the dead letter")
-        self.until(lambda: not self.waiting_announcements(), "the announcements")
 
         code, text = self.status("/metrics")
 
@@ -718,7 +646,6 @@ class StatusTest(ServiceCase):
             "monasca_notification_given_up_total 1.0",
             'monasca_notification_delay_seconds_count{type="webhook"} 1.0',
             'monasca_notification_waiting{where="retries"} 0.0',
-            'monasca_notification_waiting{where="announcements"} 0.0',
         ):
             self.assertIn(line, text)
 
@@ -734,7 +661,7 @@ class StatusTest(ServiceCase):
     def test_each_loop_is_part_of_the_health(self):
         self.start()
         self.until(lambda: self.work.health.health()[0], "health")
-        loops = {CHANGES, RETRIES, "deferred", "retention", "announcer"}
+        loops = {CHANGES, RETRIES, "deferred", "retention"}
         self.assertEqual(loops, set(self.work.health.health()[1]["members"]))
         self.assertEqual(loops, set(self.work.health.live()[1]["seconds_since_turn"]))
 
