@@ -138,7 +138,6 @@ class CounterService(Loop):
                 self._producer,
                 self._tier,
                 since_ms=starts.since_ms,
-                counted=starts.counted,
                 turned=self.status.turned,
                 reported=self.status.reported,
             )

@@ -3,8 +3,7 @@
 
 It reports the offsets of each bucket of event time, and those whose message id another record of the bucket has.
 Offsets are committed after the reports about them are acknowledged. After a start the counter reads records within a
-bucket and the grace period again, for their ids. Sets of offsets ignore the repetition; sizes and delays are only
-reported for records that the group had not committed.
+bucket and the grace period again, for their ids. Sets of offsets ignore the repetition.
 """
 
 from __future__ import annotations
@@ -40,12 +39,8 @@ Starts = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 @dataclass(slots=True)
 class _Found:
-    """The records of one bucket of a topic since the last report. ``messages`` have ``bytes`` and the delays."""
+    """The records of one bucket of a topic since the last report."""
 
-    messages: int = 0
-    bytes: int = 0
-    delay_ms: int = 0
-    max_delay_ms: int = 0
     offsets: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     duplicates: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
@@ -60,19 +55,12 @@ class LogCounts:
         self._ids: dict[tuple[int, str], dict[bytes, tuple[int, int]]] = defaultdict(dict)
         self._number_of_ids = 0
 
-    def add(self, part: PartitionBatch, now_ms: int, counted: int = 0) -> None:
-        """Count a batch. ``counted``: sizes and delays of records below this offset are reported already."""
+    def add(self, part: PartitionBatch, now_ms: int) -> None:
+        """Count a batch."""
         topic, partition = part.topic_partition
-        for offset, at_ms, value, headers in zip(part.offsets, part.timestamps, part.values, part.headers, strict=True):
-            time_ms = now_ms if at_ms is None else at_ms
-            bucket_ms = bucket_of(time_ms, self._bucket_seconds)
+        for offset, at_ms, headers in zip(part.offsets, part.timestamps, part.headers, strict=True):
+            bucket_ms = bucket_of(now_ms if at_ms is None else at_ms, self._bucket_seconds)
             found = self._found[topic, bucket_ms]
-            if offset >= counted:
-                delay_ms = max(0, now_ms - time_ms)
-                found.messages += 1
-                found.bytes += len(value or b"")
-                found.delay_ms += delay_ms
-                found.max_delay_ms = max(found.max_delay_ms, delay_ms)
             found.offsets[partition].append(offset)
             message_id = next((each for name, each in headers if name == MESSAGE_ID_HEADER and each), None)
             if message_id is not None and bucket_ms <= now_ms + AHEAD_MS:
@@ -82,10 +70,8 @@ class LogCounts:
         """Yield the counts since the last call, in parts that each fit into a report."""
         found, self._found = self._found, defaultdict(_Found)
         for (topic, bucket_ms), each in found.items():
-            figures = (each.messages, each.bytes, each.delay_ms, each.max_delay_ms)
             for partition, runs in _pieces(each.offsets):
-                yield AuditCount(topic, bucket_ms, *figures, offsets={partition: runs})
-                figures = (0, 0, 0, 0)
+                yield AuditCount(topic, bucket_ms, offsets={partition: runs})
             for partition, runs in _pieces(each.duplicates):
                 yield AuditCount(topic, bucket_ms, duplicates={partition: runs})
         for key in [each for each in self._ids if each[0] + self._kept_ms < now_ms]:
@@ -115,8 +101,8 @@ class LogCounter:
     """Counts the topics of ``consumer``, whose group is the application in the reports.
 
     ``tier``: ``broker``, or ``mirror`` for a copy in another cluster. ``since_ms``: the start of the first counter;
-    ``None``: this one continues an earlier one. ``counted``: the offsets up to which its group has counted, which its
-    owner updates. ``turned`` is called with the number of messages of each poll, ``reported`` after each report.
+    ``None``: this one continues an earlier one. ``turned`` is called with the number of messages of each poll,
+    ``reported`` after each report.
     """
 
     def __init__(
@@ -127,13 +113,11 @@ class LogCounter:
         tier: str,
         *,
         since_ms: int | None = None,
-        counted: Mapping[TopicPartition, int] | None = None,
         turned: Callable[[int], None] = lambda _: None,
         reported: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
-        self._counted = {} if counted is None else counted
         self._consumer = consumer
         self._producer = producer
         self._tier = tier
@@ -165,7 +149,7 @@ class LogCounter:
         for part in batch.partitions:
             if self._starts is not None:
                 self._starts.setdefault(part.topic_partition, part.start_offset)
-            self._counts.add(part, now_ms, self._counted.get(part.topic_partition, 0))
+            self._counts.add(part, now_ms)
             self._positions[part.topic_partition] = part.next_offset
         self._turned(len(batch))
 
@@ -225,10 +209,7 @@ class LogCounter:
 
 class CounterStarts(RebalanceListener):
     """The start offsets of a counter: those of its group, or earlier, so that it has the ids of messages that may still
-    get duplicates. A group without offsets starts with the current bucket, whose start is then `since_ms`.
-
-    ``counted``: the offsets of the group when partitions were assigned.
-    """
+    get duplicates. A group without offsets starts with the current bucket, whose start is then `since_ms`."""
 
     def __init__(self, admin: Admin, group: str, settings: AuditSettings, now_ms: int) -> None:
         self._admin = admin
@@ -236,11 +217,9 @@ class CounterStarts(RebalanceListener):
         self._settings = settings
         has_offsets = bool(admin.group_offsets(group))
         self.since_ms = None if has_offsets else bucket_of(now_ms, settings.bucket_seconds)
-        self.counted: dict[TopicPartition, int] = {}
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         committed = self._admin.group_offsets(self._group)
-        self.counted.update({each: committed[each] for each in partitions if each in committed})
         back_ms = round((self._settings.bucket_seconds + self._settings.grace_seconds) * 1000)
         since_ms = self.since_ms or bucket_of(SystemClock().time_ms() - back_ms, self._settings.bucket_seconds)
         at_time = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms))

@@ -13,7 +13,6 @@ import contextlib
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import HandledRange
@@ -22,12 +21,6 @@ from monasca_common.kafka import Batch, Hook, TransactionError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.runtime.member import Tap, Tapped
-
-
-class _Polled(NamedTuple):
-    first: int
-    following: int
-    first_ms: int | None
 
 
 class ReaderAudit(Hook):
@@ -42,7 +35,7 @@ class ReaderAudit(Hook):
         self._reporter = reporter
         self._positions = {} if positions is None else positions
         self._lock = threading.Lock()  # transactions commit in threads that do not poll
-        self._polled: dict[TopicPartition, deque[_Polled]] = defaultdict(deque)
+        self._polled: dict[TopicPartition, deque[tuple[int, int]]] = defaultdict(deque)  # from, to before
         self._reported: set[TopicPartition] = set()  # since their assignment
         self._held: str | None = None  # the report of the commit in flight, of which there is at most one
 
@@ -50,14 +43,13 @@ class ReaderAudit(Hook):
         with self._lock:
             for part in batch.partitions:
                 polled = self._polled[part.topic_partition]
-                while polled and polled[-1].first >= part.start_offset:
+                while polled and polled[-1][0] >= part.start_offset:
                     polled.pop()  # the reader was moved back
-                polled.append(_Polled(part.start_offset, part.next_offset, part.timestamp(0)))
+                polled.append((part.start_offset, part.next_offset))
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        now_ms = self._reporter.clock.time_ms()
         with self._lock:
-            ranges = [each for partition, end in offsets.items() for each in self._ranges(partition, end, now_ms)]
+            ranges = [each for partition, end in offsets.items() for each in self._ranges(partition, end)]
         self.after_commit({})  # the outcome of the previous commit is unknown
         if ranges:
             self._held = self._reporter.handled(ranges, held=True)
@@ -77,23 +69,20 @@ class ReaderAudit(Hook):
             for partition in partitions:
                 self._polled.pop(partition, None)
 
-    def _ranges(self, partition: TopicPartition, end: int, now_ms: int) -> list[HandledRange]:
+    def _ranges(self, partition: TopicPartition, end: int) -> list[HandledRange]:
         """Return the polled ranges below ``end``, with adjacent ones merged."""
         polled = self._polled[partition]
         position = None if partition in self._reported else self._positions.get(partition)
         self._reported.add(partition)
         found: list[HandledRange] = []
-        while polled and polled[0].first < end:
-            first, following, first_ms = polled.popleft()
+        while polled and polled[0][0] < end:
+            first, following = polled.popleft()
             if following > end:
-                polled.appendleft(_Polled(end, following, None))
+                polled.appendleft((end, following))
                 following = end
             if found and found[-1].next == first:
-                before = found.pop()
-                first, first_ms, delay_ms = before.first, before.first_ms, before.delay_ms
-            else:
-                delay_ms = 0 if first_ms is None else max(0, now_ms - first_ms)
-            found.append(HandledRange(*partition, first, following, first_ms, delay_ms, None if found else position))
+                first = found.pop().first
+            found.append(HandledRange(*partition, first, following, None if found else position))
         if position is not None and not found:
             found.append(HandledRange(*partition, position, position, position=position))
         return found

@@ -32,7 +32,6 @@ from monasca_common.audit.reports import (
     AuditCount,
     AuditReport,
     HandledRange,
-    bucket_of,
     reads,
 )
 from monasca_common.audit.runs import Runs, difference, intersection, size, union
@@ -79,7 +78,7 @@ class Reconciliation:
 
     ``expected``: messages of the previous tier. ``messages``: those of this tier. ``lost``, ``late``: missing ones.
     ``duplicates``: records whose message id another record of the bucket has. ``surplus``: records that no source
-    reported, without duplicates. For a reader, ``bytes`` is 0 and delays are those of the first message of each range.
+    reported, without duplicates.
     """
 
     topic: str
@@ -92,9 +91,6 @@ class Reconciliation:
     late: int
     duplicates: int
     surplus: int
-    bytes: int
-    mean_delay_seconds: float
-    max_delay_seconds: float
     verdict: AuditVerdict
 
     @property
@@ -114,19 +110,11 @@ def reconciliations(reports: Iterable[AuditReport], now_ms: int, rules: AuditRul
 @dataclass(slots=True)
 class _Bucket:
     messages: int = 0
-    bytes: int = 0
-    delay_ms: int = 0
-    delayed: int = 0  # the messages of `delay_ms`
-    max_delay_ms: int = 0
     offsets: dict[int, Runs] = field(default_factory=dict)
     duplicates: dict[int, Runs] = field(default_factory=dict)
 
     def add(self, count: AuditCount) -> None:
         self.messages += count.messages
-        self.bytes += count.bytes
-        self.delayed += count.messages
-        self.delay_ms += count.delay_ms
-        self.max_delay_ms = max(self.max_delay_ms, count.max_delay_ms)
         for own, reported in ((self.offsets, count.offsets), (self.duplicates, count.duplicates)):
             for partition, runs in reported.items():
                 own[partition] = union(own.get(partition, ()), runs)
@@ -158,16 +146,11 @@ class _TierCounts:
         if report.since_ms is not None:
             self.since_ms = report.since_ms if self.since_ms is None else min(self.since_ms, report.since_ms)
 
-    def has_handled(self, handled: HandledRange, bucket_ms: int | None) -> None:
+    def has_handled(self, handled: HandledRange) -> None:
         runs = self.handled.get(handled.partition, ())
         self.handled[handled.partition] = union(runs, ((handled.first, handled.next),))
         if handled.position is not None:
             self.positions[handled.partition].add(handled.position)
-        if bucket_ms is not None:
-            bucket = self.buckets[bucket_ms]
-            bucket.delayed += 1
-            bucket.delay_ms += handled.delay_ms
-            bucket.max_delay_ms = max(bucket.max_delay_ms, handled.delay_ms)
 
     def covered(self) -> dict[int, Runs]:
         """Return the handled offsets, including those below a position in the reader's database, which it stored before
@@ -232,7 +215,7 @@ class AuditTotals:
         latest_ms = report.sent_ms + AHEAD_MS
         for count in report.counts:
             if count.bucket_ms > latest_ms:
-                self.early += count.messages
+                self.early += count.messages + sum(map(size, count.offsets.values()))
                 continue
             counts = self._topics[count.topic][report.tier, application]
             counts.note(report)
@@ -243,11 +226,7 @@ class AuditTotals:
         for handled in report.handled:
             counts = self._topics[handled.topic][report.tier, application]
             counts.note(report)
-            first_ms = handled.first_ms
-            bucket_ms = None
-            if first_ms is not None and first_ms <= latest_ms:
-                bucket_ms = bucket_of(first_ms, self._rules.bucket_seconds)
-            counts.has_handled(handled, bucket_ms)
+            counts.has_handled(handled)
 
     def forget(self, before_ms: int) -> None:
         """Drop earlier buckets, ids of reports that were sent earlier and have only such buckets, and readers without a
@@ -321,10 +300,10 @@ class _TopicReconciler:
             bucket = counts.buckets.get(bucket_ms)
             if bucket is not None:
                 acknowledged += bucket.messages
-                yield self._reconciliation(key, bucket_ms, bucket, bucket.messages, bucket.messages)
+                yield self._reconciliation(key, bucket_ms, bucket.messages, bucket.messages)
         if self._log is None:
             if acknowledged:
-                yield self._reconciliation((LOG, ""), bucket_ms, _Bucket(), acknowledged, 0, late=acknowledged)
+                yield self._reconciliation((LOG, ""), bucket_ms, acknowledged, 0, late=acknowledged)
             return
         bucket = self._log.buckets.get(bucket_ms, _Bucket())
         if self._log.misses(bucket_ms):
@@ -349,7 +328,7 @@ class _TopicReconciler:
             lost = min(missing, counts.passed_over(bucket))
         surplus = max(0, records - repeated - expected)
         return self._reconciliation(
-            key, bucket_ms, bucket, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus
+            key, bucket_ms, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus
         )
 
     def _read(self, key: tuple[str, str], counts: _TierCounts, bucket_ms: int, log: _Bucket) -> Reconciliation:
@@ -371,14 +350,12 @@ class _TopicReconciler:
             expected += size(wanted)
             late += behind
             lost += size(missing) - behind
-        bucket = counts.buckets.get(bucket_ms, _Bucket())
-        return self._reconciliation(key, bucket_ms, bucket, expected, expected - lost - late, lost, late)
+        return self._reconciliation(key, bucket_ms, expected, expected - lost - late, lost, late)
 
     def _reconciliation(
         self,
         key: tuple[str, str],
         bucket_ms: int,
-        bucket: _Bucket,
         expected: int,
         messages: int,
         lost: int = 0,
@@ -402,8 +379,5 @@ class _TopicReconciler:
             late=late,
             duplicates=duplicates,
             surplus=surplus,
-            bytes=bucket.bytes,
-            mean_delay_seconds=bucket.delay_ms / bucket.delayed / 1000 if bucket.delayed else 0.0,
-            max_delay_seconds=bucket.max_delay_ms / 1000,
             verdict=AuditVerdict.RECREATED if self._is_recreated else verdict,
         )

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
@@ -21,7 +22,7 @@ from monasca_common.kafka import DeliveryReport, MessagingError, Record, open_pr
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import DeliveryCount, DeliveryCounts, DeliveryTap
+from monasca_common.kafka.message import DeliveryCounts, DeliveryTap
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
@@ -116,8 +117,8 @@ class AuditReporter:
         """Journal the counts and send all reports; return whether all are acknowledged."""
         with self._reporting:
             counts = tuple(
-                AuditCount(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
-                for (topic, bucket_ms), count in self._delivered.take().items()
+                AuditCount(topic, bucket_ms, messages)
+                for (topic, bucket_ms), messages in self._delivered.take().items()
             )
             if counts:
                 fail_point("audit.after_take")
@@ -211,19 +212,19 @@ class DeliveryTotals:
     def __init__(self, bucket_seconds: int) -> None:
         self.bucket_seconds = bucket_seconds
         self._lock = threading.Lock()
-        self._counts: DeliveryCounts = {}
+        self._counts: DeliveryCounts = Counter()
 
     def tap(self) -> DeliveryTap:
         return _Tap(self)
 
     def add(self, counts: DeliveryCounts) -> None:
         with self._lock:
-            _add(self._counts, counts)
+            self._counts.update(counts)
 
     def take(self) -> DeliveryCounts:
         """Return the counts since the last call."""
         with self._lock:
-            counts, self._counts = self._counts, {}
+            counts, self._counts = self._counts, Counter()
             return counts
 
 
@@ -241,23 +242,14 @@ class _Tap:
             if self._open_counts is None:
                 self._totals.add(counts)
             else:
-                _add(self._open_counts, counts)
+                self._open_counts.update(counts)
 
     def begin(self) -> None:
         with self._lock:
-            self._open_counts = {}
+            self._open_counts = Counter()
 
     def end(self, *, committed: bool) -> None:
         with self._lock:
             if committed:
-                self._totals.add(self._open_counts or {})
+                self._totals.add(self._open_counts or Counter())
             self._open_counts = None
-
-
-def _add(to: DeliveryCounts, counts: DeliveryCounts) -> None:
-    for key, count in counts.items():
-        total = to.setdefault(key, DeliveryCount())
-        total.messages += count.messages
-        total.bytes += count.bytes
-        total.delay_ms += count.delay_ms
-        total.max_delay_ms = max(total.max_delay_ms, count.max_delay_ms)

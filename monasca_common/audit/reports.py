@@ -35,19 +35,14 @@ AHEAD_MS = 86_400_000
 class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
     """The messages of one topic and bucket that a source, or the counter of a log, had.
 
-    ``delay_ms``: the sum of the messages' delays, from timestamp to count. Only a counter reports ``offsets``,
-    ``duplicates`` and ``log``. ``duplicates``: the offsets whose message id a record with a lower partition and offset
-    in the bucket has. ``messages`` then is the number of messages that ``bytes`` and delays describe, because messages
-    reported again after a restart are only in ``offsets``. A count without any messages reports a counter's start.
-    ``log``: the topic's id, which differs for a recreated topic.
+    A source reports the number of ``messages``; a counter reports ``offsets``, ``duplicates`` and ``log``.
+    ``duplicates``: the offsets whose message id a record with a lower partition and offset in the bucket has. A count
+    without any messages reports a counter's start. ``log``: the topic's id, which differs for a recreated topic.
     """
 
     topic: str
     bucket_ms: int
     messages: int = 0
-    bytes: int = 0
-    delay_ms: int = 0
-    max_delay_ms: int = 0
     offsets: Mapping[int, Runs] = {}
     duplicates: Mapping[int, Runs] = {}
     log: str = ""
@@ -56,16 +51,13 @@ class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
 class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
     """Handled offsets of one partition, from ``first`` to before ``next``.
 
-    ``first_ms``: the timestamp of the first message. ``delay_ms``: its age when it was handled. ``position``: the start
-    offset in the reader's database; all earlier messages are handled, whether reported or not.
+    ``position``: the start offset in the reader's database; all earlier messages are handled, whether reported or not.
     """
 
     topic: str
     partition: int
     first: int
     next: int
-    first_ms: int | None = None
-    delay_ms: int = 0
     position: int | None = None
 
 

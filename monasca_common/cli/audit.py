@@ -33,7 +33,7 @@ from monasca_common.models import times
 
 _COLUMNS = (
     *("topic", "bucket", "tier", "application", "verdict", "completeness", "expected", "messages"),
-    *("lost", "late", "duplicates", "surplus", "mean_delay_seconds", "max_delay_seconds"),
+    *("lost", "late", "duplicates", "surplus"),
 )
 _COUNTER_GROUP = "monasca-audit"
 _READ_SECONDS = 60.0
@@ -196,7 +196,6 @@ def _row(each: Reconciliation) -> tuple[Any, ...]:
     return (
         *(each.topic, times.shown(each.bucket_ms), each.tier, each.application, each.verdict.name),
         *(_completeness(each), each.expected, each.messages, each.lost, each.late, each.duplicates, each.surplus),
-        *(round(each.mean_delay_seconds, 3), round(each.max_delay_seconds, 3)),
     )
 
 

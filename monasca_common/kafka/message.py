@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -299,19 +300,8 @@ class OffsetAndEpoch(NamedTuple):
     next_offset: int
 
 
-@dataclass(slots=True)
-class DeliveryCount:
-    """Counts of messages delivered to one topic in one bucket of event time. ``delay_ms``: the sum of the times from
-    the messages' timestamps to their acknowledgements."""
-
-    messages: int = 0
-    bytes: int = 0
-    delay_ms: int = 0
-    max_delay_ms: int = 0
-
-
-#: By topic, and the start of a bucket in milliseconds since 1970.
-DeliveryCounts = dict[tuple[str, int], DeliveryCount]
+#: Numbers of delivered messages by topic, and by the start of a bucket of event time in milliseconds since 1970.
+DeliveryCounts = Counter[tuple[str, int]]
 
 
 class DeliveryTap(Protocol):

@@ -10,6 +10,7 @@ Offsets mean *next to read* everywhere, except those of messages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -61,7 +62,7 @@ class Outcomes:
     offsets: Sequence[int] = ()
     bytes: Sequence[int] = ()
     undelivered: Sequence[UndeliveredMessage] = ()
-    counts: DeliveryCounts = field(default_factory=dict)
+    counts: DeliveryCounts = field(default_factory=Counter)
 
 
 class ProducerTransport(ABC):

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, DeliveryCount, DeliveryCounts, Message
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, DeliveryCounts, Message
 from monasca_common.kafka.transport.base import (
     ANY_PARTITION,
     Outcomes,
@@ -27,13 +26,12 @@ _by_sequence = itemgetter(0)
 class ReportColumns:
     """Collects the reports of one client until `take`."""
 
-    def __init__(self, clock: Clock, translate: Callable[[Any], TransportError]) -> None:
+    def __init__(self, translate: Callable[[Any], TransportError]) -> None:
         self.bucket_ms: int | None = None  # count by buckets of this length
-        self._clock = clock
         self._translate = translate
         self._delivered: list[tuple[int, int, int, int]] = []
         self._undelivered: deque[UndeliveredMessage] = deque()
-        self._counts: DeliveryCounts = {}
+        self._counts: DeliveryCounts = Counter()
 
     def report(self, sequence: int, error: Any, message: Any) -> None:
         """Note the report of a message of confluent-kafka; ``sequence`` is first, so that a callback can be bound to
@@ -45,14 +43,14 @@ class ReportColumns:
         size = len(message) + len(message.key() or b"")
         self._delivered.append((sequence, message.partition(), -1 if offset is None else offset, size))
         if self.bucket_ms is not None:
-            self._count(message.topic(), message.timestamp()[1], len(message), self.bucket_ms)
+            self._count(message.topic(), message.timestamp()[1], self.bucket_ms)
 
     def deliver(self, sequence: int, message: Message) -> None:
         """Note a delivered message."""
-        size = len(message.value or b"")
-        self._delivered.append((sequence, message.partition, message.offset, size + len(message.key or b"")))
+        size = len(message.value or b"") + len(message.key or b"")
+        self._delivered.append((sequence, message.partition, message.offset, size))
         if self.bucket_ms is not None:
-            self._count(message.topic, message.timestamp_ms or 0, size, self.bucket_ms)
+            self._count(message.topic, message.timestamp_ms or 0, self.bucket_ms)
 
     def give_back(self, sequence: int, error: Any, value: bytes | None, key: bytes | None) -> None:
         """Note an undelivered message."""
@@ -94,17 +92,12 @@ class ReportColumns:
         """Return the reports since the last call."""
         delivered, self._delivered = self._delivered, []
         undelivered = [self._undelivered.popleft() for _ in range(len(self._undelivered))]  # others may add to it
-        counts, self._counts = self._counts, {}
+        counts, self._counts = self._counts, Counter()
         if not delivered:
             return Outcomes(undelivered=undelivered)
         delivered.sort(key=_by_sequence)
         sequences, partitions, offsets, sizes = zip(*delivered, strict=True)
         return Outcomes(sequences, partitions, offsets, list(accumulate(sizes)), undelivered, counts)
 
-    def _count(self, topic: str, time_ms: int, size: int, bucket_ms: int) -> None:
-        delay_ms = max(0, self._clock.time_ms() - time_ms)
-        count = self._counts.setdefault((topic, time_ms // bucket_ms * bucket_ms), DeliveryCount())
-        count.messages += 1
-        count.bytes += size
-        count.delay_ms += delay_ms
-        count.max_delay_ms = max(count.max_delay_ms, delay_ms)
+    def _count(self, topic: str, time_ms: int, bucket_ms: int) -> None:
+        self._counts[topic, time_ms // bucket_ms * bucket_ms] += 1

@@ -25,7 +25,6 @@ from monasca_common.operations.dashboard.view import (
     clock,
     count,
     panel_of,
-    span,
 )
 
 _BUCKETS = 12
@@ -42,7 +41,7 @@ EMPTY = PanelView(
     "+: more records than were acknowledged, or records with a repeated id. monasca-common audit show has the same "
     "data.",
 )
-_FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Duplicate", "Delay")
+_FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Duplicate")
 _TONES = {
     AuditVerdict.OK: Tone.GOOD,
     AuditVerdict.OPEN: Tone.GOOD,  # messages may still arrive
@@ -63,7 +62,6 @@ class TierFigures:
     messages: int
     missing: int
     doubled: int
-    delay_seconds: float
     recent: Mapping[int, Reconciliation]
     wrong: tuple[Reconciliation, ...]
 
@@ -96,7 +94,6 @@ def _tier(topic: str, place: str, balances: Sequence[Reconciliation], since_ms: 
         sum(each.messages for each in balances),
         sum(each.lost + each.late for each in balances if each.verdict is not AuditVerdict.RECREATED),
         sum(each.duplicates + each.surplus for each in balances),
-        max(each.max_delay_seconds for each in balances),
         {each.bucket_ms: each for each in balances if each.bucket_ms >= since_ms},
         tuple(each for each in balances if each.verdict.is_final),
     )
@@ -205,7 +202,6 @@ def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:
         Cell(f"{tier.messages:,}", is_number=True),
         Cell(f"{tier.missing:,}", is_number=True),
         Cell(f"{tier.doubled:,}", is_number=True),
-        Cell(span(tier.delay_seconds), is_number=True),
         *(_bucket(tier.recent.get(bucket)) for bucket in buckets),
     )
     weight = tier.missing + tier.doubled / _MANY_DUPLICATES

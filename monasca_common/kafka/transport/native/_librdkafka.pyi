@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 # 0: a log line, 1: an error, 2: a fatal error, 3: an undelivered message; code of the error or syslog level; text; and
 # for an undelivered message its sequence, value and key
 Notice = tuple[int, int, str, int, bytes | None, bytes | None]
-# topic, start of the bucket in milliseconds, messages, bytes, delay_ms, max_delay_ms
-Count = tuple[str, int, int, int, int, int]
+# topic, start of the bucket in milliseconds, messages
+Count = tuple[str, int, int]
 # delivered messages, each with four 64-bit numbers: sequence, offset, cumulative size, partition; counts; undelivered
 # messages; and other notices
 Outcomes = tuple[bytes, list[Count], list[Notice], list[Notice]]

@@ -12,14 +12,9 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <structmember.h>
-#include <time.h>
 
 #if UINTPTR_MAX < INT64_MAX
 #error "a message's sequence number is its opaque pointer, which needs 64 bits"
-#endif
-
-#ifndef CLOCK_REALTIME_COARSE /* precise to some milliseconds, for a third of the cost */
-#define CLOCK_REALTIME_COARSE CLOCK_REALTIME
 #endif
 
 #define ID_HEADER "message-id"
@@ -43,7 +38,7 @@ typedef struct {
 typedef struct {
     char *topic;
     int64_t bucket_ms; /* its start */
-    int64_t messages, bytes, delay_ms, most_delay_ms;
+    int64_t messages;
 } count_t;
 
 typedef struct {
@@ -76,16 +71,8 @@ static count_t *count_of(array_t *counts, const char *topic, int64_t bucket_ms) 
 
 static void count_delivered(producer_t *self, const rd_kafka_message_t *message, int64_t length_ms) {
     int kind;
-    struct timespec now;
     int64_t sent_ms = rd.message_timestamp(message, &kind);
-    count_t *count = count_of(&self->counts, rd.topic_name(message->rkt), sent_ms - sent_ms % length_ms);
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    int64_t delay_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - sent_ms;
-    count->messages++;
-    count->bytes += message->len;
-    count->delay_ms += delay_ms > 0 ? delay_ms : 0;
-    if (delay_ms > count->most_delay_ms)
-        count->most_delay_ms = delay_ms;
+    count_of(&self->counts, rd.topic_name(message->rkt), sent_ms - sent_ms % length_ms)->messages++;
 }
 
 static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
@@ -141,11 +128,10 @@ static void sort_delivered(array_t *array) {
     free(to);
 }
 
-/* (topic, start of the bucket, messages, bytes, delay_ms, most_delay_ms) */
+/* (topic, start of the bucket, messages) */
 static PyObject *count_tuple(const void *from, size_t index) {
     const count_t *count = (const count_t *)from + index;
-    return Py_BuildValue("(sLLLLL)", count->topic, (long long)count->bucket_ms, (long long)count->messages,
-                         (long long)count->bytes, (long long)count->delay_ms, (long long)count->most_delay_ms);
+    return Py_BuildValue("(sLL)", count->topic, (long long)count->bucket_ms, (long long)count->messages);
 }
 
 /* Returns the collected outcomes, or None; clears them only if that succeeds. */

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.kafka.message import DeliveryCount, DeliveryCounts
+from monasca_common.kafka.message import DeliveryCounts
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import (
     Outcomes,
@@ -113,11 +114,7 @@ class NativeProducer(LibrdkafkaProducer):
 
 
 def _added_up(counts: list[_librdkafka.Count]) -> DeliveryCounts:
-    total: DeliveryCounts = {}
-    for topic, bucket_ms, messages, size, delay_ms, max_delay_ms in counts:
-        count = total.setdefault((topic, bucket_ms), DeliveryCount())
-        count.messages += messages
-        count.bytes += size
-        count.delay_ms += delay_ms
-        count.max_delay_ms = max(count.max_delay_ms, max_delay_ms)
+    total: DeliveryCounts = Counter()
+    for topic, bucket_ms, messages in counts:
+        total[topic, bucket_ms] += messages
     return total

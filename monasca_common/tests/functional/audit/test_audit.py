@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import Counter
 
 import fixtures
 from oslotest import base
@@ -168,7 +169,6 @@ class TestAudit(AuditCase):
         self.copy = self.servers_of(other)
         other.create_topic(self.topic, 1)
         mirror = self.counting("--section", "kafka_events", "--tier", "mirror", cluster=other, partitions=1)
-        began_ms = round(time.time() * 1000)
         with mirror, self.counting():
             for bucket in range(3):
                 self.send(50 + bucket, bucket)
@@ -197,11 +197,6 @@ class TestAudit(AuditCase):
         wanted |= {(0, "mirror"): (50, 50, 0, 0, "OK"), (1, "mirror"): (51, 47, 4, 0, "INCOMPLETE")}
         wanted |= {(2, "mirror"): (52, 55, 0, 3, "OK")}
         self.assertEqual(wanted, found)
-        # The oldest message of a bucket is of its beginning, and whoever counts has the delay of each.
-        least, most = (each - self.bucket_ms for each in (began_ms, round(time.time() * 1000)))
-        for bucket, tier in (each for each in wanted if each[1] != "database"):
-            delay_ms = rows[bucket, tier]["max_delay_seconds"] * 1000 + bucket * _BUCKET_MS
-            self.assertTrue(least <= delay_ms <= most, (least, delay_ms, most, bucket, tier))
 
     def holding_back(self, messages, released):
         """A handler of all but so many of the last in one partition, which wait for the event."""
@@ -273,7 +268,7 @@ class TestSources(AuditCase):
                 self.assertEqual(logged, counts)
 
     def counted(self, topic, seconds):
-        """How many were sent, and {when the bucket began: (messages, bytes)}."""
+        """Return the number of sent messages, and {start of the bucket: messages}."""
         sent = 0
         totals = DeliveryTotals(bucket_seconds=1)
         with open_producer(dataclasses.replace(self.producing(), tap=totals.tap)) as producer:
@@ -285,17 +280,15 @@ class TestSources(AuditCase):
                 producer.publish(topic, [Record(b"headers", headers=(("a", b"b"),))] * 5).raise_for_undelivered()
                 sent += 355
             self.assertTrue(producer.flush().ok)
-        return sent, {bucket_ms: (count.messages, count.bytes) for (_, bucket_ms), count in totals.take().items()}
+        return sent, {bucket_ms: count for (_, bucket_ms), count in totals.take().items()}
 
     def logged(self, topic, messages):
-        found = {}
+        found = Counter()
         with open_consumer(ConsumerSettings(self.connection(), (topic,), f"{self.group}-{topic}")) as consumer:
             while messages:
                 for part in consumer.poll(5000, PATIENCE_SECONDS).partitions:
                     messages -= len(part)
-                    for time_ms, value in zip(part.timestamps, part.values, strict=True):
-                        number, size = found.get(time_ms // 1000 * 1000, (0, 0))
-                        found[time_ms // 1000 * 1000] = number + 1, size + len(value)
+                    found.update(time_ms // 1000 * 1000 for time_ms in part.timestamps)
         return found
 
 

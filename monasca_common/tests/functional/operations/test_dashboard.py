@@ -199,9 +199,6 @@ def _balances(names):
                     late=late,
                     duplicates=3 if number == 1 and back == 2 and tier == "broker" else 0,
                     surplus=0,
-                    bytes=100_000,
-                    mean_delay_seconds=0.2,
-                    max_delay_seconds=1.4,
                     verdict=verdict,
                 )
 

@@ -17,7 +17,7 @@ class Tap:
         self.counted = Counter()  # messages by bucket
 
     def add(self, counts):
-        self.counted.update({bucket_ms: count.messages for (_, bucket_ms), count in counts.items()})
+        self.counted.update({bucket_ms: count for (_, bucket_ms), count in counts.items()})
 
 
 class DeliveryTapTest(ProducerCase):

@@ -74,9 +74,6 @@ class AuditPanelTest(base.BaseTestCase):
             late=late,
             duplicates=duplicates,
             surplus=surplus,
-            bytes=0,
-            mean_delay_seconds=0.1,
-            max_delay_seconds=1.5,
             **{"verdict": AuditVerdict.OK, **facts},
         )
 
@@ -85,13 +82,13 @@ class AuditPanelTest(base.BaseTestCase):
 
     def cells(self, view):
         """The first four minutes, of the first row."""
-        return [(cell.text, cell.shade) for cell in view.rows[0].cells[7:11][::-1]]
+        return [(cell.text, cell.shade) for cell in view.rows[0].cells[6:10][::-1]]
 
     def test_everything_that_arrived_is_fine(self):
         view = self.panel(self.balance(1), self.balance(2))
         self.assertEqual(("1 topic is counted; 0 messages missing.", ()), (view.summary, view.concerns))
         self.assertEqual([("", "none"), ("100", "full"), ("100", "full"), ("", "none")], self.cells(view))
-        self.assertEqual("00:03", view.columns[7])
+        self.assertEqual("00:03", view.columns[6])
 
     def test_losses_are_highlighted_and_are_a_concern(self):
         view = self.panel(self.balance(1), self.balance(2, lost=3, late=4, verdict=AuditVerdict.INCOMPLETE))
@@ -100,7 +97,7 @@ class AuditPanelTest(base.BaseTestCase):
             [(each.tone, each.text) for each in view.concerns],
         )
         self.assertEqual(("\N{MULTIPLICATION X} 99.3", "some"), self.cells(view)[2])
-        self.assertIn("993 of 1,000 messages, 3 lost, 4 late", view.rows[0].cells[8].note)
+        self.assertIn("993 of 1,000 messages, 3 lost, 4 late", view.rows[0].cells[7].note)
 
     def test_a_topic_that_nothing_counts_is_a_concern(self):
         view = self.panel(self.balance(2, tier="broker", late=1000, verdict=AuditVerdict.UNCOUNTED))
@@ -162,7 +159,7 @@ class AuditPanelTest(base.BaseTestCase):
 
     def test_buckets_shorter_than_a_minute_have_their_seconds(self):
         view = audit_panel(Snapshot(audit_figures([self.balance(2)], self.NOW_MS, 10), 0), self.NOW_MS)
-        self.assertEqual(("00:03:20", "00:03:10"), view.columns[7:9])
+        self.assertEqual(("00:03:20", "00:03:10"), view.columns[6:8])
 
     def test_without_audit_reports_there_is_a_remark(self):
         view = self.panel()
