@@ -86,9 +86,8 @@ class Alarms:
         """
 
         def work(connection: sa.Connection) -> tuple[StoredAlarm, Unpublished | None]:
-            # A concurrent evaluation of the alarm finds another version, and does not overwrite this state.
-            update = _ALARM.update().where(*of_tenant(_ALARM, tenant, alarm_id))
-            connection.execute(update.values(version=_ALARM.c.version + 1))
+            own = of_tenant(_ALARM, tenant, alarm_id)
+            connection.execute(sa.select(_ALARM.c.id).where(*own).with_for_update())
             before = self._one(connection, tenant, alarm_id)
             after = changed(before)
             _check(after)
@@ -99,7 +98,7 @@ class Alarms:
                 after = replace(after, state_updated=time_ms)
                 due = _put_change(connection, tenant, before, after, now_ms)
             after = replace(after, updated=max(now_ms, before.updated))
-            connection.execute(update.values(_row(after)))
+            connection.execute(_ALARM.update().where(*own).values(_row(after)))
             return after, due
 
         return self._database.write(work)
@@ -108,10 +107,8 @@ class Alarms:
         """Delete the alarm; its history stays. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            version = next_version(connection)
-            # A concurrent merge of measurements of the definition may rely on the alarm.
-            own: Select = sa.select(_ALARM.c.definition_id).where(*of_tenant(_ALARM, tenant, alarm_id))
-            connection.execute(_DEFINITION.update().where(_DEFINITION.c.id.in_(own)).values(version=version))
+            # A merge of measurements relies on alarms, and holds the version.
+            next_version(connection)
             if not connection.execute(_ALARM.delete().where(*of_tenant(_ALARM, tenant, alarm_id))).rowcount:
                 raise UnknownId(_WHAT, alarm_id)
             _forget_series(connection, alarm_id)

@@ -54,11 +54,10 @@ _SORTED_BY = {
 _OF_EXPRESSION = ("function", "metric_name", "deterministic", "operator", "threshold", "period", "periods")
 
 
-def next_version(connection: sa.Connection) -> int:
-    """Increase and return the version. As the first statement of a transaction that changes definitions or deletes
-    alarms, it allows one such transaction at a time."""
+def next_version(connection: sa.Connection) -> None:
+    """Increment the version. As the first statement of a transaction that changes definitions or deletes alarms, it
+    allows one such transaction at a time."""
     connection.execute(_VERSION.update().values(version=_VERSION.c.version + 1))
-    return int(connection.execute(sa.select(_VERSION.c.version)).scalar_one())
 
 
 class AlarmDefinitions:
@@ -94,10 +93,10 @@ class AlarmDefinitions:
         created = replace(definition, id=new_id(), deterministic=_deterministic(parsed))
 
         def work(connection: sa.Connection) -> AlarmDefinition:
-            version = next_version(connection)
+            next_version(connection)
             _check_actions(connection, tenant, created)
             row = {**_row(created), "id": created.id, "tenant": tenant, "match_by": list(created.match_by)}
-            row |= {"created": now_ms, "updated": now_ms, "version": version}
+            row |= {"created": now_ms, "updated": now_ms}
             connection.execute(_DEFINITION.insert().values(row))
             _insert_parts(connection, created, [StoredSubExpression(new_id(), 0, each) for each in parsed])
             return created
@@ -110,7 +109,7 @@ class AlarmDefinitions:
         """Change a definition by ``changed``, and return it. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
 
         def work(connection: sa.Connection) -> AlarmDefinition:
-            version = next_version(connection)
+            next_version(connection)
             before = _one(connection, tenant, definition_id)
             after = changed(before)
             parsed = checked(after)
@@ -125,7 +124,7 @@ class AlarmDefinitions:
                     _restructure(connection, subs)
                 _evaluate_soon(connection, definition_id)
             statement = _DEFINITION.update().where(*of_tenant(_DEFINITION, tenant, definition_id))
-            connection.execute(statement.values(_row(after) | {"updated": now_ms, "version": version}))
+            connection.execute(statement.values(_row(after) | {"updated": now_ms}))
             _delete_parts(connection, definition_id)
             _insert_parts(connection, after, subs)
             return after

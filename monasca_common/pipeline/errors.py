@@ -18,7 +18,6 @@
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
     ├── SparkFailed             Spark failed in a job that does not retry
     ├── BackfillStopped         the backfill was stopped before it had finished
-    ├── DefinitionsChanged      definitions of alarms changed while a batch was computed: compute it again
     ├── NotEvaluated            a record that alarms do not count; its dead letter has the reason
     └── NotAggregated           a record that no aggregate counts; its dead letter has the reason
 """
@@ -121,10 +120,6 @@ class BackfillStopped(PipelineError):
 
 class NotAggregated(PipelineError):
     """A record that no aggregate counts; the text has the reason, and quotes no value."""
-
-
-class DefinitionsChanged(PipelineError):
-    """Definitions of alarms changed while a batch was computed with them; the batch was not stored."""
 
 
 class NotEvaluated(PipelineError):

@@ -284,7 +284,7 @@ def _insert_alarms(
     """``alarms``: the id of each, its values, and the time from which it is evaluated."""
     begun = AlarmState.new(definition.expression)
     fixed: dict[str, Any] = {"tenant": definition.row.tenant, "definition_id": definition.row.id, "state": begun.state}
-    fixed |= {"lifecycle_state": None, "link": None, "version": 0}
+    fixed |= {"lifecycle_state": None, "link": None}
     fixed |= dict.fromkeys(("state_updated", "updated", "created"), now_ms)
     connection.execute(
         _ALARM.insert(),

@@ -10,7 +10,6 @@ so that the shuffle moves windows and series, not records. The driver computes a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -18,14 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
-from monasca_common.pipeline.errors import DefinitionsChanged, EvaluatorFenced, NotEvaluated
+from monasca_common.pipeline.errors import EvaluatorFenced, NotEvaluated
 from monasca_common.pipeline.evaluate import alarms, definitions, watermark, windows
 from monasca_common.pipeline.evaluate.cleanup import Cleanup
 from monasca_common.pipeline.evaluate.definitions import (
@@ -64,11 +61,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_ATTEMPTS = 3
-"""A batch is computed this often while definitions change. The last attempt keeps the rows that still fit."""
-_LOCK_TIMEOUT_MS = 100
-"""Less than PostgreSQL's ``deadlock_timeout``, which would cancel the change of the definition."""
-_HELD_BY_ANOTHER = ("55P03", "40P01")
 #: The columns of `FoldedRow`.
 FOLDED = (
     *(("sub_expression_id", "string"), ("windows", "long"), ("match_key", "binary"), ("match_values", "string")),
@@ -161,59 +153,23 @@ class Evaluation:
         return EvaluateReport(batch, planned.behind, done, published, seconds)
 
     def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Scan, BatchResult]:
-        earlier: list[DefinitionsSnapshot] = []
-        for number in range(1, MOST_ATTEMPTS + 1):
-            is_last = number == MOST_ATTEMPTS
-            attempt = _Attempt(self._fold, self._merge, planned, steady_ms, tuple(earlier), is_last=is_last)
-            try:
-                result = self._batches.run(planned, timing, attempt.stage, attempt.merge)
-            except DefinitionsChanged:
-                earlier.append(attempt.discard())
-                continue
-            return attempt.scan, result
-        raise AssertionError("the last attempt keeps the rows that fit")
-
-
-class _Attempt:
-    """One computation of a batch, with the definitions at its start. ``earlier``: the definitions of earlier attempts,
-    which have published their dead letters. ``steady_ms``: the time of the scan by `SteadyTime`."""
-
-    def __init__(
-        self,
-        fold: FoldStage,
-        merge: StagedMerge,
-        planned: PlannedBatch,
-        steady_ms: int,
-        earlier: tuple[DefinitionsSnapshot, ...],
-        *,
-        is_last: bool,
-    ) -> None:
-        self._earlier = earlier
-        self._batch = ""
-        self._fold = fold
-        self._merge = merge
-        self._is_last = is_last
         # A step forward may be right, as when a suspended machine resumes: its measurements are not too new.
-        self._latest_ms = max(planned.scan_ms, steady_ms) + FUTURE_MS
-        self._definitions: DefinitionsSnapshot | None = None
+        latest_ms = max(planned.scan_ms, steady_ms) + FUTURE_MS
         ended, partitions = planned.range_plan.ended, planned.range_plan.partitions
-        self.scan = Scan(steady_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
+        scan = Scan(steady_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
+        known: DefinitionsSnapshot
 
-    def stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
-        self._batch = batch
-        self._definitions, staged, arrivals = self._fold.stage(records, batch, counts, self._latest_ms, self._earlier)
-        self.scan = replace(self.scan, last_kafka_ms=arrivals.last_ms, arrivals=arrivals.buckets)
-        return staged
+        def stage(records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
+            nonlocal known, scan
+            known, staged, arrivals = self._fold.stage(records, batch, counts, latest_ms)
+            scan = replace(scan, last_kafka_ms=arrivals.last_ms, arrivals=arrivals.buckets)
+            return staged
 
-    def discard(self) -> DefinitionsSnapshot:
-        """Remove the staged rows. Returns the definitions that they were computed with."""
-        assert self._definitions is not None
-        self._merge.discard(self._batch)
-        return self._definitions
+        def merge(connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
+            return self._merge.merge(connection, batch, staged, known, scan)
 
-    def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
-        assert self._definitions is not None
-        return self._merge.merge(connection, batch, staged, self._definitions, self.scan, is_last=self._is_last)
+        result = self._batches.run(planned, timing, stage, merge)
+        return scan, result
 
 
 class FoldStage:
@@ -233,16 +189,13 @@ class FoldStage:
         batch: str,
         counts: TaskCounts,
         latest_ms: int,
-        earlier: tuple[DefinitionsSnapshot, ...],
     ) -> tuple[DefinitionsSnapshot, StagedAttempts, Arrivals]:
-        """Return the definitions, what is staged, and when the records came. ``latest_ms``, ``earlier``: see
-        `RecordFold`."""
+        """Return the definitions, what is staged, and when the records came. ``latest_ms``: see `RecordFold`."""
         with self._offset_store.reading() as connection:
             known = self._known = definitions.load_snapshot(connection, self._known)
         portable = portable_definitions(known.sub_expressions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
-        earlier_portable = tuple(portable_definitions(each.sub_expressions) for each in earlier)
-        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), earlier_portable)
+        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
         table = StagingTable("alarm_staging", FOLDED, MergedRows(portable))
         if isinstance(records, DriverRecords):
             rows = table.rows(fold(records.batches()))
@@ -276,15 +229,13 @@ class _Matcher:
 @dataclass(frozen=True, slots=True)
 class RecordFold:
     """Folds records on executors. ``definitions``: see `portable_definitions`. ``latest_ms``: the latest event time
-    that is accepted. ``earlier``: the definitions that the same records were folded with before; their dead letters
-    are published."""
+    that is accepted."""
 
     definitions: bytes = field(repr=False)
     latest_ms: int
     on_rejected: OnRejected
     on_counts: OnCounts
     on_arrivals: OnArrivals
-    earlier: tuple[bytes, ...] = field(default=(), repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _TaskFold(_matcher(self.definitions))
@@ -295,8 +246,8 @@ class RecordFold:
     def _fold(self, task: _TaskFold, batch: pa.RecordBatch) -> None:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
         decoded = task.decode(batch.column("value").to_pylist())
-        rejected = {} if self.earlier else {index: _malformed(error) for index, error in decoded.errors.items()}
-        taken, too_new, newest_ms = 0, 0, dict[int, float]()
+        rejected = {index: Rejection(MALFORMED, str(error)) for index, error in decoded.errors.items()}
+        taken, newest_ms = 0, dict[int, float]()
         find, latest_ms = task.known.get, self.latest_ms
         for index, (series, at_ms, value) in zip(decoded.indices, decoded.rows, strict=True):
             folded = find(series.id)
@@ -306,9 +257,7 @@ class RecordFold:
                 continue
             time_ms, partition, received_ms = float(at_ms), partitions[index], kafka_ms[index]
             if time_ms > latest_ms:
-                too_new += 1
-                if not any(_matcher(each).targets(series) for each in self.earlier):
-                    rejected[index] = _TOO_NEW
+                rejected[index] = _TOO_NEW
                 continue
             if time_ms > newest_ms.get(partition, -1.0):
                 newest_ms[partition] = time_ms
@@ -319,7 +268,7 @@ class RecordFold:
                     taken += 1
         for partition, found in by_partition(partitions, offsets, rejected).items():
             self.on_rejected(partition, found)
-        self.on_counts(taken, len(decoded.errors) + too_new, newest_ms)
+        self.on_counts(taken, len(rejected), newest_ms)
         self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 
 
@@ -361,7 +310,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
         yield from map(FoldedRow._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)
 def _matcher(definitions: bytes) -> _Matcher:
     """Return the matcher of this worker process. Its cache serves the next batch, too."""
     return _Matcher(pickle.loads(definitions))
@@ -375,10 +324,6 @@ def _last(partitions: Sequence[int], offsets: Sequence[int], times_ms: Sequence[
     for partition, found in zip(partitions, zip(offsets, times_ms, strict=True), strict=True):
         last[partition] = max(found, last.get(partition, found))
     return last
-
-
-def _malformed(error: InvalidEnvelope) -> Rejection:
-    return Rejection(MALFORMED, str(error))
 
 
 class StagedMerge:
@@ -395,55 +340,30 @@ class StagedMerge:
         self._clock = clock
 
     def merge(
-        self,
-        connection: sa.Connection,
-        batch: str,
-        staged: StagedAttempts,
-        known: DefinitionsSnapshot,
-        scan: Scan,
-        *,
-        is_last: bool,
+        self, connection: sa.Connection, batch: str, staged: StagedAttempts, known: DefinitionsSnapshot, scan: Scan
     ) -> int:
-        """Return the number of new alarms. A change of definitions waits only for the end of the transaction; for all
-        of it if the attempt ``is_last``.
+        """Return the number of new alarms. Until the commit, no definition changes, and none and no alarm is deleted.
 
-        Raises `EvaluatorFenced`, `StagingLost`, and `DefinitionsChanged` if a definition of the batch differs from
-        ``known``, before the merge or after it. The last attempt keeps the rows that fit instead.
+        If definitions are not as ``known``, the windows of functions and periods that are replaced are left out, as if
+        the batch had been merged before the change: its records were received before. Raises `EvaluatorFenced`,
+        `StagingLost`.
         """
         windows.check_staged(connection, batch, staged)
-        version = definitions.lock_version(connection) if is_last else definitions.version(connection)
+        definitions.lock_version(connection)
         stored = self._hold_state(connection, scan)
-        ids = windows.staged_sub_expression_ids(connection, batch, staged)
-        versions = definitions.versions(connection, ids)
-        if versions != {each: known.versions[each] for each in ids}:
-            if not is_last and any(known.versions[each] != found for each, found in versions.items()):
-                raise DefinitionsChanged("definitions of alarms changed while a batch was computed")
+        current = definitions.load_snapshot(connection, known)
+        if current is not known:
             windows.drop_changed(connection, batch, staged)
         now_ms = self._clock.time_ms()
-        with contextlib.nullcontext() if is_last else _yielding(connection):
-            created = self._merged(connection, batch, staged, known, now_ms)
-            held = definitions.lock_version(connection)
-        if held != version and definitions.versions(connection, ids) != versions:
-            raise DefinitionsChanged("definitions of alarms changed while a batch was merged")
+        windows.merge_staged(connection, batch, staged, {each.id: each for each in current.sub_expressions})
+        created = alarms.create_alarms(connection, batch, staged, now_ms)
+        alarms.mark_changed(connection, batch, staged)
+        staging.clear(connection, alarm_staging, batch, now_ms)
         new = watermark.advanced(stored, scan, self._grace_ms)
         watermark.save(connection, self._job, new)
         if created:
             self._passes.evaluate_new(connection, new, now_ms)
         return created
-
-    def _merged(
-        self, connection: sa.Connection, batch: str, staged: StagedAttempts, known: DefinitionsSnapshot, now_ms: int
-    ) -> int:
-        windows.merge_staged(connection, batch, staged, {each.id: each for each in known.sub_expressions})
-        created = alarms.create_alarms(connection, batch, staged, now_ms)
-        alarms.mark_changed(connection, batch, staged)
-        staging.clear(connection, alarm_staging, batch, now_ms)
-        return created
-
-    def discard(self, batch: str) -> None:
-        """Remove the staged rows of a batch that is computed again."""
-        with self._offset_store.writing() as connection:
-            staging.clear(connection, alarm_staging, batch, self._clock.time_ms())
 
     def _hold_state(self, connection: sa.Connection, scan: Scan) -> EvaluatorState:
         """Hold the stored state as it is, because the locked offsets exclude other merges. No pass may be running."""
@@ -454,17 +374,3 @@ class StagedMerge:
         if stored.pass_to_ms is not None:
             raise EvaluatorFenced(self._job)
         return stored
-
-
-@contextlib.contextmanager
-def _yielding(connection: sa.Connection) -> Iterator[None]:
-    """Raise `DefinitionsChanged` instead of waiting for a transaction that deletes a definition, which may wait for
-    this one."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
-    try:
-        yield
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) not in _HELD_BY_ANOTHER:
-            raise
-        raise DefinitionsChanged("a definition of the merged measurements is changing") from error

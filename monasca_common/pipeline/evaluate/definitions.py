@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -21,7 +21,6 @@ from monasca_common.models.series import Series
 from monasca_common.storage.sql.tables import alarm_definition, alarm_definitions_version, alarm_sub_expression
 
 _KEY_BYTES = 16
-_IDS_AT_ONCE = 1_000
 _TEXTS = postgresql.ARRAY(sa.Text())
 _parsed: Callable[[str], Expression] = lru_cache(maxsize=20_000)(parse)
 _Pair = tuple[str, str]
@@ -109,22 +108,20 @@ def _candidates(sub_expressions: Sequence[IndexedSubExpression]) -> _Candidates:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionsSnapshot:
-    """The sub-expressions of all definitions. ``version``: of all definitions. ``versions``: of the definition of each
-    sub-expression."""
+    """The sub-expressions of all definitions. ``version``: of all definitions."""
 
     version: int
     sub_expressions: tuple[IndexedSubExpression, ...]
-    versions: Mapping[str, int]
 
 
 def load_snapshot(connection: sa.Connection, known: DefinitionsSnapshot | None = None) -> DefinitionsSnapshot:
-    """Return ``known`` if no definition has changed since it was read. Call it in a transaction that reads a
-    snapshot."""
+    """Return ``known`` if no definition has changed since it was read. Call it in a transaction that reads a snapshot
+    or holds the version."""
     found = version(connection)
     if known is not None and known.version == found:
         return known
     definition, sub = alarm_definition.c, alarm_sub_expression.c
-    columns = (definition.tenant, definition.match_by, definition.created, definition.version)
+    columns = (definition.tenant, definition.match_by, definition.created)
     joined = alarm_sub_expression.join(alarm_definition, definition.id == sub.definition_id)
     rows = connection.execute(sa.select(*alarm_sub_expression.c, *columns).select_from(joined).order_by(sub.id)).all()
     sub_expressions = []
@@ -135,20 +132,7 @@ def load_snapshot(connection: sa.Connection, known: DefinitionsSnapshot | None =
                 stored.id, stored.windows, row.tenant, tuple(row.match_by), row.created, stored.expression
             )
         )
-    return DefinitionsSnapshot(found, tuple(sub_expressions), {row.id: row.version for row in rows})
-
-
-def versions(connection: sa.Connection, sub_expression_ids: Sequence[str]) -> dict[str, int]:
-    """Return the versions of the definitions of these sub-expressions, if they exist. Another version means that the
-    definition changed, or lost an alarm."""
-    sub, definition = alarm_sub_expression.c, alarm_definition.c
-    joined = alarm_sub_expression.join(alarm_definition, definition.id == sub.definition_id)
-    query = sa.select(sub.id, definition.version).select_from(joined)
-    now: dict[str, int] = {}
-    for start in range(0, len(sub_expression_ids), _IDS_AT_ONCE):
-        some = sub_expression_ids[start : start + _IDS_AT_ONCE]
-        now |= {row.id: row.version for row in connection.execute(query.where(sub.id.in_(some))).all()}
-    return now
+    return DefinitionsSnapshot(found, tuple(sub_expressions))
 
 
 def version(connection: sa.Connection) -> int:

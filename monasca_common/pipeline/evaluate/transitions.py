@@ -143,7 +143,7 @@ def _unchanged_by_hand(
 
 
 def _is_as_read(read: Row, now: Row) -> bool:
-    # Only the state counts: another version may be another link.
+    # Only the state counts: a new link is no reason to drop a transition.
     return (read.state, read.state_updated) == (now.state, now.state_updated)
 
 
@@ -154,7 +154,6 @@ def _write_alarms(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAl
             "state": each.evaluated.alarm.state,
             "state_updated": each.evaluated.alarm.last_transition_ms,
             "updated": max(now_ms, row.updated),
-            "version": row.version + 1,
         }
         for each, row in changed
     ]

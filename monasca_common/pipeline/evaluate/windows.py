@@ -228,16 +228,6 @@ def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) 
     staged.check(rows)
 
 
-def staged_sub_expression_ids(connection: sa.Connection, batch: str, staged: StagedAttempts) -> list[str]:
-    """Return the sub-expressions that have staged rows, in order."""
-    id_ = alarm_staging.c.sub_expression_id
-    return list(
-        connection.execute(
-            sa.select(id_).where(*staged_rows(alarm_staging, batch, staged.attempts)).distinct().order_by(id_)
-        ).scalars()
-    )
-
-
 def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
     """Remove staged rows whose sub-expression is gone, and windows of another generation than its current one."""
     sub, row = alarm_sub_expression.c, alarm_staging.c

@@ -222,8 +222,8 @@ pipeline_job = sa.Table(
     sa.PrimaryKeyConstraint("consumer_group", "topic"),
 )
 
-# One row: it grows with every change of a definition, and with every deletion of an alarm. Who makes one changes this
-# row first, in the same transaction, so whoever computes with definitions learns at its commit that they are others.
+# One row. Each change of a definition and each deletion of an alarm increments it first, in the same transaction, which
+# waits for transactions that compute with definitions and hold this row.
 alarm_definitions_version = sa.Table(
     "alarm_definitions_version",
     metadata,
@@ -243,7 +243,6 @@ notification_method = sa.Table(
     sa.Index("notification_method_by_name", "tenant", "name", unique=True),
 )
 
-# ``version``: that of `alarm_definitions_version` when the definition was changed last.
 alarm_definition = sa.Table(
     "alarm_definition",
     metadata,
@@ -254,9 +253,8 @@ alarm_definition = sa.Table(
     sa.Column("match_by", _JSON, nullable=False),
     sa.Column("severity", _NAME, nullable=False),
     sa.Column("actions_enabled", sa.Boolean, nullable=False),
-    *_columns(_BIG, "created", "updated", "version"),
+    *_columns(_BIG, "created", "updated"),
     sa.Index("alarm_definition_by_name", "tenant", "name", unique=True),
-    sa.Index("alarm_definition_by_version", "version"),
 )
 
 # ``id`` stays when the definition changes. ``windows``: grows when the windows begin anew, because the function, the
@@ -291,7 +289,7 @@ alarm_action = sa.Table(
 )
 
 # An alarm is here once every sub-expression of its definition has a series. ``match_key``: a hash of ``match_values``,
-# the values of the definition's match_by in its order. ``version``: grows with every change of the row.
+# the values of the definition's match_by in its order.
 alarm = sa.Table(
     "alarm",
     metadata,
@@ -302,7 +300,7 @@ alarm = sa.Table(
     sa.Column("state", _NAME, nullable=False),
     sa.Column("lifecycle_state", _NAME),
     sa.Column("link", _NAME),
-    *_columns(_BIG, "state_updated", "updated", "created", "version"),
+    *_columns(_BIG, "state_updated", "updated", "created"),
     sa.Column("evaluated_from", _BIG, nullable=False, server_default="0"),
     sa.Index("alarm_by_match", "definition_id", "match_key", unique=True),
     # Each ends in the id, by which what is equal is ordered.

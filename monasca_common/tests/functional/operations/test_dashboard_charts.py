@@ -124,7 +124,7 @@ class TestChartsInBrowser(Reads, SqliteTestCase):
         """As an evaluator and a persister store it. ``changes``: the minute, the old state and the new one."""
         created = BASE_MS - 3_600_000
         row = {"id": f"alarm-{host}", "tenant": "tenant", "definition_id": definition, "match_values": [host]}
-        row |= {"match_key": host.encode().ljust(16), "state": state, "version": 1}
+        row |= {"match_key": host.encode().ljust(16), "state": state}
         row |= dict.fromkeys(("state_updated", "updated", "created"), created)
         series = AlarmSeries(row["id"], host.encode().ljust(16), "tenant", "cpu.percent", {"hostname": host})
 

@@ -55,7 +55,7 @@ class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
                 )
             )
             for table, others in (
-                ("alarm", "tenant, definition_id, match_values, state, state_updated, updated, created, version"),
+                ("alarm", "tenant, definition_id, match_values, state, state_updated, updated, created"),
                 ("sub_alarm", "sub_expression_id, state, current_values, windows, empty_evaluations"),
                 ("alarm_part", "sub_expression_id"),
                 ("alarm_window", f"sub_expression_id, {windows}"),

@@ -118,7 +118,7 @@ class StagesCase:
     def define(self, own_id, name, *, severity="LOW", tenant="t1"):
         row = {"id": own_id, "tenant": tenant, "name": name, "description": "", "expression": "", "match_by": []}
         row |= {"severity": severity, "deterministic": False, "actions_enabled": True}
-        self.write(tables.alarm_definition.insert().values(row | {"created": 1, "updated": 1, "version": 1}))
+        self.write(tables.alarm_definition.insert().values(row | {"created": 1, "updated": 1}))
 
     def write(self, statement):
         self.alarms_database.write(lambda connection: connection.execute(statement))
@@ -133,7 +133,7 @@ class StagesCase:
             self.write(alarm.update().where(alarm.c.id == own_id).values(values))
         else:
             row = {"id": own_id, "tenant": tenant, "definition_id": definition, "match_key": own_id.encode()}
-            row |= {"match_values": [], "updated": 1, "created": 1, "version": 1}
+            row |= {"match_values": [], "updated": 1, "created": 1}
             series = {"alarm_id": own_id, "series_id": own_id.encode(), "tenant": tenant}
             self.write(alarm.insert().values(row | values))
             self.write(metric.insert().values(series | {"name": "up", "dimensions": {"hostname": hostname}}))

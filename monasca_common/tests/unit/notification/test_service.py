@@ -294,7 +294,7 @@ class DeferredServiceTest(ServiceCase):
         stored = NotificationMethods(self.alarms_database)
         stored.change(TENANT, method, lambda each: dataclasses.replace(each, period=60), self.now_ms)
         definition, alarm = tables.alarm_definition, tables.alarm
-        same = {"tenant": TENANT, "created": 1, "updated": 1, "version": 1}
+        same = {"tenant": TENANT, "created": 1, "updated": 1}
         told = {"name": "cpu", "description": "", "expression": "", "match_by": [], "severity": "LOW"}
         told |= {"deterministic": False, "actions_enabled": True}
         row = {"definition_id": DEFINITION, "match_key": b"1", "match_values": [], "state": "ALARM"}

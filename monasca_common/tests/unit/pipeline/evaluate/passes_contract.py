@@ -88,7 +88,7 @@ class StoredAlarms:
 
     def _insert(self, connection, alarm_id):
         state, key = AlarmState.new(self.expression), self.key(alarm_id)
-        times = dict.fromkeys(("state_updated", "updated", "created", "version"), 0)
+        times = dict.fromkeys(("state_updated", "updated", "created"), 0)
         connection.execute(
             tables.alarm.insert().values(
                 id=alarm_id,
@@ -284,7 +284,7 @@ class PassesContract:
         def set_meanwhile(connection, *of_page):
             loaded = load(connection, *of_page)
             own = tables.alarm.update().where(tables.alarm.c.id == alarms.ids[0])
-            connection.execute(own.values(state="OK", state_updated=5, version=1))
+            connection.execute(own.values(state="OK", state_updated=5))
             return loaded
 
         self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.passes.load_alarms", set_meanwhile))

@@ -128,7 +128,7 @@ class CatchUpTest(DatabaseCase):
                 staged = StagedAttempts((7,), len(rows))
                 with self.offset_store.writing() as connection:
                     staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, 0)
-                    merging.merge(connection, "batch", staged, known, scan, is_last=False)
+                    merging.merge(connection, "batch", staged, known, scan)
             runner.run(scan)
             cleanup.run(clock.time_ms())
             known_ms, offset = watermark_ms, offset + len(measured)

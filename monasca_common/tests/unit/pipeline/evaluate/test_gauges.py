@@ -32,7 +32,7 @@ class EvaluationMetricsTest(DatabaseCase):
         with self.offset_store.writing() as connection:
             for number, state in enumerate(("OK", "OK", "ALARM")):
                 texts = {"id": str(number), "tenant": "t", "definition_id": "d", "match_values": [], "state": state}
-                times = dict.fromkeys(("state_updated", "updated", "created", "version"), 0)
+                times = dict.fromkeys(("state_updated", "updated", "created"), 0)
                 connection.execute(tables.alarm.insert().values(**texts, **times, match_key=bytes([number] * 16)))
             outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
         ages = [self.value("horizon_age_seconds", partition=partition) for partition in "01"]

@@ -85,7 +85,7 @@ class FirstStateTest(StagedMergeCase):
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
-            self.merging.merge(connection, "batch", staged, known, self.scan, is_last=False)
+            self.merging.merge(connection, "batch", staged, known, self.scan)
 
     def states(self):
         return sorted((values[0], state) for values, state in self.rows(tables.alarm, "match_values", "state"))
@@ -115,9 +115,9 @@ class AlarmsTest(StagedMergeCase):
     def test_a_new_series_makes_an_alarm_with_its_series_and_the_state_of_the_beginning(self):
         definition = self.define("max(cpu) > 5", "host")
         self.assertEqual(1, self.batch(("cpu", {"host": "a"}, 1, 1.0)))
-        columns = ("id", "definition_id", "match_values", "state", "state_updated", "created", "version")
+        columns = ("id", "definition_id", "match_values", "state", "state_updated", "created")
         ((alarm_id, *alarm),) = self.rows(tables.alarm, *columns)
-        self.assertEqual([definition, ["a"], "UNDETERMINED", NOW_MS, NOW_MS, 0], alarm)
+        self.assertEqual([definition, ["a"], "UNDETERMINED", NOW_MS, NOW_MS], alarm)
         self.assertEqual(
             [(alarm_id, "t", "cpu", {"host": "a"})],
             self.rows(tables.alarm_metric, "alarm_id", "tenant", "name", "dimensions"),
