@@ -330,9 +330,6 @@ class Quickstart(MonascaCommand):
         self._say("Everything keeps running until Ctrl-C. Try:")
         if "dashboard" in (service.name for service in services):
             self._say(f"  {dashboard} in a browser: the dashboard")
-            if outcome.alarm:
-                chosen = f"name=process.cpu_perc&d.process_name={PROCESS_NAME}&minutes=15"
-                self._say(f"  {dashboard}charts?{chosen} in a browser: the load, and the states of the alarm")
         alarm_id = outcome.alarm and outcome.alarm.alarm_id
         history = f"/v2.0/alarms/{alarm_id}/state-history"
         of_alarm = ("/v2.0/alarms", history, "/v2.0/notifications") if alarm_id else ()

@@ -100,7 +100,6 @@ interval_seconds = 2
 [dashboard]
 login = none
 port = {dashboard_port}
-api_url = http://127.0.0.1:{port}
 interval_seconds = 2
 """
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web page that shows problems with the messages of a cluster, and charts of metrics."""
+"""A web page that shows whether messages of a cluster are late, missing or at risk."""

@@ -8,7 +8,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -18,18 +17,6 @@ from oslo_config import cfg
 
 from monasca_common.kafka import MessagingError
 from monasca_common.operations.dashboard import lag_panel
-from monasca_common.operations.dashboard.metric_charts import (
-    AGGREGATES,
-    FUNCTIONS,
-    MINUTES,
-    PERIODS,
-    RAW,
-    ChartQuestion,
-    MetricChart,
-    read_chart,
-    read_names,
-)
-from monasca_common.operations.dashboard.metrics_api import ApiUnavailable, MetricsApi
 from monasca_common.operations.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
 from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.passwords import PasswordFile
@@ -104,8 +91,6 @@ def make_app(
     app.add_route("/healthcheck", _DashboardHealth())
     app.add_route("/static/{name}", _Static())
     app.add_route("/{name}", _Panel(panels, pages))
-    if settings.api_url is not None:
-        app.add_route("/charts", _Charts(MetricsApi(settings), panels, pages))
     if login is not None:
         app.add_route("/login", _LoginPage(gate, login, pages, settings))
         app.add_route("/logout", _Logout(gate))
@@ -139,14 +124,13 @@ class _Gate:
         self._is_local = settings.is_local
         self._has_login = login is not None
         self._is_secure = settings.browsers_have_tls
-        self._charts = settings.api_url is not None
         self.sessions = sessions
         self.attempts = LoginAttempts(settings.login_attempts, now)
         prefix = "__Host-" if self._is_secure else ""
         self.session_cookie, self.form_cookie = f"{prefix}monasca-session", f"{prefix}monasca-login"
 
     def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
-        request.context.visitor = Visitor(None, self._charts)
+        request.context.visitor = Visitor(None)
         # Another site may have a host name that resolves to this machine.
         if self._is_local and not is_loopback(_host_of(request)):
             raise falcon.HTTPBadRequest(
@@ -158,7 +142,7 @@ class _Gate:
             return
         session = self.sessions.find(self.cookie(request, self.session_cookie))
         if session is not None:
-            request.context.visitor = Visitor(session, self._charts)
+            request.context.visitor = Visitor(session)
         elif not request.path.startswith(_PUBLIC):
             raise falcon.HTTPSeeOther(f"/login?then={quote(request.relative_uri, safe='')}")
 
@@ -207,52 +191,6 @@ class _Panel(_PanelsPage):
         find = (request.get_param("find") or "")[:_MAX_FIELD]
         page = page_of(view.rows, number, find, ON_PAGE)
         response.text = self._pages.panel(views, view, page, request.context.visitor, self._panels.now_ms)
-
-
-class _Charts(_PanelsPage):
-    """Charts of metrics, read from the API on request."""
-
-    def __init__(self, api: MetricsApi, panels: Panels, pages: Pages) -> None:
-        super().__init__(panels, pages)
-        self._api = api
-
-    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        visitor, now_ms = request.context.visitor, self._panels.now_ms
-        api = self._api.reader(visitor.session.account.api_token if visitor.session is not None else None)
-        question, error = _question(request), ""
-        chart = MetricChart(question, now_ms - 1, now_ms)
-        try:
-            names = read_names(api)
-            chart = MetricChart(question, now_ms - 1, now_ms, names)
-            if question.name:
-                if not _names_beside(request, question):
-                    own = question.name + AGGREGATES
-                    question = replace(question, beside=own if own in names else "")
-                chart = read_chart(api, question, names, now_ms)
-        except ApiUnavailable as failure:
-            error = str(failure)
-        response.text = self._pages.charts(chart, visitor, now_ms, error)
-
-
-def _names_beside(request: falcon.Request, question: ChartQuestion) -> bool:
-    """Return whether the user chose the second metric; the form may still have that of the previous metric."""
-    return request.has_param("beside") and request.get_param("of", default=question.name) == question.name
-
-
-def _question(request: falcon.Request) -> ChartQuestion:
-    """Raises falcon's errors for an invalid choice."""
-    dimensions = {
-        name.removeprefix("d."): value[:_MAX_FIELD]
-        for name, value in request.params.items()
-        if name.startswith("d.") and isinstance(value, str) and value
-    }
-    minutes = request.get_param_as_int("minutes", default=60)
-    period = request.get_param_as_int("period", default=300)
-    function = request.get_param("function", default=RAW)
-    if minutes not in MINUTES or period not in PERIODS or function not in (RAW, *FUNCTIONS):
-        raise falcon.HTTPBadRequest(title="Invalid choice", description="Choose from the lists on the page.")
-    name = (request.get_param("name") or "")[:_MAX_FIELD]
-    return ChartQuestion(name, dimensions, minutes, function, period, (request.get_param("beside") or "")[:_MAX_FIELD])
 
 
 class _Static:
@@ -367,7 +305,7 @@ def _local_path(target: str) -> str:
 
 def _error_page(pages: Pages) -> Callable[[falcon.Request, falcon.Response, falcon.HTTPError], None]:
     def serialize(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
-        visitor = getattr(request.context, "visitor", Visitor(None, False))
+        visitor = getattr(request.context, "visitor", Visitor(None))
         response.text = pages.error(visitor, error.title or "", error.description or "")
         response.content_type = falcon.MEDIA_HTML
 

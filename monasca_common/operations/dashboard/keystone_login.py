@@ -54,4 +54,4 @@ class KeystoneLogin:
             return None
         assert access.expires is not None, "every token of Keystone v3 ends"
         left = access.expires - datetime.datetime.now(datetime.UTC)
-        return Account(user, access.auth_token, left.total_seconds())
+        return Account(user, left.total_seconds())

@@ -11,15 +11,12 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from monasca_common.operations.dashboard.drawing import drawn
-from monasca_common.operations.dashboard.metric_charts import MINUTES, PERIODS, MetricChart
 from monasca_common.operations.dashboard.sessions import Session
-from monasca_common.operations.dashboard.view import Page, PanelView, clock, page_of, span, verdict
+from monasca_common.operations.dashboard.view import Page, PanelView, clock, page_of, verdict
 
 ON_OVERVIEW = 5
 ON_PAGE = 50
 _REFRESH_SECONDS = 5
-_FUNCTIONS = {"avg": "averages", "min": "minima", "max": "maxima", "sum": "sums", "count": "counts"}
 _TREND_WIDTH, _TREND_HEIGHT = 100, 20
 
 STATIC_TYPES = {
@@ -34,7 +31,6 @@ class Visitor:
     """The user of a request. ``session``: ``None`` without a login."""
 
     session: Session | None
-    has_charts: bool
 
     @property
     def user(self) -> str:
@@ -64,10 +60,6 @@ class Pages:
 
     def panel(self, views: Sequence[PanelView], view: PanelView, page: Page, visitor: Visitor, now_ms: int) -> str:
         return self._html("panel.html", visitor, now_ms, verdict=verdict(views), view=view, page=page)
-
-    def charts(self, chart: MetricChart, visitor: Visitor, now_ms: int, error: str) -> str:
-        facts = {"functions": _FUNCTIONS, "periods": PERIODS, "times": MINUTES, "span": span}
-        return self._html("charts.html", visitor, now_ms, chart=chart, drawing=drawn(chart), error=error, **facts)
 
     def login(self, visitor: Visitor, *, form_token: str, error: str, has_project: bool, then: str) -> str:
         facts = {"login_token": form_token, "error": error, "has_project": has_project, "then": then}

@@ -61,7 +61,6 @@ class DashboardServer(WebServer):
                 at=joined(arbiter.LISTENERS),
                 login=self._settings.login,
                 tls=self._settings.has_tls,
-                reads_api=self._settings.api_url or "",
             ),
         )
 

@@ -18,14 +18,10 @@ _USERS_OF_AN_ADDRESS = 10
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user who logged in. ``api_token``: for requests to the API, or ``None``; ``lasts_seconds``: its validity."""
+    """A user who logged in. ``valid_seconds``: the validity of the user's token, if there is one."""
 
     user: str
-    api_token: str | None = None
-    lasts_seconds: float | None = None
-
-    def __repr__(self) -> str:
-        return f"Account({self.user!r})"
+    valid_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class Sessions:
     def open(self, account: Account) -> str:
         """Return the value of the cookie."""
         cookie = secrets.token_urlsafe(32)
-        lasts = self._seconds if account.lasts_seconds is None else min(self._seconds, account.lasts_seconds)
+        lasts = self._seconds if account.valid_seconds is None else min(self._seconds, account.valid_seconds)
         with self._lock:
             self._sessions[cookie] = Session(account, secrets.token_urlsafe(32), self._now() + lasts)
             while len(self._sessions) > _MAX_SESSIONS:

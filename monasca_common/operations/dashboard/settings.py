@@ -41,7 +41,7 @@ class DashboardSettings:
     login: Literal["keystone", "file", "none"] = option(
         "keystone",
         choices={
-            "keystone": "Keystone users with a role that [oslo_policy] allows; charts are read with their tokens",
+            "keystone": "Keystone users with a role that [oslo_policy] allows",
             "file": "users in password_file",
             "none": "no login; accepted only on a loopback address",
         },
@@ -83,12 +83,6 @@ class DashboardSettings:
         help="The time between two checks of a panel. Too small: load on the brokers. Too large: problems are shown "
         "late.",
     )
-    api_url: str | None = option(
-        None,
-        help="The URL of the Monasca API from which charts are read, such as http://127.0.0.1:8070.",
-        unset="no charts",
-    )
-    api_ca_file: str | None = option(None, help="The CA certificates for the API, as PEM.", unset="those of the system")
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
     @property
@@ -112,7 +106,9 @@ _DASHBOARD = OptionGroup(
         **REMOVED_STATUS,
         "source_timeout_seconds": "a panel waits 30 seconds for its source",
         "lag_window_seconds": "window_seconds in group [lag] is used",
-        "api_timeout_seconds": "a page waits 10 seconds for the API",
+        "api_timeout_seconds": "the dashboard does not query the API",
+        "api_url": "the dashboard has no charts; Grafana draws them from the database",
+        "api_ca_file": "the dashboard does not query the API",
     },
 )
 
@@ -130,16 +126,15 @@ def dashboard_settings(conf: cfg.ConfigOpts) -> DashboardSettings:
     """Return the settings. Raises `ConfigurationError` for an invalid or unsafe combination."""
     read = GroupReader(conf, _DASHBOARD)
     settings = read.settings(DashboardSettings, status=read.settings(StatusSettings))
-    for name in ("tls_certificate", "tls_key", "password_file", "keystone_ca_file", "api_ca_file"):
+    for name in ("tls_certificate", "tls_key", "password_file", "keystone_ca_file"):
         path = getattr(settings, name)
         if path is not None and not Path(path).is_file():
             raise read.error(name, f"is {path}, which is not a file: correct the path")
-    for name in ("keystone_url", "api_url"):
-        url = getattr(settings, name)
-        if url is not None and not _is_http_url(url):
-            raise read.error(name, "is not a URL that begins with http:// or https://: correct it")
-        if url is not None and "@" in urlsplit(url).netloc:
-            raise read.error(name, "has a user or a password, which logs and pages would show: remove them")
+    url = settings.keystone_url
+    if url is not None and not _is_http_url(url):
+        raise read.error("keystone_url", "is not a URL that begins with http:// or https://: correct it")
+    if url is not None and "@" in urlsplit(url).netloc:
+        raise read.error("keystone_url", "contains a user or a password, which the log would show: remove them")
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise read.error("tls_certificate", "and tls_key belong together: set both or neither")
     if settings.login == "file" and settings.password_file is None:
