@@ -1,47 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit service: it reconciles the reports every minute and publishes missing messages.
+"""The audit service: it reconciles the reports every minute, logs missing messages and exports Prometheus metrics.
 
-They appear in the log, in Prometheus metrics, and in a Monasca metric for alarms. The service has no state except the
-topic of the reports, so it may be killed, and several may run.
+The service has no state except the topic of the reports, so it may be killed, and several may run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from oslo_config import cfg
 
 from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
 from monasca_common.audit.report_log import ReportLog, open_report_log
-from monasca_common.audit.reporter import audited_source
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AUDIT_GROUP, PREFIX, AuditSettings, audit_settings
-from monasca_common.kafka import KafkaProducer, load_admin, open_producer
+from monasca_common.kafka import load_admin
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.config import connection_settings, producer_settings
+from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.models import json_text
-from monasca_common.models.metric import envelope
 from monasca_common.runtime import started, stopped
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import Loop
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
 from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
-#: The Monasca metric of missing messages in buckets whose grace period is over.
-MISSING_METRIC = "monasca.audit.missing_messages"
-
 _LABELS = ("topic", "tier", "application")
 
 _READ_SECONDS = 300.0
-_BALANCE_SECONDS = 60.0
+_INTERVAL_SECONDS = 60.0
 _MAX_LINES = 20  # of one reconciliation
 
 OpenLog = Callable[[int], ReportLog]
@@ -60,7 +50,7 @@ class TierTotal:
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """The values of the labels. For a log the application is the tier, because a dimension cannot be empty."""
+        """The values of the labels. For a log the application is the tier."""
         return self.topic, self.tier, self.application or self.tier
 
 
@@ -74,19 +64,6 @@ def tier_totals(found: Iterable[Reconciliation]) -> list[TierTotal]:
         total[1] += each.lost + each.late if each.verdict.is_final else 0
         total[2] += each.duplicates
     return [TierTotal(*key, *total) for key, total in sorted(sums.items())]
-
-
-def envelopes(totals: Iterable[TierTotal], tenant: str, region: str, time_ms: int) -> Iterator[bytes]:
-    """Yield a metric for each topic and tier, as messages for the topic of metrics."""
-    for each in totals:
-        metric = {
-            "name": MISSING_METRIC,
-            "dimensions": dict(zip(_LABELS, each.labels, strict=True)),
-            "timestamp": time_ms,
-            "value": float(each.missing),
-            "value_meta": {},
-        }
-        yield envelope(json_text.write(metric), tenant, region, time_ms / 1000)
 
 
 class AuditMetrics(ServiceMetrics):
@@ -118,13 +95,10 @@ class AuditMetrics(ServiceMetrics):
 class AuditService(Loop):
     """``open_log`` opens the reports from a time on. After a failure the service reads them again."""
 
-    def __init__(
-        self, settings: AuditSettings, open_log: OpenLog, producer: ProducerSettings, *, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, settings: AuditSettings, open_log: OpenLog, *, clock: Clock | None = None) -> None:
         super().__init__("the audit", clock)
         self._settings = settings
         self._open_log = open_log
-        self._producer_settings = producer
         self._incomplete: set[tuple[str, int, str, str]] = set()
         self._recreated: set[str] = set()
         self.reconciliations = 0
@@ -143,39 +117,25 @@ class AuditService(Loop):
 
     def serve(self) -> None:
         totals = AuditTotals(self._settings.rules)
-        with contextlib.ExitStack() as stack:
-            producer = self._opened_producer(stack) if self._settings.tenant else None
-            log = stack.enter_context(self._open_log(self._since_ms()))
+        with self._open_log(self._since_ms()) as log:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
             fail_point("audit.after_read")
             while not (self.stopping.is_set() or totals.outdated):
-                self.reconcile(totals, producer)
-                due = self.clock.monotonic() + _BALANCE_SECONDS
+                self.reconcile(totals)
+                due = self.clock.monotonic() + _INTERVAL_SECONDS
                 while self.clock.monotonic() < due and not self.stopping.is_set():
                     for report in log.poll():
                         totals.add(report)
 
-    def _opened_producer(self, stack: contextlib.ExitStack) -> KafkaProducer:
-        """Open the producer of the metric, which is audited too."""
-        settings = stack.enter_context(audited_source(self._producer_settings, self._settings, AUDIT_GROUP))
-        producer = open_producer(settings)
-        stack.callback(producer.close, CLOSE_SECONDS)
-        return producer
-
-    def reconcile(self, totals: AuditTotals, producer: KafkaProducer | None) -> None:
-        """Reconcile once, and publish the results. Raises `MessagingError`."""
+    def reconcile(self, totals: AuditTotals) -> None:
+        """Reconcile once, and report the results."""
         now_ms, since_ms = self.clock.time_ms(), self._since_ms()
         totals.forget(since_ms)
         found = [each for each in totals.reconciliations(now_ms) if each.bucket_ms >= since_ms]
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
-        tiers = tier_totals(found)
-        self.metrics.reconciled(tiers, totals.foreign)
-        if producer is not None and tiers:
-            messages = list(envelopes(tiers, self._settings.tenant or "", self._settings.region, now_ms))
-            producer.publish(self._settings.metrics_topic, messages).raise_for_undelivered()
-            fail_point("audit.after_metrics")
+        self.metrics.reconciled(tier_totals(found), totals.foreign)
         self._state.turned("")
         self.reconciliations += 1
 
@@ -229,7 +189,7 @@ def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
     def open_log(since_ms: int) -> ReportLog:
         return open_report_log(admin, connection, settings.topic, since_ms)
 
-    service = AuditService(settings, open_log, producer_settings(conf))
+    service = AuditService(settings, open_log)
     with status_served(AUDIT_GROUP, settings.status, service.health, service.metrics.registry):
         until(service)  # before the log line, after which a caller may stop it
         LOG.info("%s", started("audit", reads=settings.topic, status_at=settings.status.address))

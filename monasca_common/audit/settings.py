@@ -70,13 +70,6 @@ class AuditSettings:
         "metrics/database/1_metrics. If one has no report within window_seconds, all its messages are missing. Unset: "
         "such a reader is ignored.",
     )
-    tenant: str | None = option(
-        None,
-        help="The tenant (project id) for which `monasca-common audit serve` sends the metric "
-        "monasca.audit.missing_messages, for alarms. Unset: it is not sent.",
-    )
-    region: str = option("RegionOne", help="The region of that metric.")
-    metrics_topic: str = option("metrics", help="The topic of that metric.")
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
     @property
@@ -96,6 +89,10 @@ _AUDIT = OptionGroup(
         **REMOVED_STATUS,
         "report_seconds": "reports are sent every 10 seconds, or more often if grace_seconds is below ten minutes",
         "balance_seconds": "audit serve reconciles the reports once a minute",
+        **dict.fromkeys(
+            ("tenant", "region", "metrics_topic"),
+            "Prometheus has the metric monasca_audit_missing_messages of audit serve, with status_port",
+        ),
     },
 )
 _AUDIT_COUNT = OptionGroup(AUDIT_COUNT_GROUP, options_of(StatusSettings), removed=REMOVED_STATUS)

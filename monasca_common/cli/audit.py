@@ -107,8 +107,7 @@ class AuditShow(ClusterCommand, Lister):
 class AuditServe(ServiceCommand):
     """Run the audit service until SIGTERM: reconcile all reports periodically, log and export missing messages.
 
-    The options are in [audit] and [kafka]. With tenant in [audit] the service also sends the number of missing
-    messages as a metric to the Monasca API's topic, for an alarm definition. For example:
+    The options are in [audit] and [kafka]. For example:
     monasca-common audit serve --config-file /etc/monasca/monitoring.conf
     """
 

@@ -156,10 +156,7 @@ def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 
 def _of_audit_service(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    settings = audit_settings(conf)
-    yield ServiceTopic(settings.topic, KAFKA_GROUP)
-    if settings.tenant:
-        yield ServiceTopic(settings.metrics_topic, KAFKA_GROUP)
+    yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
 
 
 def _of_audit_counter(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:

@@ -115,7 +115,7 @@ class RealServices(Waiting):
 
     def start_service(self, service, *words):
         # The API's metrics need a variable of the environment that it sets before it imports anything.
-        quick = {"monasca_common.audit.service._BALANCE_SECONDS": 0.5} if service == "audit" else {}
+        quick = {"monasca_common.audit.service._INTERVAL_SECONDS": 0.5} if service == "audit" else {}
         command = [*command_with(quick), *words, "--config-file", str(self.configuration)]
         with self.log_of(service).open("wb") as log:
             self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
