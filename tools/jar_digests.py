@@ -39,7 +39,7 @@ def main() -> int:
     commands.add_parser("check", help="exit with 1 if a jar is not the pinned one")
     commands.add_parser("kafka", help="pin a version of Kafka").add_argument("version")
     commands.add_parser("spark", help="pin the installed pyspark and its Kafka connector")
-    commands.add_parser("remote", help="pin what is fetched for the tests with S3, HDFS and YARN")
+    commands.add_parser("remote", help="pin the jars of the tests with YARN")
     arguments = parser.parse_args()
     if arguments.command == "check":
         return check()
@@ -47,11 +47,6 @@ def main() -> int:
         kafka = f"org.apache.kafka:kafka_2.13:{arguments.version}"
         write(list_file(f"kafka-{arguments.version}"), resolved(kafka, _LOGGING_JAR))
     elif arguments.command == "remote":
-        # The Ivy in Spark names a file group_artifact-version.jar.
-        fetched = {
-            "{}_{}-{}.jar".format(*name.split(":")): digest for name, digest in resolved(*hadoop.packages()).items()
-        }
-        write(hadoop.SPARK_DIGESTS, fetched)
         cluster = f"org.apache.hadoop:hadoop-client-minicluster:{hadoop.hadoop_version()}"
         write(hadoop.cluster_list(), resolved(cluster, *_FOR_HADOOP))
     else:

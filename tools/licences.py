@@ -17,12 +17,10 @@ from packaging.utils import canonicalize_name
 PACKAGE = "monasca-common"
 # What runs in production; the others are for tests, for checks and for trying things out.
 RUNTIME_EXTRAS = (
-    *("api", "dashboard", "hdfs", "memcached", "mirror", "monitoring"),
+    *("api", "dashboard", "memcached", "mirror", "monitoring"),
     *("notification", "persister", "postgresql", "services", "spark"),
 )
 TABLE = Path(__file__).parents[1] / "doc/source/install/licences.inc"
-# Distributions that declare none, and the licence in their repositories.
-_UNDECLARED = {"hdfs-native": "Apache-2.0"}
 _HEAD = """\
 .. list-table::
    :header-rows: 1
@@ -83,7 +81,7 @@ def licence(found: Distribution) -> str:
     [text] = found.metadata.get_all("License") or [""]
     classifiers = [each for each in found.metadata.get_all("Classifier") or () if each.startswith("License :: ")]
     names = [each.rpartition(" :: ")[2] for each in classifiers if each != "License :: OSI Approved"]
-    known = text.strip() or _UNDECLARED.get(canonicalize_name(found.metadata["Name"]), "not declared")
+    known = text.strip() or "not declared"
     return expression or ", ".join(names) or known.splitlines()[0]
 
 

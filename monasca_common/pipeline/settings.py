@@ -53,20 +53,6 @@ class SparkSettings:
         "local[*]",
         help="Master URL of Spark: local[*] (this machine, all cores), local[N], spark://host:7077, yarn, k8s://...",
     )
-    packages: tuple[str, ...] = option(
-        (),
-        help="Maven coordinates of your own, which Spark resolves by Ivy at each start. The Kafka connector is not one "
-        "of them: its jars are fetched once and kept.",
-    )
-    jars: tuple[str, ...] = option(
-        (), help="Jar files that Spark loads in addition to packages; paths that every node can read."
-    )
-    jar_digests: str | None = option(
-        None,
-        help="File with the SHA-256 digest of each jar that Spark fetches for packages, as sha256sum writes it; with "
-        "any other jar a job does not start. Unset: these jars are used without a comparison, with a warning. The "
-        "Kafka connector is always compared with its pinned digests.",
-    )
     driver_memory: str = option("1g", help="Heap of the driver's JVM, as Java writes it: 512m, 2g.")
     shuffle_partitions: int = option(
         8,
@@ -80,7 +66,7 @@ class SparkSettings:
         default_factory=lambda: MappingProxyType({}),
         secret=True,
         help="Further options of Spark, one name=value a line, such as spark.executor.memory=2g. They override the "
-        "others. Write $$ for each $.",
+        "others; jars and packages are added to the Kafka connector. Write $$ for each $.",
     )
 
 
@@ -326,7 +312,15 @@ class StreamGroup:
         return read, stream
 
 
-_SPARK = OptionGroup(SPARK_GROUP, options_of(SparkSettings))
+_SPARK = OptionGroup(
+    SPARK_GROUP,
+    options_of(SparkSettings),
+    removed={
+        "jar_digests": "spark.jars in options names jar files that you have checked",
+        "jars": "spark.jars in options names jar files",
+        "packages": "spark.jars.packages in options names Maven coordinates",
+    },
+)
 _AGGREGATE = StreamGroup(
     OptionGroup(
         AGGREGATE_GROUP,

@@ -130,8 +130,7 @@ class Archiver:
         stream, batch, began = self._stream, uuid.uuid4().hex, self._clock.monotonic()
         records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
         folder = layout.staging_folder(stream.topic, batch)
-        settings = self._settings
-        files = HourFiles(self._store, stream.topic, batch, folder, settings.compression, settings.columns)
+        files = HourFiles(self._store, stream.topic, batch, folder)
         with timing.stage("write"), described(self._spark, batch, f"archive: {offsets_text(stream.topic, ranges)}"):
             staged = files.stage(records)
         report = _report(ranges, staged)
@@ -152,16 +151,17 @@ class Archiver:
         return replace(report, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
 
     def _recover(self, source: Source) -> None:
-        """Place the committed files, and remove what they replace, and the files of a crash or of a failed batch."""
+        """Place the committed files, and remove the files of a crash or of a failed batch."""
         with self._offset_store.writing() as connection:
             # A batch commits under the same lock, and notices if its files were removed.
             manifest.lock(connection, source)
             committed = manifest.find(connection, source, FileState.COMMITTED)
-            replaced = manifest.find(connection, source, FileState.REPLACED)
-            orphans = set(self._store.folders(layout.staging_folder(source.topic)))
-            for batch in sorted(orphans - {file.batch for file in committed}):
+            batches = {file.batch for file in committed}
+            for batch in sorted({*self._store.folders(layout.staging_folder(source.topic))} - batches):
                 self._store.remove_folder(layout.staging_folder(source.topic, batch))
-        self._placement.finish(source, committed, replaced)
+        self._placement.place(source, committed)
+        for batch in batches:
+            self._store.remove_folder(layout.staging_folder(source.topic, batch))
         self._expiry.finish(source)
 
 

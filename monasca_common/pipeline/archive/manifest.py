@@ -2,8 +2,7 @@
 """The archive's files in the database: recorded in the transaction that accounts for their offsets.
 
 A file is *committed* with its offsets, *placed* once readers find it, and *expired* from the moment its hour is too old
-until the file is removed. One that is merged with others is *replaced* until it is removed. After a crash in between,
-the next process continues from these states.
+until the file is removed. After a crash in between, the next process continues from these states.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.layout import Offsets
-from monasca_common.pipeline.errors import AlreadyArchived, StagingLost
+from monasca_common.pipeline.errors import AlreadyArchived
 from monasca_common.pipeline.source.offset_store import OffsetRange, Source
 from monasca_common.storage.sql.tables import archive_file
 
@@ -26,13 +25,11 @@ class FileState(enum.StrEnum):
     COMMITTED = "committed"
     PLACED = "placed"
     EXPIRED = "expired"
-    REPLACED = "replaced"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A row of the manifest. ``staged``: the path in the store where the file was written, before it was placed.
-    ``topic_id``: of the topic that it was read from; ``None``: of the source."""
+    """A row of the manifest. ``staged``: the path in the store where the file was written, before it was placed."""
 
     topic: str
     hour_ms: int
@@ -41,7 +38,6 @@ class ArchivedFile:
     size_bytes: int
     batch: str
     staged: str
-    topic_id: str | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -87,7 +83,7 @@ def add(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]
         {
             "consumer_group": source.group,
             "topic": source.topic,
-            "topic_id": file.topic_id or source.topic_id,
+            "topic_id": source.topic_id,
             "hour": file.hour_ms,
             "name": file.name,
             "partition": file.offsets.partition,
@@ -119,36 +115,14 @@ def find(connection: sa.Connection, source: Source, state: FileState) -> list[Ar
             row.bytes,
             row.batch,
             row.staged,
-            row.topic_id,
         )
         for row in connection.execute(query)
     ]
 
 
-def states(connection: sa.Connection, source: Source, hour_ms: int) -> dict[str, FileState]:
-    """Return the states of the files of one hour that are not placed, by name."""
-    table = archive_file.c
-    query = sa.select(table.name, table.state).where(
-        *_of(source), table.hour == hour_ms, table.state != FileState.PLACED
-    )
-    return {name: FileState(state) for name, state in connection.execute(query)}
-
-
-def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str], hour_ms: int | None = None) -> None:
-    """Mark the committed files of these batches, of one hour or of all, as placed."""
-    which: sa.ColumnElement[bool] = archive_file.c.batch.in_(batches)
-    if hour_ms is not None:
-        which = sa.and_(which, archive_file.c.hour == hour_ms)
-    _change(connection, source, which, FileState.COMMITTED, FileState.PLACED)
-
-
-def replace(connection: sa.Connection, source: Source, files: Sequence[ArchivedFile]) -> None:
-    """Mark placed files as replaced. Raises `StagingLost` if one of them is no longer placed."""
-    table = archive_file.c
-    for file in files:
-        which = sa.and_(table.hour == file.hour_ms, table.name == file.name)
-        if not _change(connection, source, which, FileState.PLACED, FileState.REPLACED):
-            raise StagingLost(f"{file.path} was removed or merged by another process: run it again")
+def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str]) -> None:
+    """Mark the committed files of these batches as placed."""
+    _change(connection, source, archive_file.c.batch.in_(batches), FileState.COMMITTED, FileState.PLACED)
 
 
 def set_expired(connection: sa.Connection, source: Source, before_ms: int) -> int:
@@ -156,11 +130,11 @@ def set_expired(connection: sa.Connection, source: Source, before_ms: int) -> in
     return _change(connection, source, archive_file.c.hour < before_ms, FileState.PLACED, FileState.EXPIRED)
 
 
-def remove(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile], state: FileState) -> None:
-    """Remove the rows of these files if they are in this state."""
+def remove_expired(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]) -> None:
+    """Remove the rows of these files if they are expired."""
     table = archive_file.c
     for file in files:
-        key = (table.hour == file.hour_ms, table.name == file.name, table.state == state)
+        key = (table.hour == file.hour_ms, table.name == file.name, table.state == FileState.EXPIRED)
         connection.execute(archive_file.delete().where(*_of(source), *key))
 
 

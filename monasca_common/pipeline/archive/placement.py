@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves committed files to where readers find them, and removes the files that they replace, and those that expire.
+"""Moves committed files to where readers find them, and removes expired files.
 
-This process or the next one does what the manifest says, and doing it twice changes nothing. Files that replace others
-take their place in one step where the file system can exchange two folders (a disk of Linux), so no reader finds a
-record twice, or misses it. Elsewhere the new files are placed first, and a reader that lists the folder before the old
-ones are removed finds both.
+This process or the next one does what the manifest states, and repeating it changes nothing.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
@@ -54,54 +50,6 @@ class Placement:
         with self._offset_store.writing() as connection:
             manifest.set_placed(connection, source, sorted({file.batch for file in files}))
 
-    def finish(self, source: Source, committed: Sequence[ArchivedFile], replaced: Sequence[ArchivedFile]) -> None:
-        """Place what is committed, then remove what is replaced. Both were read in one transaction, so each file that
-        replaces another is placed before."""
-        if replaced:
-            self._exchange(source, committed, replaced)
-        with self._offset_store.reading() as connection:
-            unplaced = _still(manifest.find(connection, source, FileState.COMMITTED), committed)
-            replaced = _still(manifest.find(connection, source, FileState.REPLACED), replaced)
-        self.place(source, unplaced)
-        for file in replaced:
-            self._store.remove_file(file.path)
-        for batch in {file.batch for file in committed}:
-            self._store.remove_folder(layout.staging_folder(source.topic, batch))
-        if replaced:
-            with self._offset_store.writing() as connection:
-                manifest.remove(connection, source, replaced, FileState.REPLACED)
-
-    def _exchange(self, source: Source, committed: Sequence[ArchivedFile], replaced: Sequence[ArchivedFile]) -> None:
-        """Exchange the folder of each hour in which files are replaced, where that is possible."""
-        for hour_ms, group in itertools.groupby(sorted(replaced, key=_hour), _hour):
-            old = list(group)
-            new = [file for file in committed if file.hour_ms == hour_ms]
-            folder = layout.hour_folder(source.topic, hour_ms)
-            with self._offset_store.writing() as connection:
-                # No file of this hour is committed, placed or expired before the end of the transaction.
-                manifest.lock(connection, source)
-                if manifest.states(connection, source, hour_ms) != _states(new, old):
-                    continue  # a batch that is not placed, or a file that is being removed: one file after the other
-                names = {file.path: file.staged for file in new}
-                if self._store.exchange(folder, names, {file.path for file in old}):
-                    fail_point("compaction.exchanged")
-                    manifest.set_placed(connection, source, sorted({file.batch for file in new}), hour_ms)
-                    manifest.remove(connection, source, old, FileState.REPLACED)
-
-
-def _hour(file: ArchivedFile) -> int:
-    return file.hour_ms
-
-
-def _still(found: Iterable[ArchivedFile], known: Sequence[ArchivedFile]) -> list[ArchivedFile]:
-    names = {(file.hour_ms, file.name) for file in known}
-    return [file for file in found if (file.hour_ms, file.name) in names]
-
-
-def _states(new: Sequence[ArchivedFile], old: Sequence[ArchivedFile]) -> dict[str, FileState]:
-    """Return the states of the files of an hour that are not placed."""
-    return {file.name: FileState.COMMITTED for file in new} | {file.name: FileState.REPLACED for file in old}
-
 
 class Expiry:
     """Removes old hours of one archive. With ``retention_days`` 0 nothing is ever removed."""
@@ -133,7 +81,7 @@ class Expiry:
             self._remove_empty(folder)
         if files:
             with self._offset_store.writing() as connection:
-                manifest.remove(connection, source, files, FileState.EXPIRED)
+                manifest.remove_expired(connection, source, files)
         return len(files)
 
     def _remove_empty(self, folder: str) -> None:

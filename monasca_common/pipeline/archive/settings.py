@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
 
 from oslo_config import cfg
 
@@ -14,9 +13,6 @@ from monasca_common.kafka.config import GroupReader, OptionGroup, declared, opti
 from monasca_common.pipeline.settings import StreamGroup, StreamSettings
 
 ARCHIVE_GROUP = "pipeline_archive"
-
-Compression = Literal["zstd", "snappy", "gzip", "none"]
-Columns = Literal["raw", "parsed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +26,9 @@ class ArchiveSettings:
         metadata=declared(
             secret=True,
             help="Where the archive is: an absolute path that every node has in common, or a URI: s3://bucket/folder "
-            "(or s3a://), hdfs://host:port/folder (which needs monasca-common[hdfs]), gs:// or abfs://. There is no "
-            "default. Write $$ for each $.",
+            "(or s3a://), gs://, abfs://, or hdfs://host:port/folder (which needs Hadoop's native library). Required. "
+            "Write $$ for each $.",
         ),
-    )
-    compression: Compression = option(
-        "zstd",
-        choices=dict.fromkeys(("zstd", "snappy", "gzip", "none")),
-        help="The codec that compresses the columns of a Parquet file.",
-    )
-    columns: Columns = option(
-        "raw",
-        choices={
-            "raw": "each message as it came, and its time",
-            "parsed": "the same, and of a metric metric_name, metric_tenant, metric_value and metric_dimensions, so "
-            "that readers filter by them; archiving takes a third longer",
-        },
-        help="Which columns the files have. It holds for the files that are written from now on.",
     )
     retention_days: int = option(
         0,
@@ -62,7 +44,11 @@ _ARCHIVE = StreamGroup(
     OptionGroup(
         ARCHIVE_GROUP,
         (*with_defaults(options_of(StreamSettings), {"trigger_seconds": 300.0}), *options_of(ArchiveSettings)),
-        removed={"compact_to_mb": "the job compact merges files to 128 MB"},
+        removed={
+            "columns": "values are archived unchanged, and readers parse their JSON",
+            "compact_to_mb": "trigger_seconds decides how many files the archive has",
+            "compression": "files are compressed with zstd",
+        },
     ),
     MappingProxyType({"topic": ["metrics"], "group_id": "spark-archive"}),
 )

@@ -5,20 +5,15 @@
 complete as soon as it is visible, and after a crash in between the next process does both again. S3 copies no object
 larger than 5 GiB, so `Store.largest_bytes` is compared before a file is committed.
 
-An absolute path is a folder. A URI of ``file``, ``s3``, ``gs`` or ``abfs`` is opened by pyarrow's own clients; ``s3a``,
-as Hadoop writes it, is ``s3``. ``hdfs`` is opened by hdfs-native, because pyarrow's client needs Hadoop's native
-library, which no package ships.
+An absolute path is a folder. A URI is opened by pyarrow's own clients; ``s3a``, as Hadoop writes it, is ``s3``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import shutil
-import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka.errors import ConfigurationError
@@ -29,15 +24,7 @@ if TYPE_CHECKING:
 
 
 _S3_COPIES_BYTES = 5 * 1024**3
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# The file system has no exchange or no hard links, or the archive is a mount of its own or in a folder of others.
-_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOTSUP)
 _SAME = {"s3a": "s3", "s3n": "s3"}
-# An attempt waits twice as long as the one before; 3 take 5 s, and the default over two minutes.
-_HDFS_OPTIONS = {"dfs.client.failover.max.attempts": "3"}
-# A forked child, such as the one that becomes Spark's Java, drops what fsspec has cached. The end of a client waits for
-# its threads, which a child does not have: so none may end there.
-_HDFS_CLIENTS: set[Any] = set()
 
 
 class Store:
@@ -123,35 +110,6 @@ class Store:
                     raise ArchiveDamaged(f"{target} is in the manifest, but neither there nor at {source}") from None
             self._sync(target.rpartition("/")[0])
 
-    def exchange(self, folder: str, new: Mapping[str, str], old: Collection[str]) -> bool:
-        """Take the files ``old`` out of a folder and the files ``new`` (their paths: where they are staged) into it, in
-        one step for every reader. False, and nothing is changed, where the file system cannot do that."""
-        if not self._is_local:
-            return False
-        here = self._full(folder)
-        # Beside the archive, because files in it are found by readers that look into every folder.
-        beside = f"{os.path.dirname(self._base)}/.{os.path.basename(self._base)}.{uuid.uuid4().hex}"
-        with _translated(here):
-            try:
-                os.mkdir(beside)
-                _link([f"{here}/{name}" for name in os.listdir(here) if f"{folder}/{name}" not in old], beside)
-                placed = set(os.listdir(beside))
-                for path, staged in new.items():
-                    name = path.rpartition("/")[2]
-                    if name not in placed:  # by another process, or by one that died
-                        os.link(self._full(staged), f"{beside}/{name}")
-                self._sync(beside)
-                _exchange(here, beside)
-            except OSError as error:
-                if error.errno in _NO_EXCHANGE:
-                    return False
-                raise
-            finally:
-                shutil.rmtree(beside, ignore_errors=True)
-            self._sync(here)
-            self._sync(os.path.dirname(here))
-        return True
-
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder, which need not exist."""
         from pyarrow import fs
@@ -214,36 +172,12 @@ class Store:
                 os.close(opened)
 
 
-def _link(paths: Iterable[str], folder: str) -> None:
-    for path in paths:
-        os.link(path, f"{folder}/{os.path.basename(path)}")
-
-
-def _exchange(one: str, other: str) -> None:
-    """Exchange two folders in one step; Python has no function for it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    if libc.renameat2(_AT_FDCWD, one.encode(), _AT_FDCWD, other.encode(), _RENAME_EXCHANGE):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
 @contextlib.contextmanager
 def _translated(full: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArchiveUnavailable(f"{full}: {error.strerror or _first_line(error)}") from error
-    except RuntimeError as error:
-        # hdfs-native raises it for what is no error of files, such as a name node that refuses.
-        if type(error) is not RuntimeError:
-            raise
-        raise ArchiveUnavailable(f"{full}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    """Without the trace of its Java, which HDFS sends along."""
-    return str(error).partition("\n")[0].partition("\\n")[0]
+        raise ArchiveUnavailable(f"{full}: {error.strerror or error}") from error
 
 
 def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
@@ -258,11 +192,8 @@ def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
             )
         return fs.LocalFileSystem(), os.path.normpath(location)
     try:
-        if scheme == "hdfs":
-            files, base = _hdfs(rest)
-        else:
-            files, base = fs.FileSystem.from_uri(f"{_SAME.get(scheme, scheme)}://{rest}")
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        files, base = fs.FileSystem.from_uri(f"{_SAME.get(scheme, scheme)}://{rest}")
+    except (OSError, ValueError) as error:
         # Only the scheme is quoted, because the URI may contain a password.
         raise ConfigurationError(
             f"the archive's location, a URI of {scheme!r}, cannot be opened: {_brief(error)}"
@@ -270,43 +201,6 @@ def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
     if not base.strip("/"):
         raise ConfigurationError("the archive's location is a URI without a bucket or folder: name one")
     return files, base.rstrip("/")
-
-
-def _hdfs(rest: str) -> tuple[fs.FileSystem, str]:
-    from pyarrow import PythonFile, fs
-
-    class HdfsHandler(fs.FSSpecHandler):  # type: ignore[misc]  # it has no annotations
-        """fsspec takes every error of `isfile` for a file that is not there, and of `find` for an empty folder."""
-
-        def open_input_stream(self, path: str) -> Any:
-            if self.fs.info(path)["type"] != "file":
-                raise FileNotFoundError(path)
-            return PythonFile(self.fs.open(path, mode="rb"), mode="r")
-
-        open_input_file = open_input_stream
-
-        def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-            assert not selector.recursive
-            try:
-                if self.fs.info(selector.base_dir)["type"] != "directory":
-                    raise NotADirectoryError(selector.base_dir)
-                return [self._create_file_info(each["name"], each) for each in self.fs.ls(selector.base_dir)]
-            except FileNotFoundError:
-                if selector.allow_not_found:
-                    return []
-                raise
-
-    authority, _, path = rest.partition("/")
-    host, _, port = authority.partition(":")
-    if port and not port.isdecimal():
-        raise ValueError("its port is not a number: write hdfs://host:port/folder, or hdfs://nameservice/folder")
-    try:
-        from hdfs_native.fsspec import HdfsFileSystem
-    except ImportError:
-        raise ImportError("hdfs-native is not installed: install monasca-common[hdfs]") from None
-    client = HdfsFileSystem(host or None, int(port) if port else None, **_HDFS_OPTIONS)
-    _HDFS_CLIENTS.add(client)
-    return fs.PyFileSystem(HdfsHandler(client)), f"/{path}"
 
 
 def _brief(error: Exception) -> str:

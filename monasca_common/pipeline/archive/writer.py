@@ -7,24 +7,19 @@ complete and on disk. Files of another attempt are never reported; they are remo
 The hour is that of the event time, as the models read it; a message without one has Kafka's timestamp. The member of an
 envelope names its model: ``metric``, ``alarm-transitioned``, ``log`` or ``event``. An envelope that breaks another rule
 of its model is archived, too. Event times are computed by Spark's own expressions, because passing each record through
-Python costs more than the rest of the job. Columns of a metric let readers filter without decoding JSON.
+Python costs more than the rest of the job.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from monasca_common.models import json_text, times
-from monasca_common.pipeline.archive import reader
+from monasca_common.models import times
 from monasca_common.pipeline.archive.layout import HOUR_MS, STAGED, Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile
-from monasca_common.pipeline.archive.reader import Selection
-from monasca_common.pipeline.archive.settings import Columns, Compression
 from monasca_common.pipeline.archive.store import Store
 
 if TYPE_CHECKING:
@@ -43,15 +38,8 @@ _REPORT = (
 # Records that a task holds until they are a part of a file, and the files that it has open.
 _MOST_BYTES = 128 * 1024 * 1024
 _MOST_OPEN = 256
-# What a merged file has in one part.
-_PART_BYTES = 32 * 1024 * 1024
-NAMES = ("metric_name", "metric_tenant", "metric_value", "metric_dimensions")
-#: The columns whose values repeat.
-DICTIONARIES = ["metric_name", "metric_tenant", "metric_dimensions.key_value.key", "metric_dimensions.key_value.value"]
-# The other columns are all different, so a dictionary would cost time and save nothing.
-_DICTIONARIES = ["partition", "key", "headers.list.element.key", *DICTIONARIES]
-_REFUSED = (*json_text.UNREADABLE, TypeError)
-_NOTHING = (None, None, None, None)
+# The values of the other columns are all different, so a dictionary would cost time and save nothing.
+_DICTIONARIES = ["partition", "key", "headers.list.element.key"]
 #: The last millisecond of the year 9999. A later time has no date, and counts as missing.
 LATEST_MS = 253_402_300_799_999
 # A metric as the API and agents write it. The expression is three times as fast as the parser, which reads all others.
@@ -78,8 +66,6 @@ class HourFiles:
     topic: str
     batch: str
     folder: str
-    compression: Compression
-    columns: Columns = "raw"
 
     def stage(self, records: DataFrame) -> StagedFiles:
         """Write the connector's rows to files in the batch's folder. Returns these files; each is complete and on
@@ -98,8 +84,7 @@ class HourFiles:
                 own.isNotNull().alias(_DATED),
             )
         )
-        task = _WriteHours(self.store.location, self.folder, self.compression, self.columns)
-        reports = rows.mapInArrow(task, _REPORT).collect()
+        reports = rows.mapInArrow(_WriteHours(self.store.location, self.folder), _REPORT).collect()
         files = (
             ArchivedFile(
                 self.topic,
@@ -124,8 +109,6 @@ class _WriteHours:
 
     location: str = field(repr=False)
     folder: str
-    compression: Compression
-    columns: Columns
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -133,8 +116,7 @@ class _WriteHours:
 
         context = TaskContext.get()
         assert context is not None
-        prefix = f"{self.folder}/{context.taskAttemptId()}"
-        files = TaskFiles(Store(self.location), prefix, self.compression, self.columns)
+        files = TaskFiles(Store(self.location), f"{self.folder}/{context.taskAttemptId()}")
         for batch in batches:
             files.add(_with_null_headers(batch))
         if reports := files.close():
@@ -164,19 +146,10 @@ class TaskFiles:
     """The files of one task. ``prefix``: how their paths begin."""
 
     def __init__(
-        self,
-        store: Store,
-        prefix: str,
-        compression: Compression,
-        columns: Columns,
-        *,
-        most_bytes: int = _MOST_BYTES,
-        most_open: int = _MOST_OPEN,
+        self, store: Store, prefix: str, *, most_bytes: int = _MOST_BYTES, most_open: int = _MOST_OPEN
     ) -> None:
         self._store = store
         self._prefix = prefix
-        self._compression = compression
-        self._columns = columns
         self._most_bytes = most_bytes
         self._most_open = most_open
         self._open: dict[tuple[int, int], HourFile] = {}  # the one that was written last stands last
@@ -213,7 +186,7 @@ class TaskFiles:
                 self._close(next(iter(self._open)))
             path = f"{self._prefix}-{self._number:05}{STAGED}"
             self._number += 1
-            file = HourFile(self._store, path, self._compression, self._columns)
+            file = HourFile(self._store, path)
         self._open[key] = file
         return file
 
@@ -227,12 +200,10 @@ class TaskFiles:
 class HourFile:
     """A file that is written part by part; what is held is the next part."""
 
-    def __init__(self, store: Store, path: str, compression: Compression, columns: Columns) -> None:
+    def __init__(self, store: Store, path: str) -> None:
         self.path = path
         self.held_bytes = 0
         self._store = store
-        self._compression = compression
-        self._columns = columns
         self._held: list[pa.RecordBatch] = []
         self._writer: Any = None
         self._stack = contextlib.ExitStack()
@@ -256,9 +227,12 @@ class HourFile:
         self._offsets.append((bounds["min"], bounds["max"]))
         self._records += table.num_rows
         self._undated += table.num_rows - pc.sum(table.column(_DATED)).as_py()
-        newest = pc.max(table.column("event_time")).cast(pa.timestamp("ms", tz="UTC"))
-        self._newest_ms = max(self._newest_ms, newest.value)
-        self._append(archived_table(table.drop_columns([_DATED]), self._columns))
+        table = table.drop_columns([_DATED])
+        for name in ("timestamp", "event_time"):
+            times_ms = table.column(name).cast(pa.timestamp("ms", tz="UTC"))
+            table = table.set_column(table.schema.get_field_index(name), name, times_ms)
+        self._newest_ms = max(self._newest_ms, pc.max(table.column("event_time")).value)
+        self._append(table)
         written, self._held, self.held_bytes = self.held_bytes, [], 0
         return written
 
@@ -281,74 +255,9 @@ class HourFile:
 
         if self._writer is None:
             stream = self._stack.enter_context(self._store.writing(self.path))
-            writer = pq.ParquetWriter(stream, table.schema, compression=self._compression, use_dictionary=_DICTIONARIES)
+            writer = pq.ParquetWriter(stream, table.schema, compression="zstd", use_dictionary=_DICTIONARIES)
             self._writer = self._stack.enter_context(writer)
         self._writer.write_table(table)
-
-
-def merge(
-    store: Store, paths: Sequence[str], staged: str, compression: Compression, columns: Columns
-) -> dict[str, Any]:
-    """Write the records of these files, whose offsets are in this order, to one. Returns a report of it."""
-    import pyarrow as pa
-
-    file = HourFile(store, staged, compression, columns)
-    for path in paths:
-        for batch in reader.read(store, path, Selection()):
-            file.hold(batch.append_column(_DATED, pa.array([True] * batch.num_rows)))
-            if file.held_bytes > _PART_BYTES:
-                file.write()
-    return {"path": staged, **file.close()}
-
-
-def archived_table(table: pa.Table, columns: Columns) -> pa.Table:
-    """The table as it is archived: times in milliseconds, and what is parsed of the values."""
-    import pyarrow as pa
-
-    millisecond = pa.timestamp("ms", tz="UTC")
-    for name in ("timestamp", "event_time"):
-        table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(millisecond))
-    if columns == "parsed":
-        for name, column in metric_columns(table.column("value").to_pylist()).items():
-            table = table.append_column(name, column)
-    return table
-
-
-class _ColumnsMetric(msgspec.Struct, gc=False):
-    name: str
-    value: float
-    dimensions: dict[str, str | None] | None = None
-
-
-class _ColumnsMeta(msgspec.Struct, gc=False):
-    tenant: str | None = msgspec.field(default=None, name="tenantId")
-
-
-class _ColumnsEnvelope(msgspec.Struct, gc=False):
-    metric: _ColumnsMetric
-    meta: _ColumnsMeta | None = None
-
-
-_decode = msgspec.json.Decoder(_ColumnsEnvelope).decode
-
-
-def metric_columns(values: Sequence[bytes | None]) -> dict[str, pa.Array]:
-    """Return the columns of metrics by name; null for a message that is not a metric."""
-    import pyarrow as pa
-
-    types = (pa.string(), pa.string(), pa.float64(), pa.map_(pa.string(), pa.string()))
-    columns = zip(*map(_row, values), strict=True)
-    return {name: pa.array(column, type=kind) for name, column, kind in zip(NAMES, columns, types, strict=True)}
-
-
-def _row(value: bytes | None) -> tuple[Any, ...]:
-    try:
-        envelope = _decode(value)  # type: ignore[arg-type]
-    except _REFUSED:
-        return _NOTHING
-    metric = envelope.metric
-    dimensions = [(key, text) for key, text in (metric.dimensions or {}).items() if text is not None]
-    return metric.name, envelope.meta.tenant if envelope.meta else None, metric.value, dimensions
 
 
 def with_own_ms(records: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.errors import SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
-from monasca_common.pipeline.spark.jars import check_jars, connector_jars, packages, resolved_jars
+from monasca_common.pipeline.spark.jars import connector_jars, kafka_connector
 from monasca_common.runtime import temporary_folder
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ _PY4J = re.compile(r"An error occurred while calling .*\n: ")
 # spark-submit adds the jars of the packages to this option: if it is set again, executors do not have them.
 _JARS = "spark.jars"
 _PACKAGES = "spark.jars.packages"
-_LOCAL_JARS = "spark.repl.local.jars"  # those of the packages, and those that were given
 
 
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
@@ -68,18 +67,14 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
     # It logs each call with its arguments: options, with logins among them.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     under_submit = _GATEWAY in os.environ  # which has loaded the connector
-    options = configuration(settings, () if under_submit else connector_jars())
+    options = configuration(settings, [] if under_submit else connector_jars())
     builder = SparkSession.builder.appName(name)
     for option, value in options.items():
         if option != _JARS:
             builder = builder.config(option, value)
     try:
         _start_java(options)
-        if options.get(_PACKAGES):
-            check_jars(_resolved(settings), settings)
         session = builder.getOrCreate()
-    except SparkUnavailable:
-        raise
     except Exception as error:
         raise SparkUnavailable(f"Spark does not start with master={settings.master}: {reason(error)}") from error
     session.sparkContext.setLogLevel("WARN")
@@ -147,20 +142,6 @@ def _java_options(folder: Path) -> str:
     return f"{shlex.join(options)} {os.environ.get(_JAVA_OPTIONS, '')}".rstrip()
 
 
-def _resolved(settings: SparkSettings) -> list[Path]:
-    """The jars that spark-submit has fetched for the packages; it does not report them to a driver in a cluster."""
-    from pyspark import SparkContext
-
-    java: Any = SparkContext._jvm
-    local = java.java.lang.System.getProperty(_LOCAL_JARS) or ""
-    if not local and settings.jar_digests is not None:
-        raise SparkUnavailable(
-            "jar_digests in group [spark] is set, but Spark does not report the jars that it has fetched for packages "
-            f"({_LOCAL_JARS} is empty): run the driver on this machine, or unset jar_digests"
-        )
-    return resolved_jars(local, settings)
-
-
 @contextlib.contextmanager
 def spark_session(settings: SparkSettings, name: str) -> Iterator[SparkSession]:
     """Yield a session, and close it at the end of the block. Raises `SparkUnavailable`, and `SparkFailed` for an error
@@ -209,12 +190,10 @@ def has_ended(session: SparkSession) -> bool:
         return True
 
 
-def configuration(settings: SparkSettings, connector: Sequence[Path] = ()) -> dict[str, str]:
-    """Spark's own options; those of ``[spark] options`` override the others. ``connector``: the jars of its Kafka
-    connector, which every kind of master takes from this machine."""
+def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()) -> dict[str, str]:
+    """Return Spark's own options; those of ``[spark] options`` override the others. ``connector``: the jars of its
+    Kafka connector, which every kind of master takes from this machine; ``None``: Spark's Ivy fetches them."""
     options = dict(settings.options)
-    given = [path if "://" in path else os.path.abspath(path) for path in settings.jars]
-    jars = [*map(str, connector), *given, *filter(None, [options.pop(_JARS, "")])]
     wanted = {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
@@ -227,10 +206,10 @@ def configuration(settings: SparkSettings, connector: Sequence[Path] = ()) -> di
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": _SECRETS,
     }
-    if jars:
-        wanted[_JARS] = ",".join(jars)
-    if resolved := packages(settings):
-        wanted[_PACKAGES] = ",".join(resolved)
+    packages = [kafka_connector()] if connector is None else []
+    for option, added in ((_JARS, [str(jar) for jar in connector or ()]), (_PACKAGES, packages)):
+        if listed := [*added, *filter(None, [options.pop(option, "")])]:
+            wanted[option] = ",".join(listed)
     if settings.master.startswith("local"):
         # The machine's name may resolve to an address of another one, and everything here runs on this machine.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

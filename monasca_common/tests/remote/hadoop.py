@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jars of Hadoop that the tests need, of exactly the version whose client pyspark ships; each jar is compared with
-its pinned digest (``tools/jar_digests.py remote`` writes the files)."""
+"""The jars of Hadoop that the tests need, of the version whose client pyspark ships."""
 
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from monasca_common.jars import fetched
 
 _HERE = Path(__file__).parent
 _PYSPARK_JARS = Path(pyspark.__file__).parent / "jars"
-#: What Spark fetches: 570 MB.
-SPARK_DIGESTS = _HERE / f"jars-{pyspark.__version__}.txt"
 
 
 def hadoop_version() -> str:
@@ -19,16 +16,15 @@ def hadoop_version() -> str:
     return jar.stem.removeprefix("hadoop-client-api-")
 
 
-def packages() -> tuple[str, ...]:
-    """Hadoop's own client of S3, which plain readers use and no job of ours."""
-    return (f"org.apache.hadoop:hadoop-aws:{hadoop_version()}",)
-
-
 def cluster_list() -> Path:
-    """The list of the jars of a cluster in one process: 100 MB."""
+    """Return the list of the jars of a cluster in one process: 100 MB. ``tools/jar_digests.py remote`` writes it."""
     return _HERE / f"hadoop-cluster-{hadoop_version()}.txt"
 
 
 def cluster_jars() -> Path:
     """The folder with the jars of the cluster, fetched once."""
     return fetched(cluster_list())
+
+
+#: The coordinates of Hadoop's own client of S3, which only plain readers use: 570 MB.
+S3_CLIENT = f"org.apache.hadoop:hadoop-aws:{hadoop_version()}"

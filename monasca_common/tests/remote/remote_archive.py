@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of an archive in S3 and of one in HDFS share."""
+"""The shared part of the tests of archives that are not folders."""
 
-import datetime
 import signal
 
 import pyarrow.parquet as pq
@@ -14,8 +13,6 @@ from monasca_common.pipeline.archive.store import open_file_system
 from monasca_common.pipeline.replay.senders import MatchingCount
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.tests.functional.pipeline.archive_case import Watch, expected_rows, metric
-
-COMPACTION_POINTS = ("compaction.after_write", "compaction.inside_transaction", "compaction.after_commit")
 
 
 class RemoteArchive:
@@ -45,26 +42,8 @@ class RemoteArchive:
             return manifest.find(connection, source, manifest.FileState.COMMITTED)
 
 
-class RemoteCompaction(RemoteArchive):
-    """Mixed into a `CompactionCase`."""
-
-    def test_a_compaction_that_is_killed_is_finished(self):
-        to_ms = str(datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC).isoformat())
-        for fail_point in COMPACTION_POINTS:
-            died = self.run_command(self.configuration(), "compact", "--to", to_ms, fail_points=f"{fail_point}=kill")
-            self.assertEqual(-signal.SIGKILL, died.returncode, died.stderr)
-            self.compact()
-            self.archive = self.archiver()
-            self.archive.step()  # which also removes what the dead one has staged
-            self.assert_exact(files=6)
-            self.archive_some()
-
-
 class RemoteReplay(RemoteArchive):
     """Mixed into an `ArchiveCase`."""
-
-    #: What its messages leave out of the location: the address of the name node.
-    authority = ""
 
     def test_a_replay_that_is_killed_and_repeated_stores_each_row_once(self):
         sent = [metric(number) for number in range(60)]
@@ -84,7 +63,7 @@ class RemoteReplay(RemoteArchive):
 
     def assert_no_replay(self):
         error = self.assertRaises(ConfigurationError, self.replay, MatchingCount(self.archive()))
-        path = self.location.partition("://")[2].removeprefix(self.authority)
+        path = self.location.partition("://")[2]
         self.assertIn(f"{path}/topic={self.topic} does not exist", str(error))
 
     def test_a_replay_from_where_nothing_is_names_the_path(self):

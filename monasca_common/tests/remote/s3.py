@@ -54,9 +54,11 @@ class S3Server:
         }
         self.spark_settings = replace(
             SPARK,
-            packages=hadoop.packages(),
-            jar_digests=str(hadoop.SPARK_DIGESTS),
-            options={**SPARK.options, **{f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()}},
+            options={
+                **SPARK.options,
+                "spark.jars.packages": hadoop.S3_CLIENT,
+                **{f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()},
+            },
         )
 
 

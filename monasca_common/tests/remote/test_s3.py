@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archive, compaction and replay in an object store, whose copies can be cut off before what was copied is removed."""
+"""Archive and replay in an object store, whose copies can be cut off before what was copied is removed."""
 
 import json
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
-from monasca_common.tests.functional.pipeline import test_archive, test_archive_compaction, test_secrets
+from monasca_common.tests.functional.pipeline import test_archive, test_secrets
 from monasca_common.tests.functional.pipeline.archive_case import ArchiveCase, metric
 from monasca_common.tests.remote.remote_archive import (
-    RemoteCompaction,
     RemoteReplay,
     die_before_placing,
     go_on_under_watch,
@@ -27,10 +26,6 @@ options = spark.eventLog.compress=false
 
 class S3CrashTest(S3Archive, test_archive.CrashTest):
     """The command is killed at each fail point, and another process goes on."""
-
-
-class S3CompactionTest(S3Archive, RemoteCompaction, test_archive_compaction.CompactionCase):
-    pass
 
 
 class S3ReplayTest(S3Archive, RemoteReplay, ArchiveCase):

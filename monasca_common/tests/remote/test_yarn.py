@@ -16,20 +16,20 @@ class YarnTest(PipelineProcessCase):
         self.useFixture(fixtures.EnvironmentVariable("HADOOP_CONF_DIR", str(self.yarn.configuration)))
         self.configure(yarn.options(self.yarn))
 
-    def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
+    def test_records_staged_by_a_killed_executor_count_once(self):
         before = self.yarn.applications()
         self.send_some()
         (self.deaths / "executor").touch()
-        self.assertEqual(0, self.start("--once", verb="submit").wait(SECONDS))
+        self.assertEqual(0, self.start("--once").wait(SECONDS))
         self.assertEqual([], list(self.deaths.iterdir()))
         self.assert_clean()
         [name] = self.yarn.applications().keys() - before.keys()
         self.wait_until(lambda: self.yarn.applications()[name] == "FINISHED", self.yarn.applications)
         self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
 
-    def test_submitted_it_ends_in_order_when_it_is_told_to(self):
+    def test_sigterm_ends_the_job_in_order(self):
         self.send_some()
-        process = self.start(verb="submit")
+        process = self.start()
         self.wait_until(self.is_through, seconds=SECONDS)
         process.terminate()
         self.assertEqual(0, process.wait(SECONDS))

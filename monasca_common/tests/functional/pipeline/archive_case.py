@@ -94,11 +94,11 @@ class ArchiveCase(KafkaPipelineCase):
 
     # The archive
 
-    def archiver(self, *, clock=None, retention_days=0, columns="raw", **changes):
+    def archiver(self, *, clock=None, retention_days=0, **changes):
         stream = self.stream(**changes)
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
-        settings = ArchiveSettings((stream,), str(self.location), columns=columns, retention_days=retention_days)
+        settings = ArchiveSettings((stream,), str(self.location), retention_days)
         return Archiver(self.spark, settings, stream, topic, self.offset_store, clock)
 
     @property

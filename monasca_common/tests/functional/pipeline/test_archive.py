@@ -110,7 +110,7 @@ class ArchiveTest(ArchiveCase):
         self.publish([metric(number) for number in range(12)])
         self.archiver().step()
         dying = self.archiver(clock=SetClock(SIX_MS + 400 * 24 * HOUR_MS), retention_days=1)
-        with mock.patch.object(manifest, "remove", side_effect=FailPointReached):
+        with mock.patch.object(manifest, "remove_expired", side_effect=FailPointReached):
             self.assertRaises(FailPointReached, dying.step)
         self.assertEqual([], self.visible_files())
         self.archiver().step()

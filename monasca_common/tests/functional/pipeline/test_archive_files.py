@@ -30,7 +30,7 @@ class HourFilesTest(base.BaseTestCase):
         self.spark = self.useFixture(SharedSpark()).session
 
     def write(self, *rows):
-        """Of (partition, offset, hour or value): what became of them."""
+        """Return the staged files of records with (partition, offset, hour or value)."""
         records = [
             (
                 partition,
@@ -43,7 +43,7 @@ class HourFilesTest(base.BaseTestCase):
             for partition, offset, last in rows
         ]
         frame = self.spark.createDataFrame(records, SCHEMA).coalesce(1)
-        return HourFiles(self.store, "metrics", "abc", "_staging/one batch", "zstd").stage(frame)
+        return HourFiles(self.store, "metrics", "abc", "_staging/one batch").stage(frame)
 
     def files(self, *rows):
         """(hour, partition, first, last, records) of each."""
@@ -63,7 +63,7 @@ class HourFilesTest(base.BaseTestCase):
         self.assertEqual((self.folder / file.staged).stat().st_size, file.size_bytes)
         self.assertEqual([1, 2, 4], [message.offset for message in self.read(file)])
 
-    def test_hours_and_partitions_are_files_of_their_own(self):
+    def test_each_hour_and_partition_has_its_own_file(self):
         found = self.files((0, 1, 5), (0, 2, 6), (0, 3, 5), (1, 1, 5))
         self.assertEqual([(5, 0, 1, 3, 2), (5, 1, 1, 1, 1), (6, 0, 2, 2, 1)], found)
 
@@ -72,19 +72,19 @@ class HourFilesTest(base.BaseTestCase):
         self.assertEqual(1, staged.undated)
         self.assertEqual([1 * HOUR_MS, 5 * HOUR_MS], sorted(file.hour_ms for file in staged.files))
 
-    def test_nothing_is_no_file(self):
+    def test_no_records_create_no_file(self):
         staged = self.write()
         self.assertEqual(((), 0), (staged.files, staged.undated))
 
     # Rule 38
-    def test_more_hours_than_files_may_be_open_are_all_there(self):
+    def test_more_hours_than_open_files_are_all_archived(self):
         hours = 50
         found = self.files(*((0, turn * hours + hour, hour) for turn in range(3) for hour in range(hours)))
         self.assertEqual(hours, len({hour for hour, *_ in found}))
         self.assertEqual(3 * hours, sum(records for *_, records in found))
         self.assertEqual((0, 3 * hours - 1), (min(first for _, _, first, *_ in found), max(one[3] for one in found)))
 
-    def test_what_is_read_back_is_what_was_read_from_kafka(self):
+    def test_archived_messages_are_equal_to_those_of_kafka(self):
         values = [envelopes.metric(0, time_ms=5 * HOUR_MS), envelopes.metric(0, time_ms=6 * HOUR_MS), b"x", None]
         staged = self.write(*((0, number, value) for number, value in enumerate(values, 1)))
         messages = sorted(

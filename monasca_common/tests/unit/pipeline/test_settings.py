@@ -144,9 +144,8 @@ class SparkOptionsTest(ConfigurationTestCase):
         return spark_settings(self.with_kafka(spark="\n".join(lines)))
 
     def test_options_of_spark_are_taken_one_a_line(self):
-        settings = self.settings("options = spark.a = 1=2", "options = spark.b=$$x", "jars = /a.jar,/b.jar")
+        settings = self.settings("options = spark.a = 1=2", "options = spark.b=$$x")
         self.assertEqual({"spark.a": "1=2", "spark.b": "$x"}, dict(settings.options))
-        self.assertEqual(("/a.jar", "/b.jar"), settings.jars)
         self.assertNotIn("$x", repr(settings))
 
     def test_a_line_that_is_none_is_refused_and_not_shown(self):
@@ -156,7 +155,7 @@ class SparkOptionsTest(ConfigurationTestCase):
             self.assertNotIn("hidden", told)
 
     def test_what_makes_no_sense_is_refused_by_name(self):
-        for line in ("shuffle_partitions = 0", "shuffle_partitions = many", "master_url = x"):
+        for line in ("shuffle_partitions = 0", "shuffle_partitions = many", "master_url = x", "packages = a:b:1"):
             self.assertThat(self.refused(self.settings, line), Contains(line.partition(" =")[0]))
 
     def test_every_option_is_in_the_sample_with_a_text(self):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a task, and what their footers tell; without Spark."""
+"""The files of a task and their footers, without Spark."""
 
-import json
 from pathlib import Path
 
 import fixtures
@@ -14,7 +13,6 @@ from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.archive.writer import TaskFiles
 from monasca_common.pipeline.errors import ArchiveDamaged
-from monasca_common.tests.unit.persister import envelopes
 
 MICROSECOND = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -45,38 +43,38 @@ class TaskFilesCase(base.BaseTestCase):
         self.root = Path(self.useFixture(fixtures.TempDir()).path)
         self.store = Store(str(self.root))
 
-    def files(self, *batches, columns="raw", **bounds):
-        files = TaskFiles(self.store, "_staging/topic=metrics/ab/17", "zstd", columns, **bounds)
+    def files(self, *batches, **bounds):
+        files = TaskFiles(self.store, "_staging/topic=metrics/ab/17", **bounds)
         for batch in batches:
             files.add(batch)
         return files.close()
 
 
 class TaskFilesTest(TaskFilesCase):
-    def test_each_partition_and_hour_is_a_file_that_is_told_with_its_content(self):
+    def test_each_partition_and_hour_is_a_file_with_a_report_of_its_content(self):
         found = self.files(records((0, 5, 7), (1, 6, 7), (0, 6, 8)), records((0, 9, 7), dated=False))
-        told = {(each["partition"], each["hour"]): each for each in found}
-        self.assertEqual({(0, 7), (1, 7), (0, 8)}, set(told))
-        counts = {name: told[0, 7][name] for name in ("first", "last", "records", "undated", "newest")}
+        reports = {(each["partition"], each["hour"]): each for each in found}
+        self.assertEqual({(0, 7), (1, 7), (0, 8)}, set(reports))
+        counts = {name: reports[0, 7][name] for name in ("first", "last", "records", "undated", "newest")}
         self.assertEqual({"first": 5, "last": 9, "records": 2, "undated": 1, "newest": 5}, counts)
         for each in found:
             self.assertEqual(each["records"], pq.read_metadata(self.store.reading(each["path"])).num_rows)
             self.assertEqual(each["bytes"], (self.root / each["path"]).stat().st_size)
 
-    def test_no_reader_of_parquet_sees_what_is_staged(self):
+    def test_readers_of_parquet_do_not_see_staged_files(self):
         self.files(records((0, 5, 7)))
         staged = [path for path in self.root.rglob("*") if path.is_file()]
         self.assertEqual([".staged"], [path.suffix for path in staged])
         self.assertEqual([], list(self.root.glob("**/*.parquet")))
 
-    def test_memory_is_bounded_by_writing_a_part_of_what_is_held_most(self):
+    def test_memory_is_bounded_by_writing_a_part_of_the_file_that_holds_most(self):
         many = [records(*((0, turn * 10 + number, number % 2) for number in range(10))) for turn in range(50)]
         found = self.files(*many, most_bytes=2_000)
         self.assertEqual([250, 250], [each["records"] for each in found])
         parts = [pq.ParquetFile(self.root / each["path"]).num_row_groups for each in found]
         self.assertGreater(min(parts), 5)
 
-    def test_more_hours_than_may_be_open_are_more_files(self):
+    def test_more_hours_than_open_files_create_more_files(self):
         turns = [records(*((0, turn * 9 + hour, hour) for hour in range(9))) for turn in range(3)]
         found = self.files(*turns, most_open=4)
         self.assertEqual(27, sum(each["records"] for each in found))
@@ -85,22 +83,7 @@ class TaskFilesTest(TaskFilesCase):
         tables = [pq.read_table(self.root / each["path"], columns=["offset"]) for each in found]
         self.assertEqual(list(range(27)), sorted(pa.concat_tables(tables).column("offset").to_pylist()))
 
-    def test_a_metric_has_columns_of_its_own_where_they_are_asked_for(self):
-        values = (envelopes.metric(0), envelopes.log(0), b"{", None, b'{"metric":{"name":"n","value":"x"}}')
-        (found,) = self.files(
-            *(records((0, offset, 7), value=value) for offset, value in enumerate(values)), columns="parsed"
-        )
-        rows = pq.read_table(self.root / found["path"]).to_pylist()
-        names = ("metric_name", "metric_tenant", "metric_value", "metric_dimensions")
-        metric, *others = [tuple(row[name] for name in names) for row in rows]
-        whole = json.loads(values[0])
-        dimensions = sorted(whole["metric"]["dimensions"].items())
-        expected = (whole["metric"]["name"], whole["meta"]["tenantId"], whole["metric"]["value"], dimensions)
-        self.assertEqual(expected, (*metric[:3], sorted(metric[3])))
-        self.assertEqual([(None,) * 4] * 4, others)
-        self.assertEqual(list(values), [row["value"] for row in rows])
-
-    def test_a_file_that_is_cut_is_told_by_its_name_and_not_by_a_format(self):
+    def test_a_truncated_file_is_an_error_with_its_path(self):
         (found,) = self.files(records((0, 5, 7), (0, 6, 7)))
         path = self.root / found["path"]
         whole = path.read_bytes()

@@ -17,7 +17,7 @@ from testtools.matchers import Contains, MatchesRegex
 
 from monasca_common.pipeline.errors import RecordsLost, SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
-from monasca_common.pipeline.spark import session
+from monasca_common.pipeline.spark import jars, session
 
 
 class InstalledTest(base.BaseTestCase):
@@ -131,18 +131,18 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertTrue(callable(importlib.import_module(module).main))
 
     def test_what_the_operator_says_comes_last(self):
-        settings = SparkSettings(packages=("a:b:1", "c:d:2"), jars=("/x.jar",), options={"spark.ui.enabled": "true"})
-        found = session.configuration(settings)
-        self.assertEqual(
-            ("a:b:1,c:d:2", "/x.jar", "true"),
-            (found["spark.jars.packages"], found["spark.jars"], found["spark.ui.enabled"]),
-        )
+        found = session.configuration(SparkSettings(options={"spark.ui.enabled": "true"}))
+        self.assertEqual("true", found["spark.ui.enabled"])
 
-    def test_jars_may_be_relative_to_where_the_command_is_started(self):
-        jars = ("a.jar", "/b.jar", "hdfs://name/c.jar")
-        settings = SparkSettings(jars=jars, options={"spark.jars": "/d.jar"})
-        found = session.configuration(settings, [Path("/connector.jar")])["spark.jars"]
-        self.assertEqual(f"/connector.jar,{os.getcwd()}/a.jar,/b.jar,hdfs://name/c.jar,/d.jar", found)
+    def test_jars_and_packages_of_the_operator_are_added_to_the_connector(self):
+        settings = SparkSettings(options={"spark.jars": "/x.jar", "spark.jars.packages": "a:b:1,c:d:2"})
+        found = session.configuration(settings, [Path("/connector.jar")])
+        self.assertEqual(("/connector.jar,/x.jar", "a:b:1,c:d:2"), (found["spark.jars"], found["spark.jars.packages"]))
+
+    def test_ivy_fetches_a_connector_that_is_not_pinned(self):
+        found = session.configuration(SparkSettings(options={"spark.jars.packages": "a:b:1"}), None)
+        self.assertEqual(f"{jars.kafka_connector()},a:b:1", found["spark.jars.packages"])
+        self.assertNotIn("spark.jars", found)
 
     def test_a_laptop_asks_nobody_for_its_address_and_a_cluster_does(self):
         self.assertEqual("127.0.0.1", session.configuration(SparkSettings())["spark.driver.host"])
@@ -152,8 +152,8 @@ class ConfigurationTest(base.BaseTestCase):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.session.connector_jars", list))
 
-    def open(self, settings, local_jars):
-        """The options of a session after Spark has reported these jars; none if it refuses to be built."""
+    def open(self, settings):
+        """Return the options with which a session is built."""
         built = {}
 
         class Builder:
@@ -165,51 +165,30 @@ class ConfigurationTest(base.BaseTestCase):
                 return self
 
             def getOrCreate(self):  # noqa: N802
-                built["it"] = True
                 raise OSError("enough")
 
         def start_java(*_):
             pyspark.SparkContext._gateway = mock.Mock()
 
-        java = mock.Mock()
-        java.java.lang.System.getProperty = {"spark.repl.local.jars": local_jars}.get
         for name, value in (
             ("pyspark.sql.SparkSession.builder", Builder()),
             ("pyspark.SparkContext._gateway", None),
             ("pyspark.SparkContext._ensure_initialized", start_java),
-            ("pyspark.SparkContext._jvm", java),
             ("monasca_common.pipeline.spark.session.check_installed", lambda: None),
         ):
             self.useFixture(fixtures.MonkeyPatch(name, value))
-        error = self.assertRaises(SparkUnavailable, session.open_session, settings, "a")
-        return built if built.pop("it", False) else {}, str(error)
+        self.assertRaises(SparkUnavailable, session.open_session, settings, "a")
+        return built
 
     def test_jars_do_not_take_the_place_of_those_of_the_packages(self):
         """spark-submit has merged them when a session is built."""
-        built, _ = self.open(SparkSettings(packages=("a:b:1",), jars=("/x.jar",)), "file:///x.jar")
+        built = self.open(SparkSettings(options={"spark.jars.packages": "a:b:1", "spark.jars": "/x.jar"}))
 
         self.assertIn("spark.jars.packages", built)
         self.assertNotIn("spark.jars", built)
 
-    def test_no_session_is_built_with_a_resolved_jar_that_is_not_the_pinned_one(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "a_b-1.jar").write_bytes(b"another")
-        (folder / "digests").write_text(f"{'0' * 64}  a_b-1.jar\n")
-        settings = SparkSettings(packages=("a:b:1",), jar_digests=str(folder / "digests"))
-
-        built, refusal = self.open(settings, f"file://{folder}/a_b-1.jar")
-
-        self.assertEqual({}, built)
-        self.assertIn("a_b-1.jar has the SHA-256 digest", refusal)
-
-    def test_no_session_is_built_if_spark_does_not_report_the_jars_that_are_pinned(self):
-        built, refusal = self.open(SparkSettings(packages=("a:b:1",), jar_digests="/x"), None)
-
-        self.assertEqual({}, built)
-        self.assertIn("spark.repl.local.jars is empty", refusal)
-
     def test_without_packages_ivy_is_not_used(self):
-        built, _ = self.open(SparkSettings(), None)
+        built = self.open(SparkSettings())
 
         self.assertIn("spark.master", built)
         self.assertNotIn("spark.jars.packages", built)
