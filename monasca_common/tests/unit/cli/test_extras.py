@@ -39,12 +39,6 @@ _CONFIGURED = {
     "notification resend": (("x",), "monasca-common[notification]"),
     "notification show": (("x",), "monasca-common[notification]"),
     "notification rotate-keys": ((), "monasca-common[notification]"),
-    "notification silence add": (
-        ("--tenant", "t", "--minutes", "1", "--author", "a"),
-        "monasca-common[notification]",
-    ),
-    "notification silence list": (("--tenant", "t"), "monasca-common[notification]"),
-    "notification silence remove": (("--tenant", "t", "x"), "monasca-common[notification]"),
     "offsets reset": (("--group", "g", "--to-latest"), _ANY),
     "offsets show": (("--group", "g"), _ANY),
     "lag serve": ((), "monasca-common[monitoring]"),
