@@ -8,7 +8,7 @@ from functools import partial
 
 from monasca_common.runtime.member_health import MemberState
 from monasca_common.runtime.metrics import ComputedMetrics, Sample, ServiceMetrics
-from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
+from monasca_common.runtime.status_board import StatusBoard
 from monasca_common.storage.base import Written
 
 _PREFIX = "monasca_persister"
@@ -23,18 +23,17 @@ _WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class WorkerMetrics(ServiceMetrics):
-    """The counts of one process. They continue those of ``former``, the process that it replaces."""
+    """The counts of one process. ``members``: the names, whose series exist from the start."""
 
-    def __init__(self, former: ProcessStatus) -> None:
+    def __init__(self, members: Iterable[str]) -> None:
         super().__init__(_PREFIX)
         self._rows = self.counter("rows", "Rows by outcome", "worker", "outcome")
         self._seconds = self.histogram("write_seconds", "Time of a transaction", "worker", buckets=_WRITE_SECONDS)
         self._last = self.gauge("last_write_timestamp_seconds", "Time of the last transaction", "worker")
-        for member in former.members:
-            self._seconds.labels(member.name)
+        for member in members:
+            self._seconds.labels(member)
             for outcome in _OUTCOMES:
-                self._rows.labels(member.name, outcome)
-        self.resume(former.metrics)
+                self._rows.labels(member, outcome)
 
     def wrote(self, worker: str, written: Written, seconds: float) -> None:
         for outcome in _OUTCOMES:

@@ -222,7 +222,7 @@ class PersisterWorker(cotyledon.Service):
         self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
         self._stopping = threading.Event()
         former = plan.board.read(slot)
-        metrics = WorkerMetrics(former)
+        metrics = WorkerMetrics([member.name for member in former.members])
         members = []
         for group, status in zip(plan.workers[index][worker_id].groups, former.members, strict=True):
             status.pid, status.state, status.reason = os.getpid(), MemberState.STARTING, ""

@@ -39,7 +39,6 @@ class ServiceMetrics:
     def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._prefix = prefix
-        self._resumable: dict[str, Counter | Gauge] = {}
 
     def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> Counter:
         """Declare a counter. ``known``: values of its only label that are served from 0, because Prometheus sees no
@@ -47,19 +46,10 @@ class ServiceMetrics:
         counter = Counter(name, text, labels, namespace=self._prefix, registry=self.registry)
         for value in known:
             counter.labels(value)
-        self._resumable[f"{self._prefix}_{name}"] = counter
         return counter
 
-    def resume(self, families: Iterable[MetricFamily]) -> None:
-        """Continue the labelled counters and gauges of the process that this one replaces. Histograms restart."""
-        for family in families:
-            for _, labels, value in family.samples if family.name in self._resumable else ():
-                self._resumable[family.name].labels(**labels).inc(value)
-
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        gauge = Gauge(name, text, labels, namespace=self._prefix, registry=self.registry)
-        self._resumable[f"{self._prefix}_{name}"] = gauge
-        return gauge
+        return Gauge(name, text, labels, namespace=self._prefix, registry=self.registry)
 
     def histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, text, labels, namespace=self._prefix, registry=self.registry, buckets=buckets)

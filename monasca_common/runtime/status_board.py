@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from msgspec import structs
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
@@ -23,9 +22,8 @@ from monasca_common.runtime.metrics import MetricFamily, snapshot
 
 LOG = logging.getLogger(__name__)
 
-_SLOT_BYTES = 64 * 1024  # of memory that is used only where it is written
+_SLOT_BYTES = 1024 * 1024  # for thousands of partitions; memory is used only where it is written
 _HEAD_BYTES = 8  # length and checksum
-_MAX_STATUS_BYTES = _SLOT_BYTES - _HEAD_BYTES
 _TRIES = 5
 _REPORT_SECONDS = 1.0
 
@@ -46,40 +44,17 @@ class StatusBoard:
     def __init__(self, processes: Sequence[ProcessStatus]) -> None:
         self._memory = mmap.mmap(-1, _SLOT_BYTES * max(1, len(processes)))
         self._last = list(processes)
-        self._left_out: dict[int, set[str]] = {}
         for slot, status in enumerate(processes):
             self.write(slot, status)
 
     def write(self, slot: int, status: ProcessStatus) -> None:
-        """Replace the status in ``slot``. If it is too large, leave out first the partitions, then the largest metrics.
-
-        Raises `ValueError` and changes nothing if the members are too large without these.
-        """
-        families = status.metrics
+        """Replace the status in ``slot``. Raises `ValueError` and changes nothing if it is too large."""
         data = msgspec.json.encode(status)
-        if len(data) > _MAX_STATUS_BYTES:  # thousands of partitions
-            members = [
-                structs.replace(each, lag={"all": sum(each.lag.values())} if each.lag else {})
-                for each in status.members
-            ]
-            families = sorted(families, key=lambda family: len(msgspec.json.encode(family)))
-            while len(data := msgspec.json.encode(ProcessStatus(members, families))) > _MAX_STATUS_BYTES and families:
-                families = families[:-1]
-        if len(data) > _MAX_STATUS_BYTES:
-            raise ValueError(f"members need {len(data)} bytes, and a slot has {_MAX_STATUS_BYTES}")
-        self._log_left_out(slot, {each.name for each in status.metrics} - {each.name for each in families})
+        if len(data) > _SLOT_BYTES - _HEAD_BYTES:
+            raise ValueError(f"the status of a process has {len(data)} bytes, and a slot {_SLOT_BYTES}")
         head = len(data).to_bytes(4, "big") + zlib.crc32(data).to_bytes(4, "big")
         at = slot * _SLOT_BYTES
         self._memory[at : at + _HEAD_BYTES + len(data)] = head + data
-
-    def _log_left_out(self, slot: int, names: set[str]) -> None:
-        if names and names != self._left_out.get(slot):
-            LOG.error(
-                "the status of a process exceeds %d bytes; metrics are left out: %s",
-                _MAX_STATUS_BYTES,
-                ", ".join(sorted(names)),
-            )
-        self._left_out[slot] = names
 
     def read(self, slot: int) -> ProcessStatus:
         """Return the last complete status of a process."""

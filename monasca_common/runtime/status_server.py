@@ -24,7 +24,6 @@ from monasca_common.runtime.settings import StatusSettings
 
 _REQUEST_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-_MAX_CONNECTIONS = 50  # each uses a thread and a file, which the service itself needs
 _PREFIX = "monasca_service"
 _PROBES = ("/healthcheck", "/healthz", "/readyz")
 _METRICS = "/metrics"
@@ -32,7 +31,7 @@ STATUS_PATHS = frozenset((*_PROBES, _METRICS))
 
 
 class StatusServer(ThreadingHTTPServer):
-    """An HTTP server on a listening socket. If there are too many connections, the oldest is closed."""
+    """An HTTP server on a listening socket, with a thread per connection."""
 
     daemon_threads = True
 
@@ -42,24 +41,7 @@ class StatusServer(ThreadingHTTPServer):
         self.socket = listener
         self.probes = dict(zip(_PROBES, (health.health, health.live, health.ready), strict=True))
         self.registry = registry
-        self._lock = threading.Lock()
-        self._connections: dict[Any, None] = {}  # the oldest first
         declare_health(health, registry)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            if len(self._connections) >= _MAX_CONNECTIONS:
-                oldest = next(iter(self._connections))
-                del self._connections[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
-            self._connections[request] = None
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._connections.pop(request, None)
-        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect, such as a load balancer that only connects."""

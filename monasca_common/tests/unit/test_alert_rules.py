@@ -163,8 +163,8 @@ class StartTest(base.BaseTestCase):
         api.will_validate(ValidationOutcome)
         mirror = MirrorStatus(SystemClock())
         mirror.begins(["metrics"])
-        former = ProcessStatus([MemberStatus("metrics-0")])
-        board = StatusBoard([ProcessStatus(former.members, snapshot(WorkerMetrics(former).registry))])
+        worker = WorkerMetrics(["metrics-0"])
+        board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")], snapshot(worker.registry))])
         pipeline = CollectorRegistry()
         pipeline.register(lost_transitions())
         others = (

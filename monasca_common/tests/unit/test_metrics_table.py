@@ -92,15 +92,13 @@ class MetricsTableTest(base.BaseTestCase):
         self.assert_told("monasca_api_", own.text().decode())
 
     def test_persister(self):
-        former = ProcessStatus(
-            [
-                MemberStatus(f"metrics-{number}", state=state, lag={"metrics/0": 1})
-                for number, state in enumerate(MemberState)
-            ]
-        )
-        worker = WorkerMetrics(former)
+        members = [
+            MemberStatus(f"metrics-{number}", state=state, lag={"metrics/0": 1})
+            for number, state in enumerate(MemberState)
+        ]
+        worker = WorkerMetrics(["metrics-0"])
         worker.wrote("metrics-0", Written(stored=1), 0.1)
-        board = StatusBoard([ProcessStatus(former.members, snapshot(worker.registry))])
+        board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
         self.assert_told("monasca_persister_", generate_latest(PersisterMetrics(board).registry).decode())
 
     def test_job_of_the_pipeline(self):

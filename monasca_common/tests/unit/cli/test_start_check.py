@@ -109,7 +109,7 @@ class EveryServiceTest(ConfigurationTestCase):
         self.assertEqual({"audit", "audit counter", "dashboard", "lag", "mirror", "notification", "persister"}, checked)
 
     def test_the_topics_of_those_that_watch_are_where_their_figures_come_from(self):
-        conf = self.with_kafka(audit="topic = reports\ntenant = t\nmetrics_topic = m")
-        watchers = {"audit": {"reports", "m"}, "audit counter": {"reports"}, "dashboard": {"reports", "monasca-lag"}}
+        conf = self.with_kafka(audit="topic = reports")
+        watchers = {"audit": {"reports"}, "audit counter": {"reports"}, "dashboard": {"reports", "monasca-lag"}}
         names = {name: {each.name for each in services.topics(name, conf)} for name in watchers}
         self.assertEqual(watchers, names)

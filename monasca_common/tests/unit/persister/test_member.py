@@ -18,7 +18,6 @@ from monasca_common.persister.metrics import WorkerMetrics
 from monasca_common.persister.service import PersisterMember
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.runtime.member_health import MemberState, MemberStatus
-from monasca_common.runtime.status_board import ProcessStatus
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, TopicMismatch
 from monasca_common.tests.unit.persister import envelopes
@@ -36,7 +35,7 @@ class MemberTest(base.BaseTestCase):
         self.kafka.broker.create_topic("metrics.dlq", 1)
         self.producer = self.kafka.producer()
         self.storage = MemoryStorage()
-        self.metrics = WorkerMetrics(ProcessStatus([MemberStatus(NAME)]))
+        self.metrics = WorkerMetrics([NAME])
 
     def start(self, dead_letters=None, **changes):
         consumer = self.kafka.consumer_settings(

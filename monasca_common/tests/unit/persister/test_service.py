@@ -148,10 +148,10 @@ class LineTest(ServiceCase):
     def test_the_stop_line_has_the_counts_of_all_workers(self):
         processes = []
         for name, stored in (("metrics-0", 3), ("logs-0", 4)):
-            former = ProcessStatus([MemberStatus(name, restarts=1, dead_letters=2)])
-            metrics = WorkerMetrics(former)
+            metrics = WorkerMetrics([name])
             metrics.wrote(name, Written(stored=stored, repeated=1), 0.1)
-            processes.append(ProcessStatus(former.members, snapshot(metrics.registry)))
+            members = [MemberStatus(name, restarts=1, dead_letters=2)]
+            processes.append(ProcessStatus(members, snapshot(metrics.registry)))
         self.assertRegex(stop_line(StatusBoard(processes)), r"rows stored 7; dead letters 4; restarts 2$")
 
 
