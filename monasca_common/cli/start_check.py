@@ -8,7 +8,7 @@ import logging
 import multiprocessing
 import signal
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -23,9 +23,9 @@ from monasca_common.operations.settings import MONITORING_GROUP, start_check_set
 
 LOG = logging.getLogger(__name__)
 
-_WARN_SECONDS = 3.0  # a service that would start without brokers does so after this
+_WARN_SECONDS = 3.0  # the start of a service without brokers is delayed by at most this
 _REFUSE_SECONDS = 30.0
-_ALL = "`monasca-common durability check` shows all of it"
+_ALL = "`monasca-common durability check` shows all findings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,13 @@ def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
     mode = start_check_settings(conf).durability_check
     if mode == "off":
         return
-    found = _asked(service, conf, _REFUSE_SECONDS if mode == "refuse" else _WARN_SECONDS)
+    try:
+        topics = topics_by_group(service, conf)
+    except ConfigurationError:
+        if mode == "refuse":
+            raise
+        return  # the service reports errors in its own options
+    found = _check_in_child(topics, conf, _REFUSE_SECONDS if mode == "refuse" else _WARN_SECONDS)
     if mode == "warn":
         if found.unknown:
             LOG.info("durability is unknown: %s", found.unknown)
@@ -65,46 +71,50 @@ def _summary(errors: tuple[Finding, ...]) -> str:
     return f"topic {first.topic}: {first.text}{more}"
 
 
-def _asked(service: str, conf: cfg.ConfigOpts, seconds: float) -> StartFindings:
-    """Ask in a child process, because no Kafka client may exist in a process that forks workers."""
+def _check_in_child(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, seconds: float) -> StartFindings:
+    """Query the brokers in a child process, because a process that forks workers must have no Kafka client."""
     forking = multiprocessing.get_context("fork")
-    ours, theirs = forking.Pipe(duplex=False)
-    child = forking.Process(target=_ask, args=(service, conf, theirs), daemon=True)
+    results, child_end = forking.Pipe(duplex=False)
+    child = forking.Process(target=_send_findings, args=(topics, conf, child_end), daemon=True)
     child.start()
-    theirs.close()
+    child_end.close()
     try:
-        if not ours.poll(seconds):
+        if not results.poll(seconds):
             return StartFindings(unknown=f"the brokers did not answer within {seconds:g} s")
-        answer = ours.recv()
-        assert isinstance(answer, StartFindings)
-        return answer
+        findings = results.recv()
+        assert isinstance(findings, StartFindings)
+        return findings
     except EOFError:
-        return StartFindings(unknown="the process that checks has ended without an answer")
+        return StartFindings(unknown="the process that checks ended without a result")
     finally:
-        ours.close()
+        results.close()
         child.kill()
         child.join()
 
 
-def _ask(service: str, conf: cfg.ConfigOpts, answer: Connection) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler of the parent
+def _send_findings(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, results: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler of the parent
     try:
-        answer.send(StartFindings(tuple(start_errors(service, conf))))
+        results.send(StartFindings(tuple(durability_errors(topics, conf))))
     except MessagingError as error:
-        answer.send(StartFindings(unknown=str(error)))
+        results.send(StartFindings(unknown=str(error)))
 
 
-def start_errors(service: str, conf: cfg.ConfigOpts) -> list[Finding]:
-    """Return the errors of the service's existing topics. Raises `MessagingError`."""
+def topics_by_group(service: str, conf: cfg.ConfigOpts) -> dict[str, set[str]]:
+    """Return the service's topics by the options group of their brokers. Raises `ConfigurationError`."""
     names = defaultdict(set)
     for topic in services.topics(service, conf):
-        names[topic.group].add(topic.name)
+        if connection_settings(conf, topic.group).has_cluster:
+            names[topic.group].add(topic.name)
+    return names
+
+
+def durability_errors(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts) -> list[Finding]:
+    """Return the errors of existing topics. Raises `MessagingError`."""
     errors = []
-    for group, wanted in sorted(names.items()):
-        if not connection_settings(conf, group).has_cluster:
-            continue
+    for group, names in sorted(topics.items()):
         admin = plugins.load_admin(conf, group)
-        for described in topic_durability(admin, _existing(wanted, admin.partition_counts())):
+        for described in topic_durability(admin, _existing(names, admin.partition_counts())):
             errors += [each for each in durability_findings(described) if each.severity is Severity.ERROR]
     return errors
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service does at its start about topics that could lose its messages."""
+"""The check of topics at the start of a service."""
 
 import importlib.metadata
 import time
@@ -16,7 +16,7 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
 class StartingAdmin:
-    """Of a cluster whose topics have ``copies``."""
+    """The admin client of a cluster whose topics have this number of copies."""
 
     names = ("monasca-lag", "other")
 
@@ -39,7 +39,7 @@ class StartingAdmin:
 
 class StartCheckTest(ConfigurationTestCase):
     def check(self, mode, admin=None, kafka=""):
-        """Its error, or ``None``; what it logs is in ``self.log``."""
+        """Return its error, or ``None``. ``self.log`` has its log."""
         self.log = self.useFixture(fixtures.FakeLogger(start_check.__name__, nuke_handlers=False))
         conf = self.with_kafka(**({"monitoring": f"durability_check = {mode}"} if mode else {}), kafka=kafka)
         with mock.patch.object(start_check.plugins, "load_admin", lambda *_: admin):
@@ -48,23 +48,31 @@ class StartCheckTest(ConfigurationTestCase):
             except ConfigurationError as error:
                 return str(error)
 
-    def test_topics_that_are_safe_are_no_matter(self):
+    def test_an_error_in_the_configuration_is_left_to_the_service_and_not_logged_as_well(self):
+        self.log = self.useFixture(fixtures.FakeLogger(start_check.__name__))
+        self.assertIsNone(check_at_start("notification", self.with_kafka()))
+        self.assertEqual("", self.log.output)
+        conf = self.with_kafka(monitoring="durability_check = refuse")
+        error = self.assertRaises(ConfigurationError, check_at_start, "notification", conf)
+        self.assertIn("connection in group [alarms]", str(error))
+
+    def test_safe_topics_are_not_logged(self):
         for mode in ("", "warn", "refuse"):
             self.assertIsNone(self.check(mode, StartingAdmin()))
             self.assertEqual("", self.log.output)
 
-    def test_by_default_the_service_starts_and_says_in_one_line_what_could_be_lost(self):
+    def test_by_default_the_service_starts_and_logs_a_finding_in_one_line(self):
         self.assertIsNone(self.check("", StartingAdmin(copies=1)))
         [line] = self.log.output.splitlines()
         for part in ("topic monasca-lag: there is one replica", "monasca-common durability check"):
             self.assertIn(part, line)
 
-    def test_with_refuse_it_does_not_start(self):
+    def test_refuse_prevents_the_start(self):
         refused = self.check("refuse", StartingAdmin(copies=1))
         for part in ("topic monasca-lag: there is one replica", "durability_check in group [monitoring] is refuse"):
             self.assertIn(part, refused)
 
-    def test_brokers_that_do_not_answer_are_waited_for_by_the_service_unless_it_is_to_refuse(self):
+    def test_brokers_that_do_not_answer_prevent_the_start_only_with_refuse(self):
         silent = StartingAdmin(failure=RetriableError("no answer from kafka:9092"))
         self.assertIsNone(self.check("warn", silent))
         self.assertIn("no answer from kafka:9092", self.check("refuse", silent))
@@ -74,16 +82,16 @@ class StartCheckTest(ConfigurationTestCase):
             self.assertIsNone(self.check("warn", StartingAdmin(wait_seconds=60.0)))
         self.assertIn("did not answer within 0.1 s", self.log.output)
 
-    def test_off_asks_nobody(self):
+    def test_off_queries_no_brokers(self):
         self.assertIsNone(self.check("off", None))
 
-    def test_a_broker_in_memory_is_not_asked(self):
+    def test_the_memory_driver_is_not_checked(self):
         self.assertIsNone(self.check("refuse", None, kafka="driver = memory"))
 
 
 class MirrorStartTest(ConfigurationTestCase):
     def errors(self, topics):
-        """Which topics are said to be unsafe, and which groups of options have been asked."""
+        """Return the topics with errors, and the queried groups of options."""
         conf = self.with_kafka(
             mirror=f"topics = {topics}",
             mirror_source="bootstrap_servers = a:1",
@@ -93,23 +101,25 @@ class MirrorStartTest(ConfigurationTestCase):
         target.names = ("metrics", "logs-1", "logs-2", "other", "__consumer_offsets", "monasca-mirror-positions")
         asked = []
         with mock.patch.object(start_check.plugins, "load_admin", lambda _, group: asked.append(group) or target):
-            found = start_check.start_errors("mirror", conf)
+            topics = start_check.topics_by_group("mirror", conf)
+            found = start_check.durability_errors(topics, conf)
         return {each.topic for each in found}, asked
 
-    def test_a_mirror_asks_its_target_about_what_it_copies_and_where_it_keeps_its_positions(self):
-        kept = "monasca-mirror-positions"
-        self.assertEqual(({"metrics", "logs-1", "logs-2", kept}, ["mirror_target"]), self.errors("metrics, logs-*"))
-        self.assertEqual({"metrics", "logs-1", "logs-2", "other", kept}, self.errors("*")[0])
+    def test_a_mirror_checks_its_copies_and_its_positions_topic_in_the_target(self):
+        positions = "monasca-mirror-positions"
+        topics = {"metrics", "logs-1", "logs-2", positions}
+        self.assertEqual((topics, ["mirror_target"]), self.errors("metrics, logs-*"))
+        self.assertEqual({*topics, "other"}, self.errors("*")[0])
 
 
 class EveryServiceTest(ConfigurationTestCase):
-    def test_each_command_that_is_a_service_is_checked_at_its_start(self):
+    def test_each_service_is_checked_at_its_start(self):
         commands = [each.load() for each in importlib.metadata.entry_points(group="monasca_common.cli")]
         checked = {each.checked for each in commands if isinstance(each, type) and issubclass(each, ServiceCommand)}
         self.assertEqual({"audit", "audit counter", "dashboard", "lag", "mirror", "notification", "persister"}, checked)
 
-    def test_the_topics_of_those_that_watch_are_where_their_figures_come_from(self):
+    def test_the_topics_of_monitoring_services_are_those_of_their_figures(self):
         conf = self.with_kafka(audit="topic = reports")
-        watchers = {"audit": {"reports"}, "audit counter": {"reports"}, "dashboard": {"reports", "monasca-lag"}}
-        names = {name: {each.name for each in services.topics(name, conf)} for name in watchers}
-        self.assertEqual(watchers, names)
+        expected = {"audit": {"reports"}, "audit counter": {"reports"}, "dashboard": {"reports", "monasca-lag"}}
+        names = {name: {each.name for each in services.topics(name, conf)} for name in expected}
+        self.assertEqual(expected, names)
