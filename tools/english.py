@@ -6,9 +6,11 @@ subjects of the commits after SINCE instead. It prints a line for each finding a
 """
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +46,10 @@ def _pages(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _python(source: str) -> Iterator[tuple[int, str]]:
-    """Yield docstrings and messages: the strings that read like sentences, with the parts of f-strings joined."""
+    """Yield comments, docstrings and messages, with the parts of f-strings joined."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
     joined = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 minutes="${1:-2}"
 copy="$(mktemp -d)"
 trap 'rm -rf "$copy"' EXIT
-cp -r monasca_common "$copy"
+cp -r monasca_common setup.py setup.cfg pyproject.toml README.rst "$copy" # a test builds the extension
 native=monasca_common/kafka/transport/native
 headers="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
 gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wall -Wextra \

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the figures of the documentation: ``python doc/figures`` writes ``doc/source/_figures/*.svg``."""
+"""Draws the figures of the documentation: ``python doc/figures`` writes ``doc/source/_figures/*.svg``.
+
+``--quickstart`` also runs the quick start, and writes pictures of its output and of its dashboard.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+import pictures
 from canvas import AMBER, BLUE, GREEN, PALE, RED, Canvas
 
 FOLDER = Path(__file__).parents[1] / "source" / "_figures"
@@ -182,10 +186,13 @@ FIGURES: dict[str, Callable[[], Canvas]] = {
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    FOLDER.mkdir(exist_ok=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quickstart", action="store_true", help="also take pictures of a running quick start")
+    arguments = parser.parse_args()
     for name, draw in FIGURES.items():
         (FOLDER / f"{name}.svg").write_text(draw().svg())
+    if arguments.quickstart:
+        pictures.take(FOLDER)
 
 
 if __name__ == "__main__":

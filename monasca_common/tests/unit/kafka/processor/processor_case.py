@@ -24,9 +24,8 @@ ONCE = RetryPolicy(attempts=1)
 _PATIENCE_SECONDS = 50  # of real time, for a machine under load
 
 # Virtual time waits for polling threads that it has left behind by more than this, so that a busy machine does not make
-# them late; of real time it waits only so long at a step, for some stay away because the test wants it.
+# them late.
 _BEHIND_SECONDS = 3.0
-_TURN_SECONDS = 0.05
 
 
 class Running:
@@ -57,6 +56,7 @@ class Running:
 
 class ProcessorCase(base.BaseTestCase):
     partitions = 1
+    turn_seconds = 0.05  # of real time to wait for them at each step, because in some tests they hang
 
     def setUp(self):
         super().setUp()
@@ -104,7 +104,7 @@ class ProcessorCase(base.BaseTestCase):
                 self.fail(f"not within {_PATIENCE_SECONDS} s")
 
     def _let_them_poll(self):
-        give_up = time.monotonic() + _TURN_SECONDS
+        give_up = time.monotonic() + self.turn_seconds
         while any(running.behind for running in self.runs) and time.monotonic() < give_up:
             threading.Event().wait(0.0005)
 
