@@ -70,7 +70,7 @@ def run_spark() -> None:
     frame = session.range(100).selectExpr("id", "cast(id AS string) AS text")
     frame.mapInArrow(lambda batches: batches, "id long, text string").groupBy("text").count().collect()
     close_session(session)
-    gateway.proc.stdin.close()  # it ends when nobody holds the other end
+    gateway.proc.stdin.close()  # it ends when the other end is closed
     gateway.proc.wait()
 
 

@@ -46,7 +46,7 @@ def node_properties(
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        # A listener of their own, so that what is done to the clients' traffic leaves replication alone.
+        # A separate listener, so that faults in the clients' traffic do not affect replication.
         "inter.broker.listener.name": "INTERNAL",
         "log.dirs": str(folder / "data"),
         "num.partitions": "4",

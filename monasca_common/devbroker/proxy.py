@@ -122,7 +122,7 @@ class KafkaProxy:
 
     def _carrier(self, route: Route) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
         def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # A task of our own: asyncio logs an error for one of its own that is cancelled.
+            # A separate task, because asyncio logs an error if a task that it created is cancelled.
             connection = asyncio.ensure_future(self._carry(route, reader, writer))
             self._connections.add(connection)
             connection.add_done_callback(self._connections.discard)

@@ -31,11 +31,11 @@ class Effect(enum.Enum):
 class Which(TypedDict, total=False):
     """Which of the requests with the right API key a fault takes; what is left out takes all."""
 
-    times: int | None  # so many, then none
-    skip: int  # the first so many pass
-    probability: float  # each with this chance, drawn from `seed`
+    times: int | None  # applied this many times
+    skip: int  # not applied to the first ones
+    probability: float  # of each, drawn from `seed`
     seed: int
-    node: int | None  # on their way to this node
+    node: int | None  # requests to this node
     where: Callable[[KafkaRequest], bool] | None
 
 

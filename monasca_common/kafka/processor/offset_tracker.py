@@ -146,7 +146,7 @@ class _Partition:
         self.done = start  # next to read after the gap-free prefix
         self.committed = start
         self._offsets: list[int] = []
-        self._done = bytearray()  # for each offset: 1 once it is done
+        self._done = bytearray()  # 1 for each offset that is done, else 0
         self._prefix = 0  # the number of offsets in the gap-free prefix
         self._ends: set[int] = set()  # offsets that are ends of the log, not messages
 

@@ -26,7 +26,7 @@ class DeliveryReport:
         self._attempts = attempts
         self._bulk = bulk
         self._delivered_before = delivered_before
-        # Delivered messages remain delivered and are read on request; all others may change, so they are copied now.
+        # Only delivered messages cannot change any more, so all others are copied now.
         outcomes = {index: attempt.snapshot(index) for index, attempt in attempts.items()}
         self._undelivered = {index: each for index, each in outcomes.items() if each[0] is not Outcome.DELIVERED}
 

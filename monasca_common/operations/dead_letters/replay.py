@@ -177,7 +177,7 @@ class DeadLetterReplay:
             if progress.noted:
                 transaction.send(partition.topic, self._notes().note(partition, progress.noted))
             if progress.next_offset is not None:
-                # An abort is repeated with the letters in memory.
+                # After an abort the dead letters in memory are sent again.
                 transaction.commit_offsets(self._consumer, {partition: progress.next_offset}, seek_back=False)
             fail_point("replay.before_commit")
 

@@ -78,7 +78,7 @@ def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping
     topics = tuple(
         MirroredTopic(name, wanted[name], source_ids[name], target_ids[name], _limit(configs[name]))
         for name in copied
-        if name in source_ids and name in target_ids  # else it was deleted meanwhile
+        if name in source_ids and name in target_ids  # else it was deleted in the meantime
     )
     return MirrorPlan(topics, refused)
 

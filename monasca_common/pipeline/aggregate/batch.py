@@ -139,7 +139,7 @@ class Aggregation:
         with timing.stage("publish"):
             published = self._publisher.publish(now_ms)
         self._retention.apply(now_ms)
-        # An idle turn is no batch, and its seconds would hide those of batches.
+        # An idle turn is not a batch, and its duration would hide those of batches.
         seconds = timing.seconds if batch.offsets or published.periods else {}
         return AggregateReport(
             batch.offsets,
@@ -190,7 +190,7 @@ class StagedPartials:
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
         if windows is not None:
-            # Records that retention passes meanwhile still count: the windows that are replaced contain them.
+            # Records that retention passes in the meantime still count: the replaced windows contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
         decoder = RecordDecoder(pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder())
         if isinstance(records, DriverRecords):

@@ -32,7 +32,7 @@ from monasca_common.pipeline.windows import period_start_ms
 ZERO_OLDEST, NOT_FINITE = "zero_oldest", "not_finite"
 """Why a row is dropped: a rate whose oldest quantity is zero; a quantity beyond the range of a float, which an envelope
 cannot hold."""
-# Others, of other packages, may look at all groups at once.
+# Components of other packages may need all groups together.
 _USAGES = frozenset(("fetch_quantity", FETCH_QUANTITY_UTIL, CALCULATE_RATE))
 _SETTERS = frozenset(("rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period"))
 

@@ -107,7 +107,7 @@ def _joined(transform: Transform, usage: Usage) -> tuple[tuple[str, str], ...]:
     return tuple((column, usage.column(column)) for column in transform.join_by)
 
 
-# The usages of this package, beside `rollup.RATES`; each is an entry point of ``monasca_common.pipeline.usages``.
+# The usages of this package besides `rollup.RATES`; each is an entry point of ``monasca_common.pipeline.usages``.
 QUANTITIES = components.UsageComponent(_fetched)
 UTILISATIONS = components.UsageComponent(
     _utilised,

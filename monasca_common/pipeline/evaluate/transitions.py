@@ -143,7 +143,7 @@ def _unchanged_by_hand(
 
 
 def _is_as_read(read: Row, now: Row) -> bool:
-    # Only the state counts: a new link is no reason to drop a transition.
+    # Only the state counts: a transition is not dropped because of a new link.
     return (read.state, read.state_updated) == (now.state, now.state_updated)
 
 

@@ -27,7 +27,7 @@ from monasca_common.storage.sql.tables import pipeline_job
 LOG = logging.getLogger(__name__)
 
 BEAT_SECONDS = 10.0
-#: A job that has written nothing for so long may be dead. Five beats may fail before: a merge locks all of SQLite.
+#: A job that has written nothing for this time may be dead. Five beats may fail: a merge locks all of SQLite.
 SILENT_SECONDS = 60.0
 # A job that ends does not wait long for an unavailable database.
 _BRIEF = Bounds(statement_seconds=5.0, lock_seconds=5.0, idle_seconds=5.0)

@@ -44,7 +44,7 @@ class JobMetrics(ServiceMetrics):
         job = self._job
         self._offsets.labels(job).inc(progress.done - self._known.done)
         self._behind.labels(job).set(progress.left)
-        if progress.done > self._known.done:  # an idle turn is no batch
+        if progress.done > self._known.done:  # an idle turn is not a batch
             self._seconds.labels(job).observe(progress.batch_seconds)
         self._last.labels(job).set_to_current_time()
         for stage, seconds in progress.stage_seconds.items():

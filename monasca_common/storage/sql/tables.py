@@ -257,8 +257,8 @@ alarm_definition = sa.Table(
     sa.Index("alarm_definition_by_name", "tenant", "name", unique=True),
 )
 
-# ``id`` stays when the definition changes. ``windows``: grows when the windows begin anew, because the function, the
-# period or the number of periods is another.
+# ``id`` stays when the definition changes. ``windows`` increases when the windows restart, because the function, the
+# period or the number of periods has changed.
 alarm_sub_expression = sa.Table(
     "alarm_sub_expression",
     metadata,
@@ -426,7 +426,7 @@ alarm_part = sa.Table(
     sa.Index("alarm_part_by_match", "sub_expression_id", "match_key"),
 )
 
-# Alarms that the next round evaluates although nothing of them is due.
+# Alarms that the next pass evaluates although none of their windows is due.
 alarm_changed = sa.Table("alarm_changed", metadata, sa.Column("alarm_id", _NAME, primary_key=True))
 
 # What executors computed of a range that is not accounted for yet: partials (without ``series_id``), and series
@@ -448,8 +448,8 @@ alarm_staging = sa.Table(
     sa.Index("alarm_staging_by_batch", "batch", "attempt"),
 )
 
-# What is to be published, written in the transaction of what it tells of, and removed once Kafka has it. ``kind``:
-# ``transition``, ``event`` or ``notification``, which has a topic each.
+# Messages to publish, written in the transaction of their cause and removed once Kafka has them. ``kind``:
+# ``transition``, ``event`` or ``notification``; each has its own topic.
 alarm_outbox = sa.Table(
     "alarm_outbox",
     metadata,
@@ -513,7 +513,7 @@ notification_rate = sa.Table(
     sa.Column("count", sa.Integer, nullable=False),
 )
 
-# Whose alarms nobody is notified of for a while: those with a metric that has all ``dimensions``.
+# Suppress the notifications of alarms with a metric that has all ``dimensions``.
 silence = sa.Table(
     "silence",
     metadata,
