@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report wording from ``tools/english.toml`` in the documentation, release notes, docstrings and messages.
+"""Report wording from ``tools/english.toml`` in documentation, release notes, comments, docstrings and messages.
 
 ``python tools/english.py [FILE ...]`` checks these files, by default all of them. ``--commits SINCE`` checks the
 subjects of the commits after SINCE instead. It prints a line for each finding and then exits with 1.
@@ -47,9 +47,8 @@ def _pages(text: str) -> Iterator[tuple[int, str]]:
 
 def _python(source: str) -> Iterator[tuple[int, str]]:
     """Yield comments, docstrings and messages, with the parts of f-strings joined."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    yield from ((token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT)
     joined = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
@@ -76,9 +75,8 @@ def subject_error(subject: str) -> str | None:
     """Return what is wrong with the subject of a commit, or None."""
     if len(subject) > _SUBJECT_LENGTH:
         return f"{len(subject)} characters; at most {_SUBJECT_LENGTH}"
-    if not re.match(r"[A-Z]", subject) or _NOT_IMPERATIVE.match(subject):
-        return "not imperative: start with a verb such as 'Add' or 'Fix'"
-    return None
+    imperative = re.match(r"[A-Z]", subject) and not _NOT_IMPERATIVE.match(subject)
+    return None if imperative else "not imperative: start with a verb such as 'Add' or 'Fix'"
 
 
 def _git(*arguments: str) -> list[str]:
