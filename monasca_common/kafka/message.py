@@ -199,7 +199,7 @@ class PartitionBatch(Generic[T_co]):
         next_offset: int | None = None,
     ) -> None:
         self.topic_partition = topic_partition
-        self.epoch = epoch  # of the assignment under which it was read; a commit under a later one is stale
+        self.epoch = epoch  # epoch of the assignment that read it; a commit under a later one is stale
         self._columns = messages if isinstance(messages, Columns) else MessageColumns(messages)
         #: All offsets from here to `next_offset` are accounted for: those not in this batch were never messages
         #: (control records, compaction) or are dead letters. A database that stores ranges detects missing ones by it.

@@ -47,7 +47,7 @@ class PooledProducer:
         self._probing, self._probe_at, self._probe_pause = threading.Lock(), 0.0, _PROBE_PAUSES[0]
         self._acknowledged: dict[int, float] = {}  # start of the latest bulk that each partition has acknowledged
         self._answering: tuple[int, ...] = ()  # partitions, while another one does not answer
-        self._unanswered_ids: set[bytes | None] = set()  # of messages, at the end of their publish
+        self._unanswered_ids: set[bytes | None] = set()  # message ids without an answer at the end of their publish
         self._turns = itertools.count()
 
     @property

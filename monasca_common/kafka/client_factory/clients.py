@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 _MESSAGES_A_POLL = 500
 _POLL_SECONDS = 1.0
 _MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
-_HAND_OUT_SHARE = 0.1  # of max.poll.interval: the handler of the last message has the rest
+_HAND_OUT_SHARE = 0.1  # share of max.poll.interval; the handler of the last message has the rest
 _NO_TIMESTAMP, _TIMESTAMP = 0, 1  # as confluent-kafka numbers them
 
 

@@ -41,7 +41,7 @@ _NOT_OWNED = -1
 _MOST_MESSAGES = 1_000_000  # the client's limit
 _NAP_SECONDS = 0.1
 _LEAVE_SECONDS = 1.0
-_REVOKE_SHARE = 0.5  # of max.poll.interval: a revoke longer than the interval costs the membership
+_REVOKE_SHARE = 0.5  # share of max.poll.interval, because a longer revoke costs the membership
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class PollErrors:
         self._assignment = assignment
         self._reported_at: dict[tuple[object, ...], float] = {}
         self.pending: tuple[Exception, ...] = ()  # for the next batch
-        self.ends: dict[TopicPartition, int] = {}  # of the logs in the last sorted result
+        self.ends: dict[TopicPartition, int] = {}  # ends of logs in the last sorted result
         self.last_client_error: TransportError | None = None
         self.fatal: TransportError | None = None  # the client has failed and delivers nothing any more
 

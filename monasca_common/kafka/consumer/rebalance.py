@@ -84,7 +84,7 @@ class Rebalancer:
         self._retry_at = 0.0
         self.listener = RebalanceListener()
         self.callback: str | None = None  # the current method of the listener
-        self.deadline: float | None = None  # of the current revoke
+        self.deadline: float | None = None  # end of the current revoke
         self.listener_failures = 0
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:

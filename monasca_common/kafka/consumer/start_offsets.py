@@ -22,7 +22,7 @@ from monasca_common.kafka.transport.base import ConsumerTransport
 
 LOG = logging.getLogger(__name__)
 
-NO_EPOCH = 0  # of the commit of a start, which precedes every assignment that uses it
+NO_EPOCH = 0  # a start is committed before the assignments that use it
 
 FIRST_OWNER_SECONDS = 10.0  # the owner of partition 0 has two attempts of 5 s
 

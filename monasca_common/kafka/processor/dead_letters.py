@@ -41,8 +41,8 @@ ATTEMPTS = "dead-letter-attempts"
 FIRST_FAILURE = "dead-letter-first-failure"  # milliseconds since the epoch
 VALUE_CUT_FROM = "dead-letter-value-cut-from"  # the original length in bytes
 KEY_AND_HEADERS_DROPPED = "dead-letter-key-and-headers-dropped"
-REPLAYS = "dead-letter-replays"  # of a replayed message: the number of replays
-FIRST_ORIGIN = "dead-letter-first-origin"  # of a replayed message: its first topic/partition/offset
+REPLAYS = "dead-letter-replays"  # number of replays of a replayed message
+FIRST_ORIGIN = "dead-letter-first-origin"  # first topic/partition/offset of a replayed message
 
 HEADER_PREFIX = "dead-letter-"
 _MAX_ERROR_TEXT = 1000

@@ -51,12 +51,12 @@ _POLL_SECONDS = 0.2  # a stop, a failure and the end of a rest are noticed withi
 _PAUSED_POLL_SECONDS = 0.05  # only a poll notices that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
 _COMMIT_PATIENCE_SECONDS = 5.0  # the polling thread waits this long for the answer
-_COMMIT_SHARE = 0.25  # of max.poll.interval at most, so that a revoke immediately afterwards has half of it
+_COMMIT_SHARE = 0.25  # maximum share of max.poll.interval, so that a revoke immediately afterwards has half of it
 _STALL_SECONDS = 1.0  # a full buffer may drain for this long before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
 _BUFFERED_BATCHES = 8  # if batches are large: while two are handled, two or three others are full
 _ASK_AGAIN_SECONDS = 1.0
-_HANDLERS_SHARE = 0.7  # of the time to stop or to release partitions; the rest is for the commit
+_HANDLERS_SHARE = 0.7  # share of the time to stop or to release partitions; the commit has the rest
 
 # The loop ends with these, because a retry cannot succeed and the operator must notice.
 _FINAL_ERRORS = (OffsetOutOfRange, TopicRecreated, AuthorizationError, AuthenticationError, FencedError, FatalError)

@@ -40,7 +40,7 @@ from monasca_common.kafka.producer.report import DeliveryReport
 
 LOG = logging.getLogger(__name__)
 
-_SLICE_SECONDS = 1.0  # of one wait for acknowledgements; after it, check whether the partition was revoked
+_SLICE_SECONDS = 1.0  # one wait for acknowledgements, between checks whether the partition was revoked
 _RETRY_REST_SECONDS = 0.1
 _ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which is aborted afterwards
 _ABORT_REST_SECONDS = 0.2  # after an abort, so that a persistent cause does not make the loop spin

@@ -26,7 +26,7 @@ _OVERHEAD_BYTES = 500
 _TASK_BYTES = 1_500
 _REWIND_REST_SECONDS = 0.2  # before a rewind, so that a persistent cause does not make the loop spin
 
-_RESUME_BELOW = 0.5  # of a partition's share, so that pauses do not alternate quickly
+_RESUME_BELOW = 0.5  # part of a partition's share, so that pauses do not alternate quickly
 
 #: A message's key; its offset if it has no key, because it has no order to keep; ``None`` for a whole partition.
 Key: TypeAlias = bytes | int | None

@@ -26,5 +26,5 @@ class ClientLog:
         message = text % arguments if arguments else text
         more = self._limit.admit(_DIFFERENT_EACH_TIME.sub("", message))
         if more is not None:
-            with contextlib.suppress(Exception):  # of a log handler, because outcomes of the same call are needed
+            with contextlib.suppress(Exception):  # a log handler's error must not hide outcomes of the same call
                 self._logger.log(level, "%s%s", message, more)

@@ -46,7 +46,7 @@ class _ReadPosition:
     """The position in one assigned partition."""
 
     next_offset: int
-    topic_id: str | None  # of the topic when it was assigned
+    topic_id: str | None  # the topic's id when it was assigned
     reported_end: int | None = None  # the last reported end of the log
     dead: bool = False
 

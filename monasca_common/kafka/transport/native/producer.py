@@ -26,7 +26,7 @@ from monasca_common.kafka.transport.native.client import ClientEvents, milliseco
 
 LOG = logging.getLogger(__name__)
 
-_SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # of a delivered message
+_SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # fields of a delivered message
 
 
 class NativeProducer(LibrdkafkaProducer):
