@@ -13,7 +13,6 @@ groups, not records. The driver computes a small batch without Spark. Backfill s
 from __future__ import annotations
 
 import functools
-import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,8 +46,7 @@ from monasca_common.pipeline.spark.arrow import (
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
-from monasca_common.pipeline.specification import columns
-from monasca_common.pipeline.specification.specification import Specifications, Transform
+from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql.tables import aggregate_staging
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-LOG = logging.getLogger(__name__)
 _READING = (("timestamp", "double"), ("partition", "int"), ("offset", "long"), ("value", "double"))
 _ENDS = tuple((f"{end}_{name}", kind) for end in ("oldest", "latest") for name, kind in _READING)
 PARTIALS = (
@@ -172,7 +169,6 @@ class StagedPartials:
         self._offset_store = offset_store
         self._clock = clock
         self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
-        self._missing = MissingColumns(settings.specifications)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
     def stage(
@@ -213,7 +209,6 @@ class StagedPartials:
         windows = usage_table.staged_windows(connection, batch, staged.attempts)
         rows = sum(windows.values())
         staged.check(rows)
-        self._missing.check(connection, batch, staged.attempts, (specification for specification, _ in windows))
         usage_table.merge(connection, self._settings.publisher.job, batch, staged.attempts)
         self.touch(connection, periods.periods_of(self._settings.specifications, windows))
         return rows
@@ -290,36 +285,3 @@ def partials_of(
         columns = [column.to_pylist() for column in batch.columns]
         for specification, window_ms, group, *row in zip(*columns, strict=True):
             yield PartialKey(specification, window_ms, group_of(group)), Partial.of_row(row)
-
-
-class MissingColumns:
-    """Warns of a column in ``group_by`` that no metric has, so that it is NA in all rows. Checks the first batch with
-    records of a specification; later batches cost nothing."""
-
-    def __init__(self, specifications: Specifications) -> None:
-        self._specifications = specifications
-        self._seen: set[str] = set()
-
-    def check(
-        self, connection: sa.Connection, batch: str, attempts: Sequence[int], specification_ids: Iterable[str]
-    ) -> None:
-        for each in sorted({*specification_ids} - self._seen):
-            self._seen.add(each)
-            transform = self._specifications.find(each)
-            if transform is not None:
-                self._check(connection, batch, attempts, transform)
-
-    def _check(self, connection: sa.Connection, batch: str, attempts: Sequence[int], transform: Transform) -> None:
-        for position, column in enumerate(transform.group_by):
-            if column not in columns.CONSTANT and not usage_table.has_value(
-                connection, batch, attempts, transform.id, position, columns.NA
-            ):
-                remedy = f"; for a dimension of this name write dimensions#{column}" if column in columns.PLACES else ""
-                LOG.warning(
-                    "%s is grouped by %s, but no metric of this batch has %s: the column is %s in all rows%s",
-                    transform.metric_id,
-                    column,
-                    columns.places(column),
-                    columns.NA,
-                    remedy,
-                )

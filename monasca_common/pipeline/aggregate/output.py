@@ -108,11 +108,8 @@ class Spool:
         self._waiting.append(message)
         self.count += 1
         if len(self._waiting) == BULK:
-            self._write()
-
-    @property
-    def is_one_bulk(self) -> bool:
-        return self.count <= BULK
+            pickle.dump(self._waiting, self._file, pickle.HIGHEST_PROTOCOL)
+            self._waiting = []
 
     def bulks(self) -> Iterator[list[OutputMessage]]:
         """The messages in their order, at most `BULK` at a time."""
@@ -122,7 +119,3 @@ class Spool:
             yield pickle.load(self._file)
         if last:
             yield last
-
-    def _write(self) -> None:
-        pickle.dump(self._waiting, self._file, pickle.HIGHEST_PROTOCOL)
-        self._waiting = []

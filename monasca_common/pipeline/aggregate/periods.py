@@ -8,9 +8,8 @@ publishes a version, however often, sends the same messages under the same ids.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,8 +25,6 @@ from monasca_common.pipeline.specification.specification import Publisher, Speci
 from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period
-
-_PUBLISHERS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -207,7 +204,7 @@ class PeriodPublisher:
             current = self._compute(noted.period, messages, dropped)
             if current is None:
                 return Published()
-            undelivered = self._deliver(messages)
+            undelivered = sum(map(self._publish_bulk, messages.bulks()))
             fail_point("pipeline.before_clearing")
             if not undelivered:
                 self._clear(current)
@@ -236,19 +233,6 @@ class PeriodPublisher:
                 row = (self._publisher, transform, usage, period.start_ms)
                 messages.add(output(*row, version_ms=version_ms, provisional=provisional))
         return current
-
-    def _deliver(self, messages: Spool) -> int:
-        """Publish the messages, several bulks concurrently, because each waits for its outcomes; return the number of
-        undelivered messages."""
-        if messages.is_one_bulk:
-            return sum(map(self._publish_bulk, messages.bulks()))
-        undelivered, waiting = 0, deque[Future[int]]()
-        with ThreadPoolExecutor(_PUBLISHERS, "publishing") as publishers:
-            for bulk in messages.bulks():
-                waiting.append(publishers.submit(self._publish_bulk, bulk))
-                if len(waiting) > _PUBLISHERS:
-                    undelivered += waiting.popleft().result()
-            return undelivered + sum(each.result() for each in waiting)
 
     def _publish_bulk(self, bulk: Sequence[OutputMessage]) -> int:
         records = [Record(message.value, message_id=message.message_id) for message in bulk]

@@ -100,24 +100,6 @@ def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int
     return {(specification, window_ms): count for specification, window_ms, count in connection.execute(query)}
 
 
-def has_value(
-    connection: sa.Connection, batch: str, attempts: Sequence[int], specification: str, position: int, missing: str
-) -> bool:
-    """Return whether a staged group of the specification has another value than ``missing`` at this position."""
-    text = aggregate_staging.c.group_values
-    if connection.dialect.name == "postgresql":
-        value = sa.cast(text, postgresql.JSON)[position].astext
-    else:
-        value = sa.func.json_extract(text, f"$[{position}]")
-    of_specification = aggregate_staging.c.specification == specification
-    query = (
-        sa.select(sa.literal(1))
-        .where(*staged_rows(aggregate_staging, batch, attempts), of_specification, value != missing)
-        .limit(1)
-    )
-    return connection.scalar(query) is not None
-
-
 def known_windows(
     connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int
 ) -> set[tuple[str, int]]:

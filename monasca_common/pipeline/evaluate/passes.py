@@ -273,15 +273,15 @@ def _has(connection: sa.Connection, statement: Select) -> bool:
 
 def _loaded(row: Row, definition: LoadedDefinition, stored: Mapping[str, Row], windows: _Windows) -> LoadedAlarm:
     subs = definition.sub_expressions
-    sub_alarms = tuple(_sub_alarm(sub, stored.get(sub.id)) for sub in subs)
+    sub_alarms = tuple(_sub_alarm(sub, stored[sub.id]) for sub in subs)
     # A state that is as old as the alarm is not a transition.
     since_ms = -1 if row.state_updated == row.created else row.state_updated
     measured = tuple(_measured(sub.expression, windows.get((row.id, sub.id))) for sub in subs)
     return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured)
 
 
-def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:
-    if row is None or row.windows < sub.windows:
+def _sub_alarm(sub: StoredSubExpression, row: Row) -> SubAlarm:
+    if row.windows < sub.windows:
         return SubAlarm.new(sub.expression)
     newest = readings_of(row.newest)
     return SubAlarm(

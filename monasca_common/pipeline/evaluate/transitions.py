@@ -7,7 +7,7 @@ If a state is set by hand while the alarm is evaluated, the alarm keeps that sta
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +68,6 @@ def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms:
 
 
 def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm]) -> None:
-    inserted: dict[tuple[str, str], dict[str, Any]] = {}
     updated: list[dict[str, Any]] = []
     for each in outcomes:
         alarm = each.alarm
@@ -76,13 +75,8 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
         for sub, before, now in zip(
             alarm.definition.sub_expressions, alarm.state.sub_alarms, each.evaluated.alarm.sub_alarms, strict=True
         ):
-            stored = alarm.stored.get(sub.id)
-            if stored is None:
-                inserted[alarm.row.id, sub.id] = _sub_row(alarm.row.id, sub, now)
-            elif stored.windows != sub.windows or _has_changed(before, now, is_alone=is_alone):
+            if alarm.stored[sub.id].windows != sub.windows or _has_changed(before, now, is_alone=is_alone):
                 updated.append(_sub_row(alarm.row.id, sub, now))
-    if inserted:
-        connection.execute(_SUB_ALARM.insert(), list(inserted.values()))
     if updated:
         _update(connection, _SUB_ALARM, ("alarm_id", "sub_expression_id"), updated)
 
@@ -241,32 +235,22 @@ class TransitionPublisher:
         ones."""
         published = 0
         while rows := self._waiting():
-            done, lost = self._deliver_in_order(rows)
+            # One change of each alarm at a time: if Kafka accepted a later change and not the one before it, they would
+            # arrive in another order.
+            first = {row.key: row for row in reversed(rows)}
+            done, lost = self._deliver(sorted(first.values(), key=lambda row: row.number))
             fail_point("evaluate.before_clearing")
             if done or lost:
                 with self._offset_store.writing() as connection:
                     outbox.clear(connection, [*done, *lost])
             published += len(done)
-            if len(done) + len(lost) < len(rows):
+            if len(done) + len(lost) < len(first):
                 break
         return published
 
     def _waiting(self) -> list[Unpublished]:
         with self._offset_store.reading() as connection:
             return outbox.waiting(connection, TRANSITION, _MOST_AT_ONCE)
-
-    def _deliver_in_order(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
-        """Deliver one change of each alarm at a time: if Kafka accepted a later change and not the one before it, they
-        would arrive in another order. Returns as `_deliver`."""
-        done, lost = list[Unpublished](), list[Unpublished]()
-        stuck = set[str]()
-        for turn in _turns(rows):
-            sent = [row for row in turn if row.key not in stuck]
-            if sent:
-                delivered, refused = self._deliver(sent)
-                stuck |= {row.key for row in sent} - {row.key for row in (*delivered, *refused)}
-                done, lost = done + delivered, lost + refused
-        return done, lost
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
         """Return the acknowledged rows, and those that Kafka never accepts, which would block others."""
@@ -282,15 +266,3 @@ class TransitionPublisher:
         if len(left) > len(lost):
             LOG.warning("%d transitions of alarms stay in the outbox", len(left) - len(lost))
         return [row for index, row in enumerate(rows) if index not in left], [rows[index] for index in lost]
-
-
-def _turns(rows: Sequence[Unpublished]) -> list[list[Unpublished]]:
-    """Return the first change of each alarm, then the second changes, and so on."""
-    earlier: Counter[str] = Counter()
-    turns: list[list[Unpublished]] = []
-    for row in rows:
-        if earlier[row.key] == len(turns):
-            turns.append([])
-        turns[earlier[row.key]].append(row)
-        earlier[row.key] += 1
-    return turns

@@ -57,11 +57,6 @@ def check(column: str, known: tuple[str, ...]) -> str:
     raise ValueError(f"is not a known column ({column!r}): write one of {', '.join(known)}, or {maps}")
 
 
-def places(column: str) -> str:
-    """Return where metrics have the value of a column, such as ``dimensions#hostname or value_meta#host``."""
-    return " or ".join(f"{kind}#{key}" for kind, key in PLACES.get(column, (map_and_key(column),)))
-
-
 def map_and_key(column: str) -> tuple[str, str]:
     """``("dimensions", "mount")``; the map is empty for a plain column."""
     kind, separator, key = column.partition("#")

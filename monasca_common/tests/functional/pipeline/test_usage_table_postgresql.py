@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.unit.pipeline.aggregate.test_batch import MissingColumnsChecks
 from monasca_common.tests.unit.pipeline.aggregate.test_usage_table import GoldenMerge, SketchMerge
 
 
@@ -12,12 +11,6 @@ class PostgresqlGoldenMergeTest(GoldenMerge, PostgresqlTestCase):
 
 
 class PostgresqlSketchMergeTest(SketchMerge, PostgresqlTestCase):
-    def setUp(self):
-        super().setUp()
-        self.offset_store = OffsetStore(self.database.settings.connection)
-
-
-class PostgresqlMissingColumnsTest(MissingColumnsChecks, PostgresqlTestCase):
     def setUp(self):
         super().setUp()
         self.offset_store = OffsetStore(self.database.settings.connection)
