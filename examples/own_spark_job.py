@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The 95th percentile of each host's latencies, hour by hour, by a Spark job of your own.
+"""The spread of each host's latencies in each hour, by a Spark job of your own.
 
-Install the package that has the operation ``p95`` first (`pip install examples/percentiles`), here and on the
-executors. The arguments: ``--config-file F``, which has ``[spark] master``; a folder of the archive, such as
+Install the package that has the operation ``spread`` first (`pip install examples/spread`), here and on the executors.
+The arguments: ``--config-file F``, which has ``[spark] master``; a folder of the archive, such as
 s3a://bucket/archive/topic=metrics; and one to write to.
 """
 
@@ -15,10 +15,10 @@ from monasca_common import pipeline
 from monasca_common.pipeline import dataframes
 
 PRE_TRANSFORMS = """
-{"event_type": "http.latency_ms", "metric_id_list": ["latency_p95"], "required_raw_fields_list": []}
+{"event_type": "http.latency_ms", "metric_id_list": ["latency_spread"], "required_raw_fields_list": []}
 """
 TRANSFORMS = """
-{"metric_id": "latency_p95", "aggregation_params_map": {"aggregation_pipeline": {"source": "streaming", "usage": "fetch_quantity", "setters": ["scale_quantity", "set_aggregated_metric_name", "set_aggregated_period"], "insert": ["insert_data"]}, "usage_fetch_operation": "p95", "scale_by": "0.001", "aggregation_group_by_list": ["host"], "dimension_list": ["host"], "aggregated_metric_name": "http.latency_p95_s", "aggregation_period": "hourly"}}
+{"metric_id": "latency_spread", "aggregation_params_map": {"aggregation_pipeline": {"source": "streaming", "usage": "fetch_quantity", "setters": ["scale_quantity", "set_aggregated_metric_name", "set_aggregated_period"], "insert": ["insert_data"]}, "usage_fetch_operation": "spread", "scale_by": "0.001", "aggregation_group_by_list": ["host"], "dimension_list": ["host"], "aggregated_metric_name": "http.latency_spread_s", "aggregation_period": "hourly"}}
 """  # noqa: E501
 
 
@@ -39,7 +39,7 @@ def from_columns(spark: SparkSession, table: str) -> DataFrame:
     return dataframes.envelopes(spark.table(table))
 
 
-def percentiles(*metrics: DataFrame) -> DataFrame:
+def spreads(*metrics: DataFrame) -> DataFrame:
     """One row for each host and hour; the frames have different records."""
     specs = specifications()
     partials = dataframes.merge(*(dataframes.partials(frame, specs) for frame in metrics))
@@ -51,7 +51,7 @@ def main() -> int:
     conf.register_cli_opts([cfg.StrOpt(name, positional=True, required=True) for name in ("source", "target")])
     conf(sys.argv[1:], project="latencies")
     spark = dataframes.session(conf, "latencies")
-    percentiles(from_archive(spark, conf.source)).write.parquet(conf.target)
+    spreads(from_archive(spark, conf.source)).write.parquet(conf.target)
     return 0
 
 

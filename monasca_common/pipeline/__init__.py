@@ -7,7 +7,6 @@ from monasca_common.pipeline.aggregate.partials import (
     Accumulator,
     Partial,
     PartialKey,
-    SketchState,
     group_of_text,
     group_text,
     merged,
@@ -15,7 +14,7 @@ from monasca_common.pipeline.aggregate.partials import (
 from monasca_common.pipeline.aggregate.records import RecordReader, Records
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.aggregate.usages import Aggregate, Usage
-from monasca_common.pipeline.components import OperationComponent, SetterComponent, Sketch, UsageComponent
+from monasca_common.pipeline.components import OperationComponent, SetterComponent, UsageComponent
 from monasca_common.pipeline.errors import InvalidSpecifications, RowFault
 from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.specification.reader import JsonRows, load, read
@@ -39,8 +38,6 @@ __all__ = [
     "Rejection",
     "RowFault",
     "SetterComponent",
-    "Sketch",
-    "SketchState",
     "Specifications",
     "TimeBounds",
     "Transform",

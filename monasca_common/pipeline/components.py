@@ -22,31 +22,16 @@ SETTERS = "monasca_common.pipeline.setters"
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
-    """The state that an operation keeps of the quantities of a partial, as bytes, if count, sum, extremes and ends are
-    not enough.
-
-    ``of``: returns the state of at least one quantity. ``merge``: merges at least two states, which have no quantity in
-    common. The same states in the same order must give the same bytes, because the id of an output message is a hash of
-    the result. If a repeat in other batches is to have the same ids, the bytes must not depend on the order.
-    """
-
-    of: Callable[[Sequence[float]], bytes]
-    merge: Callable[[Sequence[bytes]], bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class OperationComponent:
     """Combines quantities to one.
 
     ``fetch``: returns the quantity of a `Partial`, for ``usage_fetch_operation``. ``combine``: returns the quantity of
     at least one quantity, for rollups and the second stage. If one is ``None``, specifications cannot name the
-    operation there. ``sketch``: creates `Partial.state`, which ``fetch`` reads in addition to the partial's own fields.
+    operation there.
     """
 
     fetch: Callable[[Any], float] | None = None
     combine: Callable[[Sequence[float]], float] | None = None
-    sketch: Sketch | None = None
 
 
 @dataclass(frozen=True, slots=True)

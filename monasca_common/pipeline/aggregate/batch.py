@@ -62,13 +62,11 @@ PARTIALS = (
     *(("specification", "string"), ("window_start", "long"), ("group_values", "string"), ("record_count", "long")),
     *(("sums", "array<double>"), ("least", "double"), ("greatest", "double")),
     *_ENDS,
-    ("sketch", "string"),
 )
 _STAGED = (  # the columns of `usage_table.STAGED`
     *(("specification", "string"), ("window_start", "long"), ("group_id", "binary"), ("group_values", "string")),
     *(("record_count", "long"), ("sums", "string"), ("least", "double"), ("greatest", "double")),
     *_ENDS,
-    ("sketch", "string"),
 )
 KEY = ("specification", "window_start", "group_values")
 
@@ -232,8 +230,7 @@ class RecordDecoder:
     on_counts: OnCounts
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader, sketches = _reader(self.specifications)
-        accumulator = Accumulator(sketches)
+        reader, accumulator = _reader(self.specifications), Accumulator()
         for batch in batches:
             records = reader.read(batch.column("value").to_pylist(), self.bounds)
             partitions, offsets = numbers(batch, "partition"), numbers(batch, "offset")
@@ -255,10 +252,10 @@ STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows)
 
 
 @functools.lru_cache(maxsize=2)
-def _reader(specifications: bytes) -> tuple[RecordReader, dict[str, str]]:
-    """The reader of this worker process, whose caches serve the next batch too, and the sketches for `Accumulator`."""
+def _reader(specifications: bytes) -> RecordReader:
+    """Return the reader of this worker process, whose caches serve the next batch too."""
     known: Specifications = pickle.loads(specifications)
-    return RecordReader(known), known.sketches
+    return RecordReader(known)
 
 
 def _newest_ms(partitions: Sequence[int], records: Records) -> dict[int, float]:

@@ -10,18 +10,14 @@ the few floats whose exact sum it is; one, two or three of them in practice.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from monasca_common.models import json_text
 from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.records import Group, Records
-
-if TYPE_CHECKING:
-    from monasca_common.pipeline.components import Sketch
 
 # At most this many values wait to be summed: 32 kB per group.
 _MOST_PENDING = 1024
@@ -53,50 +49,10 @@ def earlier(one: Reading, other: Reading) -> Reading:
     return one if one.timestamp_ms < other.timestamp_ms else other
 
 
-class SketchState(NamedTuple):
-    """The state of an operation's `Sketch`."""
-
-    operation: str
-    state: bytes
-
-    @property
-    def text(self) -> str:
-        """Return the text that databases and shuffles have: the operation's name, a colon, and the state in base64."""
-        return f"{self.operation}:{base64.b64encode(self.state).decode()}"
-
-
-def merged_sketch(states: Iterable[SketchState]) -> SketchState | None:
-    known = list(states)
-    if len(known) < 2:
-        return known[0] if known else None
-    operation = known[0].operation
-    return SketchState(operation, _sketch(operation).merge([each.state for each in known]))
-
-
-def sketch_of_text(text: str | None) -> SketchState | None:
-    """The state of one or more texts, separated by spaces."""
-    if not text:
-        return None
-    found = (each.rpartition(":") for each in text.split())
-    return merged_sketch(SketchState(operation, base64.b64decode(state)) for operation, _, state in found)
-
-
-def _sketch(operation: str) -> Sketch:
-    # Imported here, because executors otherwise do without the lookup of plugins, which takes long to import.
-    from monasca_common.pipeline import components
-
-    found = components.operation(operation).sketch
-    assert found is not None
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Partial:
     """The state of at least one record. ``sums``: see `exact_sum`; ``first`` and ``last`` record times are those of the
-    readings.
-
-    ``sketch``: the state of the operation that asks for one; ``None`` for all others.
-    """
+    readings."""
 
     count: int
     sums: tuple[float, ...]
@@ -104,7 +60,6 @@ class Partial:
     greatest: float
     oldest: Reading
     latest: Reading
-    sketch: SketchState | None = None
 
     @classmethod
     def of(cls, reading: Reading) -> Partial:
@@ -128,12 +83,6 @@ class Partial:
     def last_ms(self) -> float:
         return self.latest.timestamp_ms
 
-    @property
-    def state(self) -> bytes:
-        """The state of the operation's sketch."""
-        assert self.sketch is not None
-        return self.sketch.state
-
     def merge(self, other: Partial) -> Partial:
         """The partial of both. ``other`` has other records of the same group and window (or period)."""
         return Partial(
@@ -143,21 +92,19 @@ class Partial:
             max(self.greatest, other.greatest),
             earlier(self.oldest, other.oldest),
             later(self.latest, other.latest),
-            merged_sketch([*filter(None, (self.sketch, other.sketch))]) if self.sketch or other.sketch else None,
         )
 
-    def as_row(self) -> tuple[int | float | str | tuple[float, ...] | None, ...]:
+    def as_row(self) -> tuple[int | float | tuple[float, ...], ...]:
         """The fields as one flat row, in their order; each `Reading` becomes its own fields."""
-        sketch = self.sketch.text if self.sketch else None
-        return (self.count, self.sums, self.least, self.greatest, *self.oldest, *self.latest, sketch)
+        return (self.count, self.sums, self.least, self.greatest, *self.oldest, *self.latest)
 
     @classmethod
     def of_row(cls, row: Sequence[object]) -> Partial:
-        """The partial of a row of `as_row`. ``sums`` and the sketch may be the concatenation of several rows', as the
-        database has them."""
-        count, sums, least, greatest, *readings, sketch = row
+        """The partial of a row of `as_row`. ``sums`` may be the concatenation of those of several rows, as in the
+        database."""
+        count, sums, least, greatest, *readings = row
         oldest, latest = Reading(*readings[:4]), Reading(*readings[4:])  # type: ignore[arg-type]
-        return cls(count, exact_sum(sums), least, greatest, oldest, latest, sketch_of_text(sketch))  # type: ignore[arg-type]
+        return cls(count, exact_sum(sums), least, greatest, oldest, latest)  # type: ignore[arg-type]
 
 
 def merged(partials: Iterable[tuple[PartialKey, Partial]]) -> dict[PartialKey, Partial]:
@@ -207,41 +154,15 @@ class _State:
         return Partial(self.count, self.sums, self.least, self.greatest, self.oldest, self.latest)
 
 
-class _SketchedState(_State):
-    """The state of a key whose operation has a sketch."""
-
-    __slots__ = ("_operation", "_sketch", "_sketched")
-
-    def __init__(self, reading: Reading, operation: str) -> None:
-        super().__init__(reading)
-        self._operation = operation
-        self._sketch = _sketch(operation)
-        self._sketched = b""
-
-    def settle(self) -> None:
-        if self.pending:
-            added = self._sketch.of(self.pending)
-            self._sketched = self._sketch.merge([self._sketched, added]) if self._sketched else added
-        super().settle()
-
-    def partial(self) -> Partial:
-        self.settle()
-        return replace(super().partial(), sketch=SketchState(self._operation, self._sketched))
-
-
 class Accumulator:
-    """Folds records into partials, many at a time. Memory grows with the number of keys. Not thread-safe.
+    """Folds records into partials, many at a time. Memory grows with the number of keys. Not thread-safe."""
 
-    ``sketches``: the operations with a sketch, by the ids of the specifications that name them.
-    """
-
-    def __init__(self, sketches: Mapping[str, str] | None = None) -> None:
-        self._sketches = sketches or {}
+    def __init__(self) -> None:
         self._states: dict[tuple[str, int, Group], _State] = {}
 
     def add(self, records: Records, partitions: Sequence[int], offsets: Sequence[int]) -> None:
         """Add records. ``partitions`` and ``offsets`` are those of the messages, by the message's index."""
-        states, find, sketches = self._states, self._states.get, self._sketches
+        states, find = self._states, self._states.get
         for key, timestamp_ms, quantity, index in zip(
             zip(records.specification_ids, records.windows_ms, records.groups, strict=True),
             records.timestamps_ms,
@@ -252,8 +173,7 @@ class Accumulator:
             state = find(key)
             if state is None:
                 reading = _reading((timestamp_ms, partitions[index], offsets[index], quantity))
-                operation = sketches.get(key[0])
-                states[key] = _State(reading) if operation is None else _SketchedState(reading, operation)
+                states[key] = _State(reading)
                 continue
             state.pending.append(quantity)
             if timestamp_ms >= state.latest[0]:

@@ -2,8 +2,8 @@
 """Partials in the database: they are staged, merged into the stored partials of their groups, read back, and removed.
 
 Merging is one statement, the same on PostgreSQL and SQLite: counts are added, sums are concatenated (the exact sum is
-computed when they are read), so are sketches, and ends are compared as `earlier` and `later` compare them. A long
-concatenation is replaced by the few floats of its exact sum, in the same transaction: nothing is rounded.
+computed when they are read), and ends are compared as `earlier` and `later` compare them. A long concatenation is
+replaced by the few floats of its exact sum, in the same transaction: nothing is rounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from monasca_common.models.readings import exact_sum
-from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, sketch_of_text
+from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.spark.staging import staged_rows
 from monasca_common.storage.retention import DAY_MS
@@ -26,13 +26,11 @@ from monasca_common.storage.sql.tables import aggregate_period, aggregate_stagin
 _KEY = ("job", "specification", "window_start", "group_id")
 _READING = ("timestamp", "partition", "offset", "value")  # `Reading`, in its order
 _TOTALS = ("record_count", "sums", "least", "greatest")
-_COLUMNS = (*_TOTALS, *(f"{end}_{name}" for end in ("oldest", "latest") for name in _READING), "sketch")
+_COLUMNS = (*_TOTALS, *(f"{end}_{name}" for end in ("oldest", "latest") for name in _READING))
 #: The columns of a staged row, in the order of `staged_row`.
 STAGED = ("specification", "window_start", "group_id", "group_values", *_COLUMNS)
 #: A sum of more floats than this is rewritten; an exact sum has one, two or three in practice.
 MOST_FLOATS = 32
-#: More sketches than this are merged to one: each may have some kB.
-MOST_SKETCHES = 8
 _SUMS_AT_ONCE = 1000
 _READ_ROWS = 2_000
 _EVERY_MS = 3_600_000
@@ -57,38 +55,30 @@ def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[in
 
 
 def _shorten(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
-    """Rewrite long sums of the groups that were just merged as their exact sums, and merge their sketches."""
-    usage, staging = aggregate_usage, aggregate_staging
-    key = tuple(usage.c[name] for name in _KEY[1:])
-    same = [usage.c[name] == staging.c[name] for name in _KEY[1:]]
-    is_long = sa.or_(_spaces(usage.c.sums) >= MOST_FLOATS, _spaces(usage.c.sketch) >= MOST_SKETCHES)
-    long = sa.select(*key, usage.c.sums, usage.c.sketch).join(staging, sa.and_(*same))
+    """Rewrite long sums of the groups that were just merged as their exact sums."""
+    usage, staging = aggregate_usage.c, aggregate_staging.c
+    same = [usage[name] == staging[name] for name in _KEY[1:]]
+    long = sa.select(*(usage[name] for name in _KEY[1:]), usage.sums).join(aggregate_staging, sa.and_(*same))
     found = connection.execute(
-        long.where(*staged_rows(aggregate_staging, batch, attempts), usage.c.job == job, is_long)
-    )
-    shorten = usage.update().where(
-        usage.c.job == job, *(usage.c[name] == sa.bindparam(f"of_{name}") for name in _KEY[1:])
-    )
-    written = shorten.values(sums=sa.bindparam("exact"), sketch=sa.bindparam("merged"))
-    rows = found.all()
-    for start in range(0, len(rows), _SUMS_AT_ONCE):
+        long.where(
+            *staged_rows(aggregate_staging, batch, attempts), usage.job == job, _spaces(usage.sums) >= MOST_FLOATS
+        )
+    ).all()
+    own = (usage[name] == sa.bindparam(f"of_{name}") for name in _KEY[1:])
+    written = aggregate_usage.update().where(usage.job == job, *own).values(sums=sa.bindparam("exact"))
+    for start in range(0, len(found), _SUMS_AT_ONCE):
         connection.execute(
             written,
             [
-                {f"of_{name}": value for name, value in zip(_KEY[1:], of, strict=True)}
-                | {"exact": _text(exact_sum(_floats(sums))), "merged": _merged_text(sketches)}
-                for *of, sums, sketches in rows[start : start + _SUMS_AT_ONCE]
+                {f"of_{name}": value for name, value in zip(_KEY[1:], key, strict=True)}
+                | {"exact": _text(exact_sum(_floats(sums)))}
+                for *key, sums in found[start : start + _SUMS_AT_ONCE]
             ],
         )
 
 
 def _spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
     return sa.func.length(column) - sa.func.length(sa.func.replace(column, " ", ""))
-
-
-def _merged_text(sketches: str | None) -> str | None:
-    found = sketch_of_text(sketches)
-    return found.text if found else None
 
 
 def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int]) -> dict[tuple[str, int], int]:
@@ -170,7 +160,6 @@ def _sum_of(known: Any, added: Any) -> dict[str, Any]:
     merged = {
         "record_count": known.record_count + added.record_count,
         "sums": known.sums + " " + added.sums,
-        "sketch": known.sketch + " " + added.sketch,  # null, if the operation has none
         "least": _choose(added.least < known.least, known, added, "least"),
         "greatest": _choose(added.greatest > known.greatest, known, added, "greatest"),
     }

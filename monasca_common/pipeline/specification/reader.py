@@ -204,7 +204,6 @@ def _transform(row: Fields) -> tuple[str, Transform]:
         dimensions=_dimensions(parameters),
         second_by=second_by,
         second_operation=second_operation,
-        sketch=operation if operation and components.operation(operation).sketch else None,
         setters=setters,
         parameters={field: parameters.text(field, NON_EMPTY) or "" for field in asked},
     )

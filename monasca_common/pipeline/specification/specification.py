@@ -64,10 +64,9 @@ class Transform:
 
     ``group_by``: columns of the partials' group, in its order. ``operation``: how a partial becomes a quantity
     (``None`` for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation``: how the rolled-up rows
-    of a period's windows are combined; ``None`` if the windows are merged first. ``sketch``: the
-    operation, if partials keep its sketch. ``parameters``: what its usage and setters ask for. ``id``: the metric id
-    and a digest of everything that decides which records and what of them its partials have, so that partials of
-    another layout are never mixed in.
+    of a period's windows are combined; ``None`` if the windows are merged first. ``parameters``: what its
+    usage and setters ask for. ``id``: the metric id and a digest of everything that decides which records its partials
+    have, so that partials of another layout are never mixed in.
     """
 
     metric_id: str
@@ -82,7 +81,6 @@ class Transform:
     dimensions: tuple[Dimension, ...]
     second_by: tuple[str, ...]
     second_operation: str | None
-    sketch: str | None = None
     setters: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     id: str = ""
@@ -118,11 +116,6 @@ class Specifications:
         object.__setattr__(self, "_by_id", {transform.id: transform for transform in self.transforms.values()})
 
     @property
-    def sketches(self) -> dict[str, str]:
-        """The operations with a sketch, by the ids of the transforms that name them."""
-        return {transform.id: transform.sketch for transform in self.transforms.values() if transform.sketch}
-
-    @property
     def outputs(self) -> frozenset[str]:
         """The names of aggregates, which are published to the topic that is read. They are never input."""
         return frozenset(transform.name for transform in self.transforms.values())
@@ -151,6 +144,5 @@ def specification_id(transform: Transform, feeding: tuple[PreTransform, ...]) ->
             (row.event_type, sorted(row.required), row.default_zone, row.default_geolocation, row.default_region)
             for row in feeding
         ),
-        *([transform.sketch] if transform.sketch else []),
     )
     return f"{transform.metric_id}@{hashlib.sha256(json_text.write(shape)).hexdigest()[:12]}"

@@ -140,8 +140,8 @@ kafka_offset = sa.Table(
 def _of_partials() -> list[sa.Column[Any]]:
     """The columns of a partial, the state of one group in one window: `monasca_common.pipeline.Partial`.
 
-    ``sums``: floats, separated by spaces; concatenation adds. So does that of ``sketch``, which most have not.
-    ``group_id``: a hash of ``group_values``, which may be long.
+    ``sums``: floats, separated by spaces; concatenation adds. ``group_id``: a hash of ``group_values``, which may be
+    long.
     """
     readings = [
         sa.Column(f"{end}_{name}", kind, nullable=False)
@@ -158,7 +158,6 @@ def _of_partials() -> list[sa.Column[Any]]:
         sa.Column("least", sa.Double, nullable=False),
         sa.Column("greatest", sa.Double, nullable=False),
         *readings,
-        sa.Column("sketch", sa.Text),
     ]
 
 

@@ -65,12 +65,12 @@ class OwnJobTest(PipelineCase):
     def setUp(self):
         super().setUp()
         self.spark = self.useFixture(SharedSpark()).session
-        self.install_percentiles()
+        self.install_example()
 
-    def install_percentiles(self):
+    def install_example(self):
         """Here and on the executors; it stays, as everything that a session was given."""
-        if not any(path.endswith("percentiles.zip") for path in sys.path):
-            self.spark.sparkContext.addPyFile(str(zipped("percentiles")))
+        if not any(path.endswith("spread.zip") for path in sys.path):
+            self.spark.sparkContext.addPyFile(str(zipped("spread")))
         forget_what_is_installed()
 
     def frame(self, messages):
@@ -92,12 +92,10 @@ class OwnJobTest(PipelineCase):
         )
         table.createOrReplaceTempView("latencies")
 
-        (row,) = own_spark_job.percentiles(
-            self.frame(sent), own_spark_job.from_columns(self.spark, "latencies")
-        ).collect()
+        (row,) = own_spark_job.spreads(self.frame(sent), own_spark_job.from_columns(self.spark, "latencies")).collect()
 
-        self.assertAlmostEqual(0.190, row.value, delta=0.003)
-        self.assertEqual(("http.latency_p95_s", {"host": "a"}), (row.name, row.dimensions))
+        self.assertAlmostEqual(0.199, row.value)
+        self.assertEqual(("http.latency_spread_s", {"host": "a"}), (row.name, row.dimensions))
         self.assertEqual("200", row.value_meta["record_count"])
 
     def test_rows_are_what_the_job_aggregate_publishes_and_broken_records_count_nowhere(self):

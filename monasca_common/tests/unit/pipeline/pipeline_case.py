@@ -67,7 +67,7 @@ def partials_of(specs, messages, *, bounds=EVER):
     """``messages``: values alone, or (value, partition, offset)."""
     messages = [one if isinstance(one, tuple) else (one, 0, offset) for offset, one in enumerate(messages)]
     values, partitions, offsets = zip(*messages, strict=True) if messages else ((), (), ())
-    accumulator = pipeline.Accumulator(specs.sketches)
+    accumulator = pipeline.Accumulator()
     accumulator.add(pipeline.RecordReader(specs).read(values, bounds), partitions, offsets)
     return list(accumulator.partials())
 

@@ -2,7 +2,6 @@
 """Periods and what is published of them, over SQLite and the memory broker."""
 
 import json
-import threading
 from unittest import mock
 
 import fixtures
@@ -119,13 +118,13 @@ class DueTest(PublisherCase):
     def test_a_change_while_it_is_published_is_due_again(self):
         self.add(1.0)
         publisher = self.publisher()
-        deliver = PeriodPublisher._deliver
+        deliver = PeriodPublisher._publish_bulk
 
         def overtaken(self_, records):
             self.add(3.0)
             return deliver(self_, records)
 
-        with mock.patch.object(PeriodPublisher, "_deliver", overtaken):
+        with mock.patch.object(PeriodPublisher, "_publish_bulk", overtaken):
             publisher.publish(self.now_ms)
         self.assertEqual(1, publisher.publish(self.now_ms).messages)
         self.assertEqual([1.0, 2.0], [row[2] for row in self.log()])  # the average of one and of both
@@ -134,14 +133,14 @@ class DueTest(PublisherCase):
     def test_two_that_publish_the_same_send_the_same(self):
         self.add(1.0, 2.0)
         first, second = self.publisher(), self.publisher()
-        deliver = PeriodPublisher._deliver
+        deliver = PeriodPublisher._publish_bulk
 
         def overtaken(self_, records):
-            with mock.patch.object(PeriodPublisher, "_deliver", deliver):
+            with mock.patch.object(PeriodPublisher, "_publish_bulk", deliver):
                 second.publish(self.now_ms + 1)
             return deliver(self_, records)
 
-        with mock.patch.object(PeriodPublisher, "_deliver", overtaken):
+        with mock.patch.object(PeriodPublisher, "_publish_bulk", overtaken):
             first.publish(self.now_ms)
         rows = self.log()
         self.assertEqual(sorted(rows[:2]), sorted(rows[2:]))
@@ -201,7 +200,7 @@ class CrashTest(PublisherCase):
 
 
 class ManyTest(PublisherCase):
-    """More messages than a bulk: a spool in a file, and several threads."""
+    """More messages than a bulk, in a file."""
 
     def setUp(self):
         super().setUp()
@@ -213,18 +212,6 @@ class ManyTest(PublisherCase):
         published = self.publisher().publish(self.now_ms)
         self.assertEqual((5, 0), (published.messages, published.undelivered))
         self.assertEqual([("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0), ("e", 5.0)], sorted(self.values()))
-
-    def test_bulks_wait_for_their_answers_at_the_same_time(self):
-        publisher = self.publisher()
-        publish, both = publisher._publish_bulk, threading.Barrier(3)
-
-        def waiting(bulk):
-            both.wait(60)  # breaks if they take turns
-            return publish(bulk)
-
-        with mock.patch.object(publisher, "_publish_bulk", waiting):
-            self.assertEqual(0, publisher.publish(self.now_ms).undelivered)
-        self.assertEqual(5, len(self.log()))
 
     def test_what_one_bulk_leaves_undelivered_keeps_the_period_due(self):
         publisher = self.publisher()

@@ -10,21 +10,15 @@ from hypothesis import strategies as st
 
 from monasca_common.models.readings import exact_sum
 from monasca_common.pipeline import (
-    Accumulator,
-    OperationComponent,
     Partial,
     PartialKey,
     Reading,
-    Records,
-    Sketch,
-    components,
     group_text,
     merged,
 )
 from monasca_common.pipeline.aggregate import usage_table
 from monasca_common.pipeline.spark import staging
 from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
-from monasca_common.tests.unit.pipeline.component_fixture import InstalledComponents
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import golden, partials_of, pre_row, shipped_row, specifications
 
@@ -161,66 +155,6 @@ class MergeTest(Merging, DatabaseCase):
             for job, group, sums in self.rows(aggregate_usage, "job", "group_values", "sums")
         }
         self.assertEqual({("j", "[]"): 2, ("j", '["a","b"]'): 20, ("other", "[]"): 20}, lengths)
-
-
-class SketchMerge(Merging):
-    """Of an operation whose sketch is the sorted quantities themselves."""
-
-    def setUp(self):
-        super().setUp()
-        sketch = Sketch(lambda found: text_of(found), lambda states: text_of(itertools.chain(*map(floats_of, states))))
-        self.useFixture(InstalledComponents(components.OPERATIONS, sorted=OperationComponent(sketch=sketch)))
-
-    def sketched(self, *quantities):
-        accumulator = Accumulator({"s@1": "sorted"})
-        records = Records(["s@1"] * len(quantities), [0] * len(quantities), [("a", "b")] * len(quantities))
-        records.timestamps_ms.extend([0.0] * len(quantities))
-        records.quantities.extend(quantities)
-        records.indices.extend(range(len(quantities)))
-        accumulator.add(records, [0] * len(quantities), range(len(quantities)))
-        return list(accumulator.partials())
-
-    def states(self):
-        return [floats_of(partial.state) for partial in self.known().values()]
-
-    def test_the_sketches_of_batches_are_merged(self):
-        for batch in ([3.0], [1.0, 2.0]):
-            self.store(self.sketched(*batch))
-
-        self.assertEqual([[1.0, 2.0, 3.0]], self.states())
-
-    def test_many_sketches_are_written_anew_as_one(self):
-        for number in range(20):
-            self.store(self.sketched(float(number)))
-            with self.offset_store.reading() as connection:
-                text = connection.execute(sa.select(aggregate_usage.c.sketch)).scalar_one()
-            self.assertLessEqual(len(text.split()), usage_table.MOST_SKETCHES + 1)
-
-        self.assertEqual([[float(number) for number in range(20)]], self.states())
-
-    def test_a_sketch_of_many_records_has_each_once(self):
-        ((_, partial),) = self.sketched(*map(float, range(3000)))
-
-        self.assertEqual(3000, len(floats_of(partial.state)))
-        self.assertEqual(partial, Partial.of_row(partial.as_row()))
-
-    def test_a_partial_of_another_operation_has_none(self):
-        self.store([(KEYS[0], _of([reading(0, 1)]))])
-        self.store([(KEYS[0], _of([reading(0, 2)]))])
-
-        with self.offset_store.reading() as connection:
-            self.assertIsNone(connection.execute(sa.select(aggregate_usage.c.sketch)).scalar_one())
-
-
-class SqliteSketchMergeTest(SketchMerge, DatabaseCase): ...
-
-
-def text_of(found):
-    return " ".join(map(repr, sorted(found))).encode()
-
-
-def floats_of(state):
-    return list(map(float, state.split()))
 
 
 class GoldenMerge:
