@@ -123,15 +123,19 @@ class AuditReporter:
             if counts:
                 fail_point("audit.after_take")
                 self.counted(counts)
-            while self._sent is not None or self._journal.pending():
+            while self._sent is not None or self._start_bulk():
                 if not self._send():
                     return False
             return True
 
+    def _start_bulk(self) -> bool:
+        """Choose the reports to send next; return whether there are any."""
+        self._sending = self._journal.pending(_BULK_REPORTS)
+        return bool(self._sending)
+
     def _send(self) -> bool:
         """Send a bulk of reports, or the unacknowledged ones of the last bulk; return whether all are acknowledged."""
         if self._sent is None:
-            self._sending = self._journal.pending()[:_BULK_REPORTS]
             records = [Record(reports.encode(each), message_id=each.id.encode()) for each in self._sending]
             self._sent = self._producer.publish(self.settings.topic, records)
         else:

@@ -14,11 +14,11 @@ from unittest import mock
 
 from msgspec import structs
 
-from monasca_common.audit import reports
+from monasca_common.audit import reporter, reports
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.kafka import Hook, Processor, open_consumer, open_producer
+from monasca_common.kafka import Hook, Processor, Record, open_consumer, open_producer
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.kafka.transport.admin import Admin
@@ -38,14 +38,13 @@ class ReportsAfterTheCommit(ReaderAudit):
         super().before_commit(self.offsets)
 
 
-def new_ids_for_old_reports():
-    """A mutant: what is sent again counts again."""
-    encode = reports.encode
-    mock.patch.object(reports, "encode", lambda report: encode(_with_new_id(report))).start()
+def send_new_ids():
+    """A mutant: a report that is sent again counts again."""
+    mock.patch.object(reporter, "Record", _with_new_id).start()
 
 
-def _with_new_id(report):
-    return structs.replace(report, id=uuid.uuid4().hex)
+def _with_new_id(value, message_id):
+    return Record(reports.encode(structs.replace(reports.decode(value), id=uuid.uuid4().hex)), message_id=message_id)
 
 
 class _Killed(Hook):
@@ -96,9 +95,9 @@ def main(told):
         enabled=True, topic=told["reports"], bucket_seconds=60, grace_seconds=0, folder=told["folder"]
     )
     if told["mutant"] == "new_ids":
-        new_ids_for_old_reports()
-    with AuditReporter(settings, ProducerSettings(connection), _TIERS[told["role"]], told["group"]) as reporter:
-        (send if told["role"] == "source" else read)(told, connection, reporter)
+        send_new_ids()
+    with AuditReporter(settings, ProducerSettings(connection), _TIERS[told["role"]], told["group"]) as opened:
+        (send if told["role"] == "source" else read)(told, connection, opened)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports survive the end of their process and unavailable brokers."""
 
-import os
 import pathlib
 import subprocess
 import sys
-from unittest import mock
 
 import fixtures
 
-from monasca_common.audit import reports
 from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.kafka.errors import ConfigurationError
@@ -17,20 +14,18 @@ from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCas
 
 _KILLED = """
 import os, signal, sys
-from monasca_common.audit import reports
 from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import AuditReport
 journal = Journal(sys.argv[1])
 for number in range(2):
     journal.add(AuditReport(f"r{number}", "api", "api", "h", "i", 0, 60))
-os.write(journal._file, b'{"id": "cut o')
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 class ReporterTest(AuditCase):
     def files(self):
-        return sorted(pathlib.Path(self.folder).iterdir())
+        return sorted(pathlib.Path(self.folder).glob("*.sqlite"))
 
     def test_reports_of_a_killed_process_are_sent_by_the_next_one(self):
         subprocess.run([sys.executable, "-c", _KILLED, self.folder], check=False)
@@ -51,86 +46,51 @@ class ReporterTest(AuditCase):
 
         self.assertEqual(["held"], [report.id for report in after.pending()])
 
-    def test_a_report_that_is_cut_off_by_a_full_disk_spoils_none_after_it(self):
+    def test_reports_are_kept_in_memory_while_the_disk_is_full(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        journal = self.opened_journal()
+        self.fill(journal)
+        names = [f"r{number}" for number in range(200)]
+        for name in names:
+            journal.add(self.audit_report(name))
+
+        self.assertEqual(names, [report.id for report in journal.pending()])
+        self.assertEqual(1, log.output.count("a crash would lose reports"))
+
+    def test_reports_that_cannot_be_taken_over_stay_in_their_file(self):
         journal = Journal(self.folder)
-        write = os.write
-        with mock.patch("os.write", side_effect=lambda file, line: write(file, line[:10])):
-            journal.add(self.audit_report("cut off"))
-        journal.add(self.audit_report("whole"))
+        for number in range(200):
+            journal.add(self.audit_report(f"r{number}"))
         journal.close()
         after = self.opened_journal()
+        self.fill(after)
         after.adopt()
 
-        self.assertEqual(["whole"], [report.id for report in after.pending()])
-
-    def test_the_file_of_another_one_stays_while_its_reports_are_not_on_the_disk_again(self):
-        journal = Journal(self.folder)
-        journal.add(self.audit_report("one"))
-        journal.close()
-        after = self.opened_journal()
-        with mock.patch("os.write", side_effect=OSError("full")):
-            after.adopt()
-
-        self.assertEqual(["one"], [report.id for report in after.pending()])
+        self.assertEqual([], after.pending())
         self.assertEqual(2, len(self.files()))
 
-    def test_a_journal_that_is_closed_writes_to_no_file(self):
-        journal = Journal(self.folder)
-        number = journal._file
-        other = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "other")
-        other.write_bytes(b"kept")
-        with other.open("r+b") as file:
-            journal.close()
-            os.dup2(file.fileno(), number)
-            self.addCleanup(os.close, number)
-        journal.add(self.audit_report("one"))
-        journal.done(["one"])
+    def fill(self, journal):
+        """Leave no space for the journal."""
+        journal._database.execute("PRAGMA max_page_count = 4")
 
-        self.assertEqual(b"kept", other.read_bytes())
-
-    def test_the_file_is_limited_and_keeps_unacknowledged_reports(self):
-        self.limit("_MAX_BYTES", 2000)
-        journal = self.opened_journal()
-        journal.add(self.audit_report("waits"))
-        for number in range(100):
-            journal.add(self.audit_report(f"r{number}"))
-            self.assertLess(self.files()[0].stat().st_size, 4000)
-            journal.done([f"r{number}"])
-
-        self.assertEqual(["waits"], [report.id for report in journal.pending()])
-        self.assertEqual(["waits", "r99"], self.left_in_the_files()[:1] + self.left_in_the_files()[-1:])
-
-    def test_the_oldest_reports_are_dropped_and_counted_where_too_much_waits(self):
+    def test_a_file_that_is_not_a_journal_is_logged_and_kept(self):
         log = self.useFixture(fixtures.FakeLogger())
-        self.limit("_MAX_BYTES", 2000)
+        path = pathlib.Path(self.folder, "other.sqlite")
+        path.write_text("something else " * 1000)
+        self.opened_journal().adopt()
+
+        self.assertTrue(path.exists())
+        self.assertIn(f"the audit reports in {path} cannot be taken over", log.output)
+
+    def test_the_oldest_reports_are_dropped_if_too_many_are_pending(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.journal._MAX_PENDING", 10))
         journal = self.opened_journal()
         for number in range(100):
             journal.add(self.audit_report(f"r{number}"))
-        waiting = [report.id for report in journal.pending()]
 
-        self.assertTrue(0 < len(waiting) < 30)
-        self.assertEqual("r99", waiting[-1])
-        self.assertLess(sum(path.stat().st_size for path in self.files()), 4000)
-        self.assertIn("1 audit reports were dropped", log.output)
-        self.assertLessEqual(set(waiting), set(self.left_in_the_files()))
-
-    def test_a_file_that_cannot_be_written_anew_costs_no_report(self):
-        self.limit("_MAX_BYTES", 2000)
-        journal = self.opened_journal()
-        with mock.patch.object(Journal, "_own_file", side_effect=OSError("too many files")):
-            for number in range(30):
-                journal.add(self.audit_report(f"r{number}"))
-        size = self.files()[0].stat().st_size
-
-        self.assertLess(size, 4000)
-        self.assertIn("r29", [report.id for report in journal.pending()])
-
-    def limit(self, name, value):
-        self.useFixture(fixtures.MonkeyPatch(f"monasca_common.audit.journal.{name}", value))
-
-    def left_in_the_files(self):
-        lines = [line for path in self.files() for line in path.read_bytes().splitlines() if line]
-        return [reports.decode(line).id for line in lines]
+        self.assertEqual([f"r{number}" for number in range(90, 100)], [report.id for report in journal.pending()])
+        self.assertEqual(1, log.output.count("audit reports are dropped"))
 
     def audit_report(self, name):
         return AuditReport(name, "api", "api", "h", "i", 0, 60)
@@ -181,8 +141,8 @@ class ReporterTest(AuditCase):
         self.assertEqual(3, self.reconciliations()[0, "api"].messages)
 
     def test_a_folder_that_cannot_be_used_is_named(self):
-        path = os.path.join(self.folder, "file")
-        pathlib.Path(path).write_text("")
+        path = pathlib.Path(self.folder, "file")
+        path.touch()
 
-        error = self.assertRaises(ConfigurationError, Journal, path)
+        error = self.assertRaises(ConfigurationError, Journal, str(path))
         self.assertIn("folder in group [audit]", str(error))
