@@ -19,17 +19,17 @@ from monasca_common.devbroker.jars import kafka_jars
 from monasca_common.devbroker.java import find_java
 from monasca_common.devbroker.node import START_SECONDS, Node
 from monasca_common.devbroker.ports import HOST
-from monasca_common.devbroker.properties import NodePorts, node_properties, render
+from monasca_common.devbroker.properties import COORDINATOR_PARTITIONS, NodePorts, node_properties, render
 from monasca_common.devbroker.proxy import KafkaProxy, Route
 from monasca_common.devbroker.security import ADMIN, DEFAULT_USERS, Security
 from monasca_common.devbroker.supervisor import Supervisor
-from monasca_common.devbroker.warm_up import warm_up
 
 if TYPE_CHECKING:
     from monasca_common.kafka import Admin
 
 _ORDERLY_STOP_SECONDS = 6.0
 _PORT_ATTEMPTS = 3
+_COORDINATOR_TOPICS = {"__consumer_offsets", "__transaction_state"}
 
 # Serial collection and no C2 halve the start (1.2 s a node) and cost little at a development broker's load. A node
 # whose heap is full ends: with a dead network thread it would run, and answer no client.
@@ -102,7 +102,7 @@ class KafkaCluster:
     def start(self) -> None:
         """Start every node and wait until the cluster is complete."""
         if self._supervisor is not None:
-            raise InvalidCluster("the cluster is started already: stop it first")
+            raise InvalidCluster("the cluster is already running: stop it first")
         java = [find_java().path, *_JAVA_OPTIONS, *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
         java += ["-cp", f"{kafka_jars()}/*"]
         self._deadline = time.monotonic() + self._start_timeout  # the first fetch of the jars does not count
@@ -163,7 +163,7 @@ class KafkaCluster:
     def certificates(self) -> Path:
         """The folder with ``ca.pem``, and ``<user>.pem`` and ``<user>.key`` of each user."""
         if self._storage is None:
-            raise InvalidCluster("the cluster is not started: call start(), or use it in a with statement")
+            raise InvalidCluster("the cluster is not running: call start(), or use it in a with statement")
         return self._storage.certificates
 
     @functools.cached_property
@@ -187,7 +187,7 @@ class KafkaCluster:
 
     def _started(self) -> tuple[Node, ...]:
         if not self._nodes:
-            raise InvalidCluster("the cluster is not started: call start(), or use it in a with statement")
+            raise InvalidCluster("the cluster is not running: call start(), or use it in a with statement")
         return self._nodes
 
     def _start_nodes(self, java: list[str]) -> None:
@@ -223,13 +223,20 @@ class KafkaCluster:
             node.wait_until_listening(self._left())
 
     def _wait_until_ready(self) -> None:
+        """Wait for the nodes, and create the topics of groups and transactions.
+
+        A cluster would create them at the first request, which librdkafka repeats only after a second.
+        """
         from monasca_common.kafka.errors import TransportError
 
-        internal = [node.ports.internal for node in self._nodes]
         try:
             self.admin.wait_for_brokers(self._node_count, self._left())
-            warm_up(internal, self.security.internal_options(), self._left())
-        except (TransportError, OSError) as error:
+            missing = _COORDINATOR_TOPICS - self.admin.partition_counts().keys()
+            if missing:
+                partitions = dict.fromkeys(missing, COORDINATOR_PARTITIONS)
+                configs = {name: {"cleanup.policy": "compact"} for name in missing}
+                self.admin.create_topics(partitions, replication_factor=-1, configs=configs, timeout=self._left())
+        except TransportError as error:
             said = "\n".join([str(error), *(node.log_tail() for node in self._nodes)])
             raise BrokerTooSlow("the nodes listen, but were not ready", self._start_timeout, said) from error
 

@@ -15,13 +15,13 @@ _INT32 = struct.Struct(">i")
 
 LENGTH_BYTES = 4
 
-# From these versions on strings have lengths of variable size, and headers have tagged fields.
+# The first versions with compact strings and tagged fields, and with a transactional id.
 _PRODUCE_FLEXIBLE = 9
 _PRODUCE_TRANSACTIONAL = 3
 
 
 class ApiKey(enum.IntEnum):
-    """The requests that tests disturb; other keys may be given as numbers."""
+    """The API keys that tests use; others can be given as numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -58,7 +58,7 @@ class KafkaRequest:
 
     @property
     def expects_answer(self) -> bool:
-        """False for a produce request with acks=0, the only one that is never answered."""
+        """False for a produce request with acks=0, the only request without an answer."""
         return self.api_key != ApiKey.PRODUCE or _acks(self) != 0
 
 
@@ -71,12 +71,12 @@ def parse_request(node: int, frame: bytes) -> KafkaRequest:
 
 
 def correlation_id(answer: bytes) -> int:
-    """The id of the request that ``answer`` (without its length) belongs to."""
+    """Return the correlation id of ``answer``, which comes without its length."""
     return int(_INT32.unpack_from(answer)[0])
 
 
 def frame_length(prefix: bytes) -> int:
-    """What the first four bytes of a frame say. Raises `ValueError` for what cannot be a length."""
+    """Return the length in the first four bytes of a frame. Raises `ValueError` if it is negative."""
     length = int(_INT32.unpack(prefix)[0])
     if length < 0:
         raise ValueError(f"a frame of {length} bytes: not Kafka's protocol, or TLS")
@@ -84,7 +84,7 @@ def frame_length(prefix: bytes) -> int:
 
 
 def _acks(request: KafkaRequest) -> int:
-    """The acks of a produce request: after the client id, the tagged fields and the transactional id."""
+    """Return the acks of a produce request, which follow the client id, tagged fields and transactional id."""
     frame, version = request.frame, request.api_version
     at = _skip_string(frame, _REQUEST.size)
     if version >= _PRODUCE_FLEXIBLE:
@@ -100,7 +100,7 @@ def _skip_string(frame: bytes, at: int) -> int:
 
 
 def _skip_compact_string(frame: bytes, at: int) -> int:
-    """Length plus one as a variable-size integer, seven bits a byte; zero is null."""
+    """Skip a string whose length plus one is a variable-size integer of seven bits a byte; zero is null."""
     length = shift = 0
     while True:
         byte = frame[at]

@@ -16,7 +16,7 @@ _SCALA_VERSION = "2.13"
 
 
 def kafka_version(environ: Mapping[str, str] | None = None) -> str:
-    """The version of Kafka that clusters run: the value of ``MONASCA_COMMON_KAFKA_VERSION``, else the default.
+    """Return the version of Kafka: the value of ``MONASCA_COMMON_KAFKA_VERSION``, or the default.
 
     Raises `InvalidCluster` if the value is not a version.
     """
@@ -31,9 +31,9 @@ def kafka_version(environ: Mapping[str, str] | None = None) -> str:
 
 
 def kafka_jars(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder that holds the jars of `kafka_version`, fetched when the cache has none (44 MB; progress on stderr).
+    """Return the folder with the jars of `kafka_version`; fetch missing ones (44 MB; progress on stderr).
 
-    ``MONASCA_COMMON_KAFKA_JARS`` names another folder, which must have them already and is used as it is.
+    ``MONASCA_COMMON_KAFKA_JARS`` names another folder, which must have the jars.
     Raises `JarsUnavailable`.
     """
     environ = os.environ if environ is None else environ
@@ -44,7 +44,7 @@ def kafka_jars(environ: Mapping[str, str] | None = None) -> Path:
         if not Path(given, main_jar).is_file():
             raise JarsUnavailable(
                 f"{JARS_VARIABLE} is {given!r}, and there is no {main_jar} in it: "
-                "name a folder with the jars of that version, or unset it for them to be fetched"
+                "name a folder with the jars of that version, or unset it to fetch them"
             )
         return Path(given)
     jar_list = list_file(f"kafka-{version}")

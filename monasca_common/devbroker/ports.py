@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 import socket
-import time
 from pathlib import Path
 
 from monasca_common.devbroker.errors import PortTaken
@@ -69,13 +68,3 @@ def accepts(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((HOST, port)) == 0
-
-
-def wait_until_accepts(port: int, timeout: float) -> bool:
-    """Whether ``port`` accepted a connection within ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
-    while not accepts(port):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.02)
-    return True

@@ -42,7 +42,7 @@ _DEFAULTS = {
 
 
 class PostgresqlServer:
-    """A server on the loopback address, with a data folder that `stop` removes unless ``data_dir`` names it.
+    """A server on the loopback address, with a temporary data folder that `stop` removes.
 
     ``settings`` override those of ``postgresql.conf``. ``programs`` is a folder with another ``initdb`` and
     ``postgres``. Started by root, the server runs as ``nobody``, because PostgreSQL refuses root.
@@ -53,12 +53,10 @@ class PostgresqlServer:
     def __init__(
         self,
         *,
-        data_dir: str | Path | None = None,
         settings: Mapping[str, str] | None = None,
         programs: Path | None = None,
     ) -> None:
         self._installed = programs
-        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._settings = {**_DEFAULTS, **(settings or {})}
         self._user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
         self._supervisor: Supervisor | None = None
@@ -76,17 +74,15 @@ class PostgresqlServer:
         self.stop()
 
     def start(self) -> None:
-        """Create a missing data folder, start, and wait until connections are accepted."""
+        """Create the data folder, start, and wait until connections are accepted."""
         if self._supervisor is not None:
-            raise DatabaseFailed("the server is started already: stop it first")
-        self._folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-"))
-        self._supervisor = Supervisor(remove=() if self._data_dir else (self._folder,))
+            raise DatabaseFailed("the server is already running: stop it first")
+        self._folder = Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-"))
+        self._supervisor = Supervisor(remove=(self._folder,))
         try:
-            self._folder.mkdir(exist_ok=True)
             self._give(self._folder)
             self._programs = self._usable_programs()
-            if not (self._data / "PG_VERSION").exists():
-                self._run("initdb", "-D", str(self._data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-sync")
+            self._initialize()
             self.port = ports.free_ports(1)[0]
             self._process = ServerProcess(self._supervisor, self._folder / "server.log")
             self._launch()
@@ -95,13 +91,10 @@ class PostgresqlServer:
             raise
 
     def stop(self) -> None:
-        """End the server, in order if the data are kept. May be called again."""
+        """Kill the server and remove its data. May be called again."""
         if self._supervisor is None:
             return
         if self._process is not None:
-            if self._data_dir is not None:
-                self._process.signal(signal.SIGINT)  # "fast": sessions are ended, a checkpoint is written
-                self._process.ended_within(_END_SECONDS)
             sessions = self._children()  # frozen ones would not notice the end of the postmaster
             self._process.signal(signal.SIGKILL)
             _kill(sessions)
@@ -221,9 +214,10 @@ class PostgresqlServer:
             self._give(path)
         return copy / installed.relative_to(installed.parent.parent) / "bin"
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _initialize(self) -> None:
+        arguments = ("-D", str(self._data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-sync")
         done = subprocess.run(
-            [str(self._programs / program), *arguments],
+            [str(self._programs / "initdb"), *arguments],
             user=self._user,
             group=self._user,
             extra_groups=None if self._user is None else (),
@@ -234,7 +228,7 @@ class PostgresqlServer:
         )
         if done.returncode != 0:
             raise DatabaseFailed(
-                f"{program} failed; check that other users can read {self._folder.parent}: {done.stderr.strip()}"
+                f"initdb failed; check that other users can read {self._folder.parent}: {done.stderr.strip()}"
             )
 
     def _give(self, path: Path) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.security import Security
 
-# Failures are noticed, and groups balanced, within seconds: what tests and a person trying things out want.
+COORDINATOR_PARTITIONS = 4  # of each topic of groups, transactions and share groups
+
+# Detect failures and rebalance groups within seconds, for tests and trials.
 _QUICK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -25,7 +27,7 @@ _QUICK = {
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Where one node listens. ``advertised`` is the address that clients get: ``client``, or the proxy before it."""
+    """The ports of a node. ``advertised``: the port that clients receive, ``client`` or the one of the proxy."""
 
     client: int
     internal: int
@@ -37,7 +39,7 @@ class NodePorts:
 def node_properties(
     node_id: int, ports: Sequence[NodePorts], security: Security, folder: Path, certificates: Path
 ) -> dict[str, str]:
-    """All properties of node ``node_id`` (from 1) of the cluster whose nodes listen at ``ports``."""
+    """Return the properties of node ``node_id`` (from 1); ``ports`` are those of all nodes."""
     count = len(ports)
     own = ports[node_id - 1]
     voters = (f"{i}@{HOST}:{node.controller}" for i, node in enumerate(ports, start=1))
@@ -46,13 +48,13 @@ def node_properties(
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        # A separate listener, so that faults in the clients' traffic do not affect replication.
+        # A separate listener, so that faults of the clients' proxy do not affect replication.
         "inter.broker.listener.name": "INTERNAL",
         "log.dirs": str(folder / "data"),
         "num.partitions": "4",
         "auto.create.topics.enable": "false",
         "unclean.leader.election.enable": "false",
-        # Whatever its time: what is tried out and tested has old ones, which a look at it every five minutes would end.
+        # Trials and tests publish records with old timestamps, which the check every five minutes would delete.
         "log.retention.ms": "-1",
         # The default takes 128 MiB of each node's heap before the first message.
         "log.cleaner.dedupe.buffer.size": "4194304",
@@ -64,7 +66,7 @@ def node_properties(
 
 
 def render(properties: Mapping[str, str]) -> str:
-    """The text of a properties file; a backslash would start an escape there."""
+    """Return the text of a properties file, with escaped backslashes."""
     return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in properties.items())
 
 
@@ -91,13 +93,16 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def _replication(count: int) -> dict[str, str]:
-    """Every topic on every node, and one node may be down: the setting the guarantees are written for."""
+    """Replicate every topic to every node, and allow one node to be down, as the guarantees require."""
     copies, in_sync = str(count), str(max(1, count - 1))
     properties = {"default.replication.factor": copies, "min.insync.replicas": in_sync}
     for topic in ("transaction.state.log", "share.coordinator.state.topic"):
         properties |= {
             f"{topic}.replication.factor": copies,
             f"{topic}.min.isr": in_sync,
-            f"{topic}.num.partitions": "4",
+            f"{topic}.num.partitions": str(COORDINATOR_PARTITIONS),
         }
-    return properties | {"offsets.topic.replication.factor": copies, "offsets.topic.num.partitions": "4"}
+    return properties | {
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": str(COORDINATOR_PARTITIONS),
+    }

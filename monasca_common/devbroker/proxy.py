@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A proxy in front of each node that delays, drops and cuts requests and answers by rule.
 
-One thread carries every connection. What no fault takes passes as it came, in order.
+One thread forwards all connections. Traffic that no fault affects passes unchanged and in order.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Any
 from monasca_common.devbroker.errors import DevBrokerError
 from monasca_common.devbroker.link import Counters, Link
 from monasca_common.devbroker.ports import HOST
-from monasca_common.devbroker.proxy_rules import ActiveFault, Fault, FaultBook
+from monasca_common.devbroker.proxy_rules import ActiveFault, Fault, FaultList
 
 _START_SECONDS = 10.0
 _STOP_SECONDS = 10.0
-# A frame of a megabyte is common; asyncio's own 64 KiB would stop and start the reader sixteen times for it.
+# Frames of a megabyte are common; with asyncio's default of 64 KiB the reader would stop 16 times for each.
 _BUFFER_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Route:
-    """Connections to ``listen`` are carried to ``target``, where node ``node`` listens."""
+    """Connections to the port ``listen`` are forwarded to the port ``target`` of node ``node``."""
 
     node: int
     listen: int
@@ -32,7 +32,7 @@ class Route:
 
 
 class KafkaProxy:
-    """Carries Kafka's protocol between clients and nodes; thread-safe.
+    """Forwards Kafka's protocol between clients and nodes; thread-safe.
 
     ::
 
@@ -43,7 +43,7 @@ class KafkaProxy:
     """
 
     def __init__(self) -> None:
-        self._faults = FaultBook()
+        self._faults = FaultList()
         self._counters = Counters()
         self._links: set[Link] = set()
         self._connections: set[asyncio.Task[None]] = set()
@@ -53,13 +53,13 @@ class KafkaProxy:
 
     @property
     def counters(self) -> Counters:
-        """What has passed and what was done to it, since the start: a copy."""
+        """A copy of the counters since the start."""
         return dataclasses.replace(self._counters)
 
     def start(self, routes: Sequence[Route]) -> None:
-        """Listen. Raises `OSError` when a port is taken."""
+        """Listen. Raises `OSError` if a port is in use."""
         if self._loop is not None:
-            raise DevBrokerError("the proxy is started already: stop it first")
+            raise DevBrokerError("the proxy is already running: stop it first")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-proxy", daemon=True)
         self._thread.start()
@@ -70,7 +70,7 @@ class KafkaProxy:
             raise
 
     def stop(self) -> None:
-        """Close every connection and stop listening. Stopping twice is fine."""
+        """Close every connection and stop listening. May be called again."""
         if self._loop is None or self._thread is None:
             return
         self.clear()
@@ -81,27 +81,26 @@ class KafkaProxy:
         self._loop = self._thread = None
 
     def add(self, fault: Fault) -> ActiveFault:
-        """Put a fault to work; ``.taken`` of the result counts its requests."""
+        """Activate a fault; ``.taken`` of the result counts the affected requests."""
         return self._faults.add(fault)
 
     def remove(self, *active: ActiveFault) -> None:
-        """Remove these faults. Delayed requests pass immediately; dropped ones stay lost."""
+        """Remove these faults. Delayed requests and answers pass immediately; dropped ones stay lost."""
         for fault in active:
             self._faults.remove(fault)
         self._end_delays(active)
 
     def clear(self) -> None:
-        """Take every fault back."""
+        """Remove every fault."""
         self._end_delays(self._faults.clear())
 
-    def cut_connections(self, node: int | None = None) -> int:
-        """Close every connection there is (to ``node``, if given); how many. New ones are taken as ever."""
+    def cut_connections(self) -> int:
+        """Close all connections and return their number. New connections are accepted."""
 
         async def cut() -> int:
-            chosen = [link for link in self._links if node in (None, link.node)]
-            for link in chosen:
+            for link in self._links:
                 link.cut()
-            return len(chosen)
+            return len(self._links)
 
         return int(self._run(cut(), _STOP_SECONDS)) if self._loop else 0
 
@@ -117,27 +116,27 @@ class KafkaProxy:
     async def _listen(self, routes: Sequence[Route]) -> None:
         for route in routes:
             self._servers.append(
-                await asyncio.start_server(self._carrier(route), HOST, route.listen, limit=_BUFFER_BYTES)
+                await asyncio.start_server(self._handler(route), HOST, route.listen, limit=_BUFFER_BYTES)
             )
 
-    def _carrier(self, route: Route) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
-        def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _handler(self, route: Route) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             # A separate task, because asyncio logs an error if a task that it created is cancelled.
-            connection = asyncio.ensure_future(self._carry(route, reader, writer))
+            connection = asyncio.ensure_future(self._forward(route, reader, writer))
             self._connections.add(connection)
             connection.add_done_callback(self._connections.discard)
-            connection.add_done_callback(lambda _: writer.close())  # even of one cancelled before it began
+            connection.add_done_callback(lambda _: writer.close())  # also if the task is cancelled before it starts
 
-        return carry
+        return handle
 
-    async def _carry(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A node that is down has a proxy that is down, as far as a client can tell: the connection closes.
+    async def _forward(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # If the node is down, the connection closes, as without a proxy.
         with contextlib.suppress(OSError):
             upstream = await asyncio.open_connection(HOST, route.target, limit=_BUFFER_BYTES)
             link = Link(route.node, (reader, writer), upstream, self._faults, self._counters)
             self._links.add(link)
             try:
-                await link.carry()
+                await link.forward()
             finally:
                 self._links.discard(link)
 
@@ -149,4 +148,4 @@ class KafkaProxy:
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0)  # one turn of the loop, in which sockets are closed
+        await asyncio.sleep(0)  # lets the loop close the sockets

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a proxy does to requests and answers on purpose.
+"""The faults that a proxy injects into requests and answers.
 
-A `Fault` is the rule and never changes; an `ActiveFault` is a rule at work and counts what it did.
+A `Fault` is an immutable rule; an `ActiveFault` is a rule in effect and counts the requests that it affected.
 """
 
 import asyncio
@@ -28,90 +28,81 @@ class Effect(enum.Enum):
         return self in (Effect.DELAY_ANSWER, Effect.DROP_ANSWER, Effect.CUT_ANSWER)
 
 
-class Which(TypedDict, total=False):
-    """Which of the requests with the right API key a fault takes; what is left out takes all."""
+class RequestFilter(TypedDict, total=False):
+    """Selects requests among those with the API keys of a fault; without a filter, the fault affects all of them."""
 
-    times: int | None  # applied this many times
-    skip: int  # not applied to the first ones
-    probability: float  # of each, drawn from `seed`
+    times: int | None  # the maximum number of requests
+    probability: float  # of each request, with random numbers from `seed`
     seed: int
-    node: int | None  # requests to this node
     where: Callable[[KafkaRequest], bool] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule: ``Fault.cut_answer(ApiKey.PRODUCE, times=3)``. No API key at all means every request.
+    """A rule, such as ``Fault.cut_answer(ApiKey.PRODUCE, times=3)``. Without API keys it matches every request.
 
-    ``skip`` counts what matches otherwise, ``times`` what was taken. A produce request with acks=0 has no answer,
-    so no fault on answers takes it.
+    A produce request with acks=0 has no answer, so faults on answers do not affect it.
     """
 
     effect: Effect
     api_keys: frozenset[int]
     seconds: float | None = None
     times: int | None = None
-    skip: int = 0
     probability: float = 1.0
     seed: int = 0
-    node: int | None = None
     where: Callable[[KafkaRequest], bool] | None = None
 
     @classmethod
-    def delay_request(cls, *api_keys: int, seconds: float, **which: Unpack[Which]) -> Self:
-        """Pass the request on after ``seconds``; what the connection sends behind it waits too."""
-        return cls(Effect.DELAY_REQUEST, frozenset(api_keys), seconds, **which)
+    def delay_request(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
+        """Forward the request after ``seconds``; later requests of the connection wait as well."""
+        return cls(Effect.DELAY_REQUEST, frozenset(api_keys), seconds, **filters)
 
     @classmethod
-    def drop_request(cls, *api_keys: int, **which: Unpack[Which]) -> Self:
-        """Swallow the request: the broker never sees it, and the connection stays open."""
-        return cls(Effect.DROP_REQUEST, frozenset(api_keys), **which)
+    def drop_request(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+        """Discard the request: the broker does not receive it, and the connection stays open."""
+        return cls(Effect.DROP_REQUEST, frozenset(api_keys), **filters)
 
     @classmethod
-    def cut_request(cls, *api_keys: int, **which: Unpack[Which]) -> Self:
-        """Close the connection in place of passing the request on."""
-        return cls(Effect.CUT_REQUEST, frozenset(api_keys), **which)
+    def cut_request(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+        """Close the connection instead of forwarding the request."""
+        return cls(Effect.CUT_REQUEST, frozenset(api_keys), **filters)
 
     @classmethod
-    def delay_answer(cls, *api_keys: int, seconds: float, **which: Unpack[Which]) -> Self:
-        """Give the answer ``seconds`` after the request was passed on, or later; answers behind it wait too."""
-        return cls(Effect.DELAY_ANSWER, frozenset(api_keys), seconds, **which)
+    def delay_answer(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
+        """Forward the answer at least ``seconds`` after its request; later answers of the connection wait as well."""
+        return cls(Effect.DELAY_ANSWER, frozenset(api_keys), seconds, **filters)
 
     @classmethod
-    def hold_answer(cls, *api_keys: int, **which: Unpack[Which]) -> Self:
-        """Keep the answer until the fault is removed."""
-        return cls(Effect.DELAY_ANSWER, frozenset(api_keys), None, **which)
+    def hold_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+        """Delay the answer until the fault is removed."""
+        return cls(Effect.DELAY_ANSWER, frozenset(api_keys), None, **filters)
 
     @classmethod
-    def drop_answer(cls, *api_keys: int, **which: Unpack[Which]) -> Self:
-        """Swallow the answer: the broker did what was asked, and the connection stays open."""
-        return cls(Effect.DROP_ANSWER, frozenset(api_keys), **which)
+    def drop_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+        """Discard the answer: the broker has executed the request, and the connection stays open."""
+        return cls(Effect.DROP_ANSWER, frozenset(api_keys), **filters)
 
     @classmethod
-    def cut_answer(cls, *api_keys: int, **which: Unpack[Which]) -> Self:
-        """Wait for the answer and close the connection in place of giving it: the broker did what was asked."""
-        return cls(Effect.CUT_ANSWER, frozenset(api_keys), **which)
+    def cut_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+        """Close the connection instead of forwarding the answer: the broker has executed the request."""
+        return cls(Effect.CUT_ANSWER, frozenset(api_keys), **filters)
 
 
 class ActiveFault:
-    """A fault at work. ``taken`` is the number of requests it took so far."""
+    """A fault in effect. ``taken``: the number of requests that it has affected."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self.taken = 0
         self.removed = asyncio.Event()  # set in the proxy's loop: ends every delay of this fault
-        self._matched = 0
         self._random = random.Random(fault.seed)
 
     def takes(self, request: KafkaRequest) -> bool:
-        """Whether this request is one of those; counts it if so."""
+        """Return whether the fault affects this request, and count it."""
         fault = self.fault
         if fault.times is not None and self.taken >= fault.times:
             return False
-        if not self._matches(request):
-            return False
-        self._matched += 1
-        if self._matched <= fault.skip or self._random.random() >= fault.probability:
+        if not self._matches(request) or self._random.random() >= fault.probability:
             return False
         self.taken += 1
         return True
@@ -120,14 +111,13 @@ class ActiveFault:
         fault = self.fault
         return (
             (not fault.api_keys or request.api_key in fault.api_keys)
-            and (fault.node is None or fault.node == request.node)
             and (not fault.effect.on_answer or request.expects_answer)
             and (fault.where is None or fault.where(request))
         )
 
 
-class FaultBook:
-    """The faults at work, in the order they were added; the first that takes a request is the one. Thread-safe."""
+class FaultList:
+    """The active faults in the order of their addition; the first match affects a request. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -147,12 +137,12 @@ class FaultBook:
             self._active = tuple(other for other in self._active if other is not active)
 
     def clear(self) -> tuple[ActiveFault, ...]:
-        """Remove all of them; those that were there."""
+        """Remove and return all faults."""
         with self._lock:
             removed, self._active = self._active, ()
         return removed
 
-    def taking(self, request: KafkaRequest) -> ActiveFault | None:
-        """The fault that takes ``request``."""
+    def match(self, request: KafkaRequest) -> ActiveFault | None:
+        """Return the fault that affects ``request``, and count it."""
         with self._lock:
             return next((active for active in self._active if active.takes(request)), None)

@@ -15,9 +15,9 @@ ADMIN = "admin"  # super user
 DEFAULT_USERS: Mapping[str, str] = MappingProxyType({ADMIN: "admin-secret", "monasca": "monasca-secret"})
 
 _MECHANISM = "SCRAM-SHA-512"
-_ITERATIONS = 4096  # the least that Kafka takes
+_ITERATIONS = 4096  # the minimum of Kafka
 _LOGIN = "org.apache.kafka.common.security.{module} required {options};"
-# Brokers among themselves, where there is an authorizer: on the loopback address, not for clients.
+# The login of brokers to each other with ACLs; not for clients.
 _INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
 
 
@@ -29,14 +29,14 @@ class Security:
     tls   sasl  the listener for clients
     ====  ====  ===============================================================================
     no    no    PLAINTEXT
-    yes   no    SSL; a client may show a certificate, and must where there are ACLs
+    yes   no    SSL; client certificates are optional, and required with ACLs
     no    yes   SASL_PLAINTEXT with SCRAM-SHA-512
     yes   yes   SASL_SSL with SCRAM-SHA-512, and also SSL with client certificates (mutual TLS)
     ====  ====  ===============================================================================
 
     ``acl``: users except ``admin`` need permissions (`Admin.allow`). It needs ``tls`` or ``sasl``, because anonymous
-    users have no permissions. ``users``: name -> password; the principal of a password and of a
-    certificate alike is ``User:<name>``. ``admin`` is always one of them.
+    users have no permissions. ``users``: name -> password, always including ``admin``; the principal is
+    ``User:<name>``, with a password and with a certificate.
     """
 
     tls: bool = False
@@ -52,7 +52,7 @@ class Security:
 
     @property
     def protocol(self) -> str:
-        """The properties of the listener for clients."""
+        """The protocol of the listener for clients."""
         return {
             (False, False): "PLAINTEXT",
             (True, False): "SSL",
@@ -62,12 +62,12 @@ class Security:
 
     @property
     def internal_protocol(self) -> str:
-        """The properties of the listeners that brokers and controllers use among themselves."""
+        """The protocol of the listeners of brokers and controllers."""
         return "SASL_PLAINTEXT" if self.acl else "PLAINTEXT"
 
     @property
     def has_mutual_tls(self) -> bool:
-        """Whether there is a second listener for clients with certificates."""
+        """Whether a second listener accepts clients with certificates."""
         return self.tls and self.sasl
 
     def server_properties(self, certificates: Path) -> dict[str, str]:
@@ -93,7 +93,7 @@ class Security:
         return [part for user in self.users.items() for part in ("--add-scram", _scram_credential(*user))]
 
     def client_options(self, user: str, certificates: Path) -> dict[str, str]:
-        """librdkafka's options for ``user``, without the servers."""
+        """Return librdkafka's options for ``user``, without the servers."""
         if user not in self.users:
             raise InvalidCluster(f"there is no user {user!r}: the users are {', '.join(sorted(self.users))}")
         options = {} if self.protocol == "PLAINTEXT" else {"security.protocol": self.protocol}
@@ -107,12 +107,12 @@ class Security:
         return options
 
     def mutual_tls_options(self, user: str, certificates: Path) -> dict[str, str]:
-        """librdkafka's options for ``user`` with a certificate in place of a password, without the servers."""
+        """Return librdkafka's options for ``user`` with a certificate instead of a password, without the servers."""
         ca = {"security.protocol": "SSL", "ssl.ca.location": str(certificates / "ca.pem")}
         return ca | _client_certificate_files(user, certificates)
 
     def internal_options(self) -> dict[str, str]:
-        """librdkafka's options for the listener of the brokers, where the client is a super user."""
+        """Return librdkafka's options for the brokers' listener, where the client is a super user."""
         if not self.acl:
             return {}
         return {

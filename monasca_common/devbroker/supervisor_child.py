@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PARENT_CHECK_SECONDS = 0.5
 
 
-class Brood:
+class ChildProcesses:
     """The processes that this one has started, by process id."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Brood:
             for pid in orphans:
                 os.waitpid(pid, 0)
 
-    def bury_orphans(self) -> None:
+    def reap_orphans(self) -> None:
         """Wait for orphans that have ended, which would remain zombies otherwise."""
         for pid in self._orphans():
             os.waitpid(pid, os.WNOHANG)
@@ -101,11 +101,11 @@ class Brood:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _serve(brood: Brood, parent: int) -> None:
+def _serve(children: ChildProcesses, parent: int) -> None:
     """Answer requests until the parent has ended."""
     pending = b""
     while os.getppid() == parent:
-        brood.bury_orphans()
+        children.reap_orphans()
         if not select.select([0], [], [], _PARENT_CHECK_SECONDS)[0]:
             continue
         chunk = os.read(0, 65536)
@@ -115,13 +115,13 @@ def _serve(brood: Brood, parent: int) -> None:
         for line in lines:
             if line == b"exit":
                 return
-            os.write(1, _reply(brood, line))
+            os.write(1, _reply(children, line))
 
 
-def _reply(brood: Brood, line: bytes) -> bytes:
+def _reply(children: ChildProcesses, line: bytes) -> bytes:
     request = json.loads(line)
     try:
-        answer = brood.answer(request)
+        answer = children.answer(request)
     except (OSError, KeyError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     return json.dumps(answer | {"number": request["number"]}).encode() + b"\n"
@@ -131,13 +131,13 @@ def main(parent: int, folders: list[str]) -> None:
     """Serve process ``parent``; at the end kill the started processes and remove ``folders``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    brood = Brood()
+    children = ChildProcesses()
     try:
         # The parent may end at any time, which may also cause a broken pipe.
         with contextlib.suppress(BrokenPipeError):
-            _serve(brood, parent)
+            _serve(children, parent)
     finally:
-        brood.kill_all()
+        children.kill_all()
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -4,18 +4,19 @@
 import contextlib
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from monasca_common.jars.digests import Jar, JarError, foreign_jars, read_list
-from monasca_common.jars.progress import JarProgress, say
 from monasca_common.jars.repository import configured_repository, download
 
 CACHE_VARIABLE = "MONASCA_COMMON_JARS"
 
 _LOCK_SECONDS = 900.0
 _LOCK_EVERY_SECONDS = 0.1
+_LINE_EVERY_JARS = 10
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -67,14 +68,20 @@ def _fetch_once(folder: Path, jars: tuple[Jar, ...], environ: Mapping[str, str])
         repository = configured_repository(environ)
         partial = folder.with_name(f"{folder.name}.partial")
         partial.mkdir(exist_ok=True)
-        with JarProgress(f"Fetching {folder.name} from {repository.url}", total=len(jars)) as progress:
-            for jar in jars:
-                if not _is_whole(partial / jar.name, jar):
-                    download(jar, repository, partial)
-                progress.jar(jar.name)
+        _say(f"Fetching {folder.name} from {repository.url}: {len(jars)} jars, which are kept for the next time")
+        for number, jar in enumerate(jars, start=1):
+            if not _is_whole(partial / jar.name, jar):
+                download(jar, repository, partial)
+            if number % _LINE_EVERY_JARS == 0:
+                _say(f"  {number} of {len(jars)}: {jar.name}")
+        _say("  done")
         for file in set(partial.iterdir()) - {partial / jar.name for jar in jars}:
             file.unlink()
         partial.rename(folder)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def _is_whole(file: Path, jar: Jar) -> bool:
@@ -89,7 +96,7 @@ def _locked(path: Path) -> Iterator[None]:
         waits = False
         while not _try_lock(lock.fileno()):
             if not waits:
-                say(f"another process fetches {path.stem}; waiting for it")
+                _say(f"another process fetches {path.stem}; waiting for it")
             waits = True
             if time.monotonic() > deadline:
                 raise JarError(

@@ -35,7 +35,7 @@ class RealKafka:
 
     def lose_answers(self, seconds: float) -> None:
         self._proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
-        self._proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=seconds, times=2, skip=10))
+        self._proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=seconds, times=2))
 
     def answers_lost(self) -> int:
         return self._proxy.counters.answers_lost

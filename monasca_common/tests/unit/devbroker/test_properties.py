@@ -24,13 +24,13 @@ def properties(nodes=1, **security):
 
 
 class TestNodeProperties(base.BaseTestCase):
-    def test_clients_are_told_the_advertised_port_and_brokers_are_not(self):
+    def test_clients_receive_the_advertised_port_and_brokers_the_internal_one(self):
         found = properties()
         self.assertEqual("CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:2,CONTROLLER://127.0.0.1:3", found["listeners"])
         self.assertEqual("CLIENT://127.0.0.1:5,INTERNAL://127.0.0.1:2", found["advertised.listeners"])
         self.assertEqual("INTERNAL", found["inter.broker.listener.name"])
 
-    def test_of_three_nodes_one_may_be_away(self):
+    def test_one_of_three_nodes_may_be_down(self):
         three, one = properties(nodes=3), properties()
         for name in ("default.replication.factor", "offsets.topic.replication.factor"):
             self.assertEqual(("3", "1"), (three[name], one[name]))
@@ -38,7 +38,7 @@ class TestNodeProperties(base.BaseTestCase):
             self.assertEqual(("2", "1"), (three[name], one[name]))
         self.assertEqual(3, len(three["controller.quorum.voters"].split(",")))
 
-    def test_a_backslash_survives_the_file(self):
+    def test_a_backslash_is_escaped(self):
         self.assertEqual("name=a\\\\b\n", render({"name": "a\\b"}))
 
 
@@ -52,7 +52,7 @@ class TestSecurity(base.BaseTestCase):
         ):
             self.assertIn(f"CLIENT:{protocol}", properties(tls=tls, sasl=sasl)["listener.security.protocol.map"])
 
-    def test_passwords_and_encryption_together_give_a_second_listener_for_certificates(self):
+    def test_tls_with_sasl_adds_a_listener_for_certificates(self):
         both = properties(tls=True, sasl=True)
         self.assertIn("MTLS://127.0.0.1:4", both["listeners"])
         self.assertEqual("required", both["listener.name.mtls.ssl.client.auth"])
@@ -63,10 +63,10 @@ class TestSecurity(base.BaseTestCase):
         self.assertEqual("User:admin;User:internal", found["super.users"])
         self.assertEqual("false", found["allow.everyone.if.no.acl.found"])
 
-    def test_acls_need_somebody_to_be_known(self):
+    def test_acls_require_tls_or_sasl(self):
         self.assertRaises(InvalidCluster, Security, acl=True)
 
-    def test_there_is_always_an_admin(self):
+    def test_the_users_include_an_admin(self):
         security = Security(sasl=True, users={"alice": "wonder"})
         self.assertEqual({"alice", "admin"}, set(security.users))
         self.assertIn("SCRAM-SHA-512=[name=alice,iterations=4096,salt=", " ".join(security.format_arguments()))
@@ -75,17 +75,17 @@ class TestSecurity(base.BaseTestCase):
         refusal = self.assertRaises(InvalidCluster, Security(sasl=True).client_options, "bob", CERTIFICATES)
         self.assertIn("admin, monasca", str(refusal))
 
-    def test_passwords_do_not_show(self):
+    def test_repr_has_no_passwords(self):
         self.assertNotIn("wonder", repr(Security(sasl=True, users={"alice": "wonder"})))
 
 
 class TestKafkaCluster(base.BaseTestCase):
-    def test_what_cannot_work_is_refused_at_once(self):
+    def test_contradictory_settings_are_refused(self):
         self.assertRaises(InvalidCluster, KafkaCluster, 2)
         self.assertRaises(InvalidCluster, KafkaCluster, tls=True, proxied=True)
         self.assertRaises(InvalidCluster, KafkaCluster, acl=True)
 
-    def test_before_the_start_it_says_so(self):
+    def test_before_the_start_the_error_names_start(self):
         cluster = KafkaCluster()
         self.assertIn("start()", str(self.assertRaises(InvalidCluster, lambda: cluster.bootstrap_servers)))
         cluster.stop()
@@ -99,23 +99,23 @@ class StorageTest(base.BaseTestCase):
     def prepare(self, *, nodes=1):
         DataFolder(self.folder, nodes, Security()).prepare()
 
-    def test_a_file_in_the_folders_place_is_refused_with_the_remedy(self):
+    def test_a_file_instead_of_the_folder_is_refused(self):
         self.folder.write_text("")
         error = self.assertRaises(InvalidCluster, self.prepare)
         self.assertIn("cannot hold the data (File exists): name a folder", str(error))
 
-    def test_a_folder_that_holds_other_files_is_refused_and_left_as_it_is(self):
+    def test_a_folder_with_other_files_is_refused_and_unchanged(self):
         self.folder.mkdir()
         (self.folder / "thesis.txt").write_text("years of work")
         self.assertRaises(InvalidCluster, self.prepare)
         self.assertEqual([self.folder / "thesis.txt"], list(self.folder.iterdir()))
 
-    def test_a_folder_that_was_made_for_another_cluster_is_refused(self):
+    def test_a_folder_of_another_cluster_is_refused(self):
         self.prepare(nodes=1)
         self.prepare(nodes=1)
         self.assertRaises(InvalidCluster, self.prepare, nodes=3)
 
-    def test_a_format_that_takes_too_long_is_given_up_with_the_remedy(self):
+    def test_a_slow_format_is_stopped_with_the_remedy(self):
         slow = [sys.executable, "-c", "import time; time.sleep(60)"]
         storage = DataFolder(self.folder, 1, Security())
         storage.prepare()
@@ -125,7 +125,7 @@ class StorageTest(base.BaseTestCase):
         self.assertIn("did not format its storage within 0.2 s: give a slow machine longer", str(error))
         self.assertIn("broker start --timeout", str(error))
 
-    def test_a_password_is_on_no_command_line_and_in_no_error(self):
+    def test_no_command_line_and_no_error_has_a_password(self):
         said = self.folder.parent / "said"
         program = (
             "import pathlib, sys;"
