@@ -16,7 +16,7 @@ OPTIONS = [cfg.IntOpt("count", default=0, min=0, help="Stop after this number of
 def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int) -> None:
     json = kafka.load_serializer("json")
     while not count or len(stored) < count:
-        batch = consumer.poll()
+        batch = consumer.poll(count - len(stored) if count else 500)
         for error in batch.errors:
             if not isinstance(error, kafka.RetriableError):
                 raise error

@@ -60,6 +60,22 @@ class TutorialTest(ExampleCase):
             self.assertIn(f"literalinclude:: ../../../examples/first_service/{path.name}\n", page)
 
 
+class CookbookTest(ExampleCase):
+    def test_each_program_is_shown_and_prints_what_the_page_states(self):
+        page = (USER / "cookbook.rst").read_text()
+        printed = dict(captioned("cookbook.rst"))
+        self.assertEqual({path.name for path in (EXAMPLES / "cookbook").glob("*.py")}, printed.keys())
+        for name, text in printed.items():
+            self.assertIn(f"literalinclude:: ../../../examples/cookbook/{name}\n", page)
+            self.assertEqual(f"{text}\n", self.succeeds(f"cookbook/{name}"), name)
+
+
+class SnippetsTest(base.BaseTestCase):
+    def test_the_how_to_pages_show_only_programs_that_are_run(self):
+        for page in ("serializers", "consuming", "processing", "transactions", "testing"):
+            self.assertNotIn("code-block:: python", (USER / f"{page}.rst").read_text(), page)
+
+
 class ProgramsOfPagesTest(base.BaseTestCase):
     """The programs that pages show next to those of other libraries, over a Kafka in memory."""
 
