@@ -28,7 +28,7 @@ class NotificationService(ServiceCommand):
     """Run the notification service until SIGTERM.
 
     The options are in [notification], [alarm_processor], [retry_engine], a group for each notifier, [alarms],
-    [database], [kafka], [kafka_notifications] and [kafka_retry_notifications]. For example:
+    [database], [kafka] and [kafka_notifications]. For example:
     monasca-common notification --config-file /etc/monasca/notification.conf
     """
 

@@ -20,7 +20,7 @@ from monasca_common.cli import configuration
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.notification.settings import CHANGES_GROUP, RETRIES_GROUP, notification_settings
+from monasca_common.notification.settings import CHANGES_GROUP, notification_settings
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC
 from monasca_common.operations.mirror.settings import TARGET_GROUP, mirror_settings
 from monasca_common.operations.settings import lag_settings
@@ -147,8 +147,7 @@ def _of_audit(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     settings = notification_settings(conf)
-    yield from _read_by(settings.changes.consumer, CHANGES_GROUP)
-    yield from _read_by(settings.retries.consumer, RETRIES_GROUP)
+    yield from _read_by(settings.consumer, CHANGES_GROUP)
 
 
 def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:

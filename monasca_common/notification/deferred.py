@@ -2,11 +2,11 @@
 """The table of notifications that are not sent now, and the minute of each method.
 
 A row is a silenced or inhibited notification, a member of a group or of a digest, the next repeat of a periodic method,
-or a retry. When a row is due, it is released: a retry takes its place, in the same transaction. Retries are claimed,
-published to the retry topic and removed.
+or a scheduled attempt. When a row is due, it is released: an attempt takes its place, in the same transaction. Attempts
+are claimed and made; then the next attempt takes their place, or none.
 
 Each step is conditional on what was read, so one of several processes does it. The members of a group are fixed when
-their message is scheduled, so the message has the same id however often it is published.
+their message is scheduled, so the message has the same id however often it is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sqlalchemy as sa
 
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, new_id
 from monasca_common.alarms.transitions import AlarmChange
-from monasca_common.kafka import Record
 from monasca_common.notification.errors import storable
 from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, SUPERSEDED, new_row
 from monasca_common.notification.notification import Notification, group_of, repeat_of
@@ -30,7 +29,6 @@ from monasca_common.storage.sql import tables
 REPEAT, SCHEDULED = "repeat", "scheduled"
 MOST_MEMBERS = 200
 MOST_BYTES = 500_000  # of the changes of one message of a group
-MOST_SCHEDULED = 500  # that are claimed in one transaction
 
 _DEFERRED, _RATE, _NOTIFICATION = tables.notification_deferred, tables.notification_rate, tables.notification
 _SILENCE = tables.silence
@@ -65,21 +63,10 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRetry:
-    """A retry that is due. ``created``: when it was scheduled (ms). ``claim``: the id of the claim, which its
-    row has until the retry is scheduled again."""
+    """A retry that is due. ``claim``: the id of the claim, which its row has until another process takes it over."""
 
-    id: str
-    notification_id: str
-    value: bytes
-    created: int
+    retry: Retry
     claim: str
-
-    @property
-    def record(self) -> Record:
-        """Return its message. An attempt that is scheduled again has another id, so that it is not taken for a message
-        in flight; repeated claims have the same id."""
-        message_id = f"{self.id}/{self.created}/due"
-        return Record(self.value, key=self.notification_id.encode(), message_id=message_id.encode())
 
 
 class DeferredNotifications:
@@ -117,7 +104,7 @@ class DeferredNotifications:
         self._database.write(work)
 
     def schedule(self, retry: Retry, now_ms: int) -> None:
-        """Have the retry published when it is due. It replaces an earlier row of the same attempt."""
+        """Store the retry until it is due. It replaces an earlier row of the same attempt."""
         self._database.write(lambda connection: _schedule(connection, retry, now_ms))
 
     def release(self, members: Sequence[Deferred], method_id: str, now_ms: int) -> None:
@@ -126,7 +113,7 @@ class DeferredNotifications:
         A single member becomes its own message. Members of a group stay until `finish`, with the id of their message.
         """
         message = members[0].notification if len(members) == 1 else group_of([each.notification for each in members])
-        retry = Retry(message, method_id, FIRST, now_ms, "it was deferred")
+        retry = Retry(message, method_id, FIRST, now_ms)
         ids, kind = [each.row.id for each in members], members[0].row.kind
         free = (_DEFERRED.c.id.in_(ids), _DEFERRED.c.kind == kind, _DEFERRED.c.message_id == "")
 
@@ -144,7 +131,7 @@ class DeferredNotifications:
     def release_repeat(self, repeat: Deferred, due_ms: int, now_ms: int, expires_ms: int) -> None:
         """Schedule a repeat now, and make the next one due at ``due_ms``, unless another process has."""
         message = repeat_of(repeat.notification, repeat.row.number)
-        retry = Retry(message, repeat.row.method_id, FIRST, now_ms, "it is a repeat", expires_ms=expires_ms)
+        retry = Retry(message, repeat.row.method_id, FIRST, now_ms, expires_ms=expires_ms)
 
         def work(connection: sa.Connection) -> None:
             if connection.execute(_advanced(repeat.row, due_ms)).rowcount:
@@ -156,25 +143,46 @@ class DeferredNotifications:
         """Leave a repeat out, and make the next one due at ``due_ms``."""
         self._execute(_advanced(row, due_ms))
 
-    def claim_retries(self, now_ms: int, until_ms: int) -> list[ClaimedRetry]:
-        """Return retries that are due, the longest due first. Other processes do not get them before ``until_ms``."""
-        columns = (_DEFERRED.c.id, _DEFERRED.c.notification_id, _DEFERRED.c.value, _DEFERRED.c.created)
-        due = sa.select(*columns).where(_DEFERRED.c.kind == SCHEDULED, _DEFERRED.c.due <= now_ms)
-        due = due.order_by(_DEFERRED.c.due).limit(MOST_SCHEDULED).with_for_update(skip_locked=True)
+    def claim_retries(self, now_ms: int, until_ms: int, most: int, *, takes_over: bool = True) -> list[ClaimedRetry]:
+        """Return retries that are due, the longest due first. Other processes do not get them before ``until_ms``.
+
+        ``takes_over``: include those whose claim has ended.
+        """
+        columns = [_DEFERRED.c[name] for name in ("notification_id", "method_id", "number", "due", "value")]
+        due = sa.select(_DEFERRED.c.id, *columns).where(_DEFERRED.c.kind == SCHEDULED, _DEFERRED.c.due <= now_ms)
+        if not takes_over:
+            due = due.where(_DEFERRED.c.message_id == "")
+        due = due.order_by(_DEFERRED.c.due).limit(most).with_for_update(skip_locked=True)
         claim = new_id()
 
         def work(connection: sa.Connection) -> list[ClaimedRetry]:
-            found = [ClaimedRetry(*row, claim) for row in connection.execute(due)]
-            claimed = _DEFERRED.update().where(_DEFERRED.c.id.in_([retry.id for retry in found]))
+            rows = connection.execute(due).all()
+            claimed = _DEFERRED.update().where(_DEFERRED.c.id.in_([row.id for row in rows]))
             connection.execute(claimed.values(due=until_ms, message_id=claim))
-            return found
+            return [ClaimedRetry(Retry.read(*row[1:]), claim) for row in rows]
 
         return self._database.write(work)
 
-    def remove_retries(self, retries: Sequence[ClaimedRetry]) -> None:
-        """Remove retries whose claim still holds: one that was scheduled again in the meantime stays."""
-        ids, claims = {retry.id for retry in retries}, {retry.claim for retry in retries}
-        self._execute(_DEFERRED.delete().where(_DEFERRED.c.id.in_(ids), _DEFERRED.c.message_id.in_(claims)))
+    def renew(self, retries: Sequence[ClaimedRetry], until_ms: int) -> None:
+        """Extend claims that still hold."""
+        ids, claims = {each.retry.id for each in retries}, {each.claim for each in retries}
+        held = (_DEFERRED.c.id.in_(ids), _DEFERRED.c.message_id.in_(claims))
+        self._execute(_DEFERRED.update().where(*held).values(due=until_ms))
+
+    def complete(self, claimed: ClaimedRetry, following: Retry | None, now_ms: int) -> None:
+        """Replace a retry by the following one, if its claim still holds; if none follows, end the members of its
+        message like the message."""
+        own = (_is(claimed.retry.id), _DEFERRED.c.message_id == claimed.claim)
+
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(_DEFERRED.delete().where(*own)).rowcount:
+                return
+            if following is not None:
+                _schedule(connection, following, now_ms)
+            elif claimed.retry.members > 1:
+                _finish(connection, claimed.retry.notification.id, now_ms)
+
+        self._database.write(work)
 
     def admit(self, method_id: str, most: int, now_ms: int, *, is_digest: bool = False) -> int | None:
         """Count one more message to the method in this minute, and return ``None``; or return when the next minute
@@ -234,11 +242,6 @@ class DeferredNotifications:
 
         self._database.write(work)
 
-    def give_up_all(self, message_id: str, now_ms: int, reason: str) -> None:
-        """Give up the members of a message."""
-        reason = f"in the message {message_id}: {reason}"
-        self._database.write(lambda connection: _end_all(connection, message_id, GIVEN_UP, reason, now_ms))
-
     def supersede(self, message_id: str, notification_ids: Sequence[str], now_ms: int) -> None:
         """Leave these members out of a message, unless it has ended."""
 
@@ -280,13 +283,7 @@ class DeferredNotifications:
 
     def finish(self, message_id: str, now_ms: int) -> None:
         """Once the message has ended, end its members alike. A repeated call changes nothing."""
-
-        def work(connection: sa.Connection) -> None:
-            state = _state(connection, message_id)
-            if state in ENDED:
-                _end_all(connection, message_id, state, f"in the message {message_id}", now_ms)
-
-        self._database.write(work)
+        self._database.write(lambda connection: _finish(connection, message_id, now_ms))
 
     def _execute(self, statement: sa.Update | sa.Delete) -> None:
         self._database.write(lambda connection: connection.execute(statement))
@@ -319,7 +316,7 @@ def remove(connection: sa.Connection, row: DeferredRow) -> None:
 
 
 def _schedule(connection: sa.Connection, retry: Retry, now_ms: int) -> None:
-    value = retry.message
+    value = retry.value
     row = _row(retry.id, retry.notification, retry.method_id, SCHEDULED, now_ms) | _due_at(retry.due_ms)
     connection.execute(_DEFERRED.delete().where(_is(retry.id)))
     connection.execute(_DEFERRED.insert().values(row | {"number": retry.attempt, "value": value, "size": len(value)}))
@@ -367,11 +364,17 @@ def _whole(row: Row) -> Deferred:
     return Deferred(DeferredRow(**facts), Notification(row.notification_id, change))
 
 
-def _end_all(connection: sa.Connection, message_id: str, state: str, reason: str, now_ms: int) -> None:
-    of_message = _DEFERRED.c.message_id == message_id
-    members = connection.execute(sa.select(_DEFERRED.c.notification_id).where(of_message)).scalars().all()
-    _end(connection, members, state, reason, now_ms)
-    connection.execute(_DEFERRED.delete().where(of_message))
+def _finish(connection: sa.Connection, message_id: str, now_ms: int) -> None:
+    """Once the message has ended, end its members alike."""
+    ended = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.reason)
+    ended = ended.where(_NOTIFICATION.c.id == message_id, _NOTIFICATION.c.state.in_(ENDED))
+    message = connection.execute(ended).one_or_none()
+    if message is not None:
+        of_message = _DEFERRED.c.message_id == message_id
+        members = connection.execute(sa.select(_DEFERRED.c.notification_id).where(of_message)).scalars().all()
+        reason = f"in the message {message_id}" + (f": {message.reason}" if message.reason else "")
+        _end(connection, members, message.state, reason, now_ms)
+        connection.execute(_DEFERRED.delete().where(of_message))
 
 
 def _end(connection: sa.Connection, notification_ids: Sequence[str], state: str, reason: str, now_ms: int) -> None:

@@ -1,46 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases deferred notifications that are due, after silences, in groups, in digests and as repeats, and publishes
-retries that are due to the retry topic, whose handler sends them.
+"""Releases deferred notifications that are due, after silences, in groups, in digests and as repeats, and makes the
+attempts that are due.
 
-A row stays until its retry is published, and the members of a group until their message has ended. So a crash loses
-nothing, and another process publishes the same ids.
+A row stays until its attempt has ended, and the members of a group until their message has ended. So a crash loses
+nothing, and another process sends the same ids.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, wait
 
 from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
-from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.notification.deferred import MOST_SCHEDULED, REPEAT, ClaimedRetry, Deferred, DeferredRow
-from monasca_common.notification.delivery import NotificationDelivery
+from monasca_common.notification.deferred import REPEAT, ClaimedRetry, Deferred, DeferredRow
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import HELD, LIMIT_KEY, next_repeat_ms
 from monasca_common.runtime.health import LoopHealth
-from monasca_common.runtime.restarts import PublishingLoop
-from monasca_common.storage.errors import StorageError
+from monasca_common.runtime.restarts import Loop
+from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 LOG = logging.getLogger(__name__)
 
+RETRY_THREADS = 64
 _ROWS_A_PASS = 100
-_PASS_SECONDS = 1.0  # after which retries are published
+_PASS_SECONDS = 1.0  # after which attempts begin
 _REST_SECONDS = 0.5
 _BUSY_REST_SECONDS = 0.05  # while rows are due
 _LEASE_MS = 30_000  # after which another process continues what a dead one has claimed
 _CHANGING_MS = 1_000  # after which an alarm is read again that another transaction is changing
-_PUBLISH_SECONDS = 4.0  # a pass and a publish take at most `longest_seconds`
+_DATABASE_SECONDS = 1.0  # between two tries of an attempt while the database is unavailable
 
 
-class DeferredSender(PublishingLoop):
-    """Runs until `stop`, also in several processes."""
+class DeferredSender(Loop):
+    """Runs until `stop`, also in several processes.
 
-    expected = (MessagingError, StorageError)
+    ``handler`` makes an attempt and returns the next one, if any. ``executor``: its `RETRY_THREADS` threads call it.
+    ``stop_seconds``: the time in which attempts in progress end after `stop`.
+    """
+
+    expected = (StorageError,)
     name = "deferred"
     longest_seconds = 5.0  # the maximum delay of a retry after a failure
 
@@ -48,61 +51,74 @@ class DeferredSender(PublishingLoop):
         self,
         pipeline: Pipeline,
         methods: NotificationMethods,
-        delivery: NotificationDelivery,
-        producer: ProducerSettings,
+        handler: Callable[[Retry], Retry | None],
+        executor: Executor,
         clock: Clock,
-        retry_topic: str,
+        stop_seconds: float,
     ) -> None:
-        super().__init__("deferred notifications", producer, clock)
+        super().__init__("deferred notifications", clock)
         self.health = LoopHealth(self.name, clock)
         self._pipeline = pipeline
         self._deferred = pipeline.deferred
         self._methods = methods
-        self._delivery = delivery
-        self._retry_topic = retry_topic
-        self._refusal = ""  # why Kafka did not acknowledge one of the last retries
-        self._refused_until_ms = 0  # the end of its claim
+        self._handler = handler
+        self._executor = executor
+        self._stop_seconds = stop_seconds
+        self._attempts: dict[Future[None], ClaimedRetry] = {}
+        self._failure = ""  # of the latest attempt
+        self._renewed_ms = self._takeover_ms = 0
 
     def failed(self, error: Exception) -> None:
         self.health.failed(error)
+        # The database may have been unavailable for all processes: those that live renew their claims first.
+        self._takeover_ms = self._later(_LEASE_MS)
 
-    def publish_due(self, producer: KafkaProducer) -> float:
-        rows, retries = self.release_due(), self.publish_retries(producer)
-        self.health.turned(self._refusal)
-        if retries == MOST_SCHEDULED or rows == _ROWS_A_PASS:
-            return 0.0
-        return _BUSY_REST_SECONDS if retries or rows else _REST_SECONDS
+    def run(self) -> None:
+        super().run()
+        wait(list(self._attempts), self._stop_seconds)
 
-    def publish_retries(self, producer: KafkaProducer) -> int:
-        """Return how many were due. Those that Kafka did not acknowledge are due again when their claim ends."""
-        until_ms = self._later(_LEASE_MS)
-        due = self._deferred.claim_retries(self.clock.time_ms(), until_ms)
-        if not due:
-            if self.clock.time_ms() > self._refused_until_ms:  # another process has published what was refused
-                self._refusal = ""
+    def serve(self) -> None:
+        while not self.stopping.is_set():
+            rows, retries = self.release_due(), self.send_retries()
+            self.health.turned(self._failure)
+            if rows < _ROWS_A_PASS:
+                self.stopping.wait(_BUSY_REST_SECONDS if retries or rows else _REST_SECONDS)
+
+    def send_retries(self) -> int:
+        """Begin attempts that are due, and return their number. Raises `StorageError`."""
+        now_ms = self.clock.time_ms()
+        if self._attempts and now_ms >= self._renewed_ms + _LEASE_MS // 3:
+            self._deferred.renew(list(self._attempts.values()), self._later(_LEASE_MS))
+            self._renewed_ms = now_ms
+        if (most := RETRY_THREADS - len(self._attempts)) <= 0:
             return 0
-        report = producer.publish(self._retry_topic, [each.record for each in due], timeout=_PUBLISH_SECONDS)
-        fail_point("notification.after_release")
-        self._deferred.remove_retries([due[delivery.index] for delivery in report.delivered])
-        self._refusal = ""
-        for delivery in (*report.failed, *report.unknown):
-            if isinstance(delivery.error, DeliveryError) and delivery.error.permanent:
-                self._give_up(due[delivery.index], str(delivery.error))
-            else:
-                self._refusal = f"{self._retry_topic} did not acknowledge: {delivery.error}"
-                self._refused_until_ms = until_ms
-        if self._refusal:
-            LOG.warning("retries were not published and are published again later: %r", report)
+        until_ms, takes_over = self._later(_LEASE_MS), now_ms >= self._takeover_ms
+        due = self._deferred.claim_retries(now_ms, until_ms, most, takes_over=takes_over)
+        for claimed in due:
+            fail_point("notification.after_claim")
+            future = self._executor.submit(self._attempt, claimed)
+            self._attempts[future] = claimed
+            future.add_done_callback(self._attempts.pop)
         return len(due)
 
-    def _give_up(self, refused: ClaimedRetry, reason: str) -> None:
-        """Give up a notification that the topic never accepts, because it is too large."""
-        retry = Retry.read(refused.value)
-        message = self._deferred.message(retry.notification.id) if retry.members > 1 else None
-        self._delivery.give_up(message or retry.notification, retry.method_id, reason)
-        if message is not None:
-            self._deferred.give_up_all(message.id, self.clock.time_ms(), reason)
-        self._deferred.remove_retries([refused])
+    def _attempt(self, claimed: ClaimedRetry) -> None:
+        """Make an attempt. While the database is unavailable, this process tries again and keeps its claim, because no
+        other process knows what it has sent."""
+        while not self.stopping.is_set():
+            try:
+                following = self._handler(claimed.retry)
+                fail_point("notification.after_attempt")
+                self._deferred.complete(claimed, following, self.clock.time_ms())
+            except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
+                self._failure = str(error)
+                self.stopping.wait(_DATABASE_SECONDS)
+            except Exception as error:
+                self._failure = str(error) or type(error).__name__
+                LOG.exception("attempt %s failed, and is made again when its claim ends", claimed.retry.id)
+                return
+            else:
+                self._failure = ""
+                return
 
     def release_due(self) -> int:
         """Decide on rows that are due, and return their number; those that the time of a pass does not reach stay
@@ -130,7 +146,7 @@ class DeferredSender(PublishingLoop):
                 self._deferred.postpone(row.group_key, self._later(_LEASE_MS))
             else:
                 self._take(row)
-        except (StorageError, MessagingError):
+        except StorageError:
             raise
         except Exception:
             LOG.exception("deferred notification %s could not be released, and is tried again later", row.id)

@@ -29,7 +29,10 @@ _KEY_SECONDS = 60.0  # between two attempts to decrypt an address
 
 
 class NotificationDelivery:
-    """Sends notifications, and records outcomes. Thread-safe."""
+    """Sends notifications, and records outcomes. Thread-safe.
+
+    ``ttl_seconds``: the time that a notification may wait without an attempt.
+    """
 
     def __init__(
         self,
@@ -38,12 +41,14 @@ class NotificationDelivery:
         policy: RetryPolicy,
         clock: Clock,
         *,
+        ttl_seconds: float,
         metrics: NotificationMetrics | None = None,
     ) -> None:
         self._ledger = ledger
         self._notifiers = notifiers
         self._policy = policy
         self._clock = clock
+        self._ttl_ms = ttl_seconds * 1000
         longest_turn = max(policy.max_backoff_seconds, _LONGEST_TURN_SECONDS)
         self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, longest_turn, clock)
         self._metrics = metrics or NotificationMetrics()
@@ -53,36 +58,35 @@ class NotificationDelivery:
 
     def attempt(
         self,
-        notification: Notification,
+        retry: Retry,
         method: NotificationMethod,
-        attempt: int,
         threads: TenantSlots,
         *,
         released: bool = False,
         before: Callable[[Notification], Notification | None] = lambda notification: notification,
     ) -> Retry | None:
-        """Return the retry to schedule, if the attempt failed.
+        """Make an attempt, and return the following one, if any.
 
         ``threads``: the caller's threads, which tenants share. ``released``: see `Ledger.begin`. ``before``: called
         after a slot is free; it returns the part of the notification that is still to send.
 
-        Raises `StorageError`: then the message must be handled again.
+        Raises `StorageError`: then the attempt must be made again.
         """
         if method.unreadable is not None:
-            LOG.error("notification %s waits: %s", notification.id, method.unreadable)
-            return self._wait(notification, method.id, attempt, _KEY_SECONDS, str(method.unreadable))
+            LOG.error("notification %s waits: %s", retry.notification.id, method.unreadable)
+            return self._wait(retry, _KEY_SECONDS, str(method.unreadable))
+        notification = retry.notification
         # One notification of an alarm at a time, because a slow attempt could end after that of a newer change.
         subject = notification.id if notification.others else f"{notification.change.alarm_id}/{method.id}"
         destination, tenant = self._destination(method), notification.change.tenant
         with self._slots.slot(method.id, destination, subject, tenant, threads) as slot:
             if slot.turn_seconds is not None:
-                reason = "the receiver is busy with other notifications"
-                return self._wait(notification, method.id, attempt, slot.turn_seconds, reason)
+                return self._wait(retry, slot.turn_seconds, "the receiver is busy with other notifications")
             if notification.id in self._unrecorded:
                 self._record_sent(notification, method, None)
                 return None
             left = before(notification)
-            return None if left is None else self._attempt(left, method, attempt, slot, released=released)
+            return None if left is None else self._attempt(replace(retry, notification=left), method, slot, released)
 
     def give_up(self, notification: Notification, method_id: str, reason: str) -> None:
         """Record that no further attempt follows, unless the notification has ended. Raises `StorageError`."""
@@ -99,15 +103,13 @@ class NotificationDelivery:
             self.count(state)
         return is_new
 
-    def _attempt(
-        self, notification: Notification, method: NotificationMethod, attempt: int, slot: Slot, *, released: bool
-    ) -> Retry | None:
-        step = self._ledger.begin(notification, method.id, attempt, self._clock.time_ms(), released=released)
+    def _attempt(self, retry: Retry, method: NotificationMethod, slot: Slot, released: bool) -> Retry | None:
+        notification, now_ms = retry.notification, self._clock.time_ms()
+        step = self._ledger.begin(notification, method.id, retry.attempt, now_ms, released=released)
         if step is NextStep.NOTHING:
             return None
         if step is NextStep.RETRY:
-            reason = "a crash after a failed attempt"
-            return self._retry(notification, method.id, attempt + 1, self._delay(attempt), reason)
+            return self._following(retry, None)
         if step is NextStep.REPEAT:
             self.count("repeated", method.type)
             LOG.warning("notification %s is sent again because a crash hid the outcome of an attempt", notification.id)
@@ -117,7 +119,7 @@ class NotificationDelivery:
             answer = self._send(notification, method)
         except NotificationError as error:
             slot.failed = not isinstance(error, SendPostponed)
-            return self._failed(notification, method, attempt, error)
+            return self._failed(retry, method, error)
         fail_point("notification.after_send")
         self._slots.leave(slot)
         self._record_sent(notification, method, answer)
@@ -151,33 +153,38 @@ class NotificationDelivery:
         self.count("sent", method.type)
         self._metrics.took(method.type, (self._clock.time_ms() - notification.change.time_ms) / 1000)
 
-    def _failed(
-        self, notification: Notification, method: NotificationMethod, attempt: int, error: NotificationError
-    ) -> Retry:
+    def _failed(self, retry: Retry, method: NotificationMethod, error: NotificationError) -> Retry | None:
+        notification = retry.notification
         if isinstance(error, SendPostponed):
             self._ledger.restore(notification.id, FAILED)
-            return self._wait(notification, method.id, attempt, error.after_seconds, str(error))
-        self._finish(notification, FAILED, str(error))
+            return self._wait(retry, error.after_seconds, str(error))
+        ends = isinstance(error, SendRefused) or self._policy.exhausted(retry.attempt)
+        self._finish(notification, GIVEN_UP if ends else FAILED, str(error))
         self.count("failed attempts", method.type)
         operators = error.for_operators
-        LOG.warning("notification %s, attempt %d by method %s: %s", notification.id, attempt, method.id, operators)
-        if isinstance(error, SendRefused):
-            return self._retry(notification, method.id, max(attempt, self._policy.attempts) + 1, 0.0, str(error))
-        seconds = self._delay(attempt)
-        if isinstance(error, SendFailed) and error.after_seconds is not None and not self._policy.exhausted(attempt):
-            seconds = max(seconds, error.after_seconds)
-        return self._retry(notification, method.id, attempt + 1, seconds, str(error))
+        LOG.warning(
+            "notification %s, attempt %d by method %s: %s", notification.id, retry.attempt, method.id, operators
+        )
+        if ends:
+            self.count(GIVEN_UP)
+            LOG.error("notification %s is given up", notification.id)
+            return None
+        return self._following(retry, error.after_seconds if isinstance(error, SendFailed) else None)
 
     def _finish(self, notification: Notification, state: str, reason: str | None) -> None:
         self._ledger.finish(notification, state, self._clock.time_ms(), reason)
 
-    def _delay(self, attempt: int) -> float:
-        return 0.0 if self._policy.exhausted(attempt) else self._policy.delay(attempt, random.random())
+    def _wait(self, retry: Retry, seconds: float, reason: str) -> Retry | None:
+        """Return the attempt that takes the place of this one, unless it has waited for too long."""
+        now_ms = self._clock.time_ms()
+        since_ms = retry.waits_since_ms or now_ms
+        if now_ms - since_ms > self._ttl_ms:
+            self.give_up(retry.notification, retry.method_id, reason)
+            return None
+        return replace(retry, due_ms=now_ms + round(seconds * 1000), waits_since_ms=since_ms)
 
-    def _wait(self, notification: Notification, method_id: str, attempt: int, seconds: float, reason: str) -> Retry:
-        """Return the retry of a notification that was not attempted."""
-        retry = self._retry(notification, method_id, attempt, seconds, reason)
-        return replace(retry, waits_since_ms=self._clock.time_ms())
-
-    def _retry(self, notification: Notification, method_id: str, attempt: int, seconds: float, reason: str) -> Retry:
-        return Retry(notification, method_id, attempt, self._clock.time_ms() + round(seconds * 1000), reason)
+    def _following(self, retry: Retry, least_seconds: float | None) -> Retry:
+        """Return the attempt after a failure."""
+        seconds = max(self._policy.delay(retry.attempt, random.random()), least_seconds or 0.0)
+        due_ms = self._clock.time_ms() + round(seconds * 1000)
+        return replace(retry, attempt=retry.attempt + 1, due_ms=due_ms, waits_since_ms=0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handlers of the two topics: changes of alarms, and retries. A `Processor` calls them with single messages.
+"""The handlers of changes of alarms, which a `Processor` calls with single messages, and of attempts that are due.
 
-Before a handler returns, each notification of its message is sent, deferred or given up, or its retry is a row. So a
+Before the former returns, each notification of its message is sent, deferred or given up, or its retry is a row. So a
 message is committed only when it cannot be lost.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from sqlalchemy.exc import DataError
 
@@ -29,8 +28,6 @@ from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.slots import TenantSlots
 from monasca_common.notification.stages import Facts
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
-
-T = TypeVar("T")
 
 
 class ChangesHandler:
@@ -59,7 +56,10 @@ class ChangesHandler:
         self._ttl_ms = ttl_seconds * 1000
 
     def __call__(self, message: Message) -> None:
-        change = _read(AlarmChange.read, message)
+        try:
+            change = AlarmChange.read(message.value)
+        except InvalidEnvelope as error:
+            raise Poison(str(error)) from error
         if not change.actions_enabled:
             return
         if self._clock.time_ms() - change.time_ms > self._ttl_ms:
@@ -75,16 +75,16 @@ class ChangesHandler:
         notification = notification_of(change, method.id)
         if self._pipeline.defers(notification, method, facts):
             return
-        retry = self._delivery.attempt(notification, method, FIRST, self._threads)
-        if retry is not None:
-            self._pipeline.deferred.schedule(retry, self._clock.time_ms())
+        first = Retry(notification, method.id, FIRST, self._clock.time_ms())
+        following = self._delivery.attempt(first, method, self._threads)
+        if following is not None:
+            self._pipeline.deferred.schedule(following, self._clock.time_ms())
 
 
 class RetriesHandler:
-    """Makes an attempt that is due; after the last one, the notification is a dead letter.
+    """Makes an attempt that is due, and returns the next one, if any.
 
     A change is not sent if a later change of its alarm is sent to the same method, unless ``keeps_superseded``.
-    ``ttl_seconds``: the time that a notification may wait without an attempt.
     """
 
     def __init__(
@@ -94,8 +94,6 @@ class RetriesHandler:
         delivery: NotificationDelivery,
         clock: Clock,
         *,
-        max_attempts: int,
-        ttl_seconds: float,
         threads: int,
         keeps_superseded: bool = False,
     ) -> None:
@@ -105,22 +103,13 @@ class RetriesHandler:
         self._deferred = pipeline.deferred
         self._delivery = delivery
         self._clock = clock
-        self._max_attempts = max_attempts
-        self._ttl_ms = ttl_seconds * 1000
         self._keeps_superseded = keeps_superseded
 
-    def __call__(self, message: Message) -> None:
-        retry = _read(Retry.read, message)
+    def __call__(self, retry: Retry) -> Retry | None:
+        """Raises `StorageError`."""
         if retry.expires_ms and retry.attempt == FIRST and self._clock.time_ms() > retry.expires_ms:
             self._delivery.count("too late")
-            return
-        with _translated():
-            following = self._attempt(retry)
-            if following is not None:
-                self._deferred.schedule(following, self._clock.time_ms())
-
-    def _attempt(self, retry: Retry) -> Retry | None:
-        """Return the attempt after this one. Raises `StorageError`, `Poison`."""
+            return None
         notification: Notification | None = retry.notification
         if retry.members > 1:
             notification = self._deferred.message(retry.notification.id)  # none: it ended before a crash
@@ -128,29 +117,13 @@ class RetriesHandler:
             notification = self._without_superseded(retry, notification)
         if notification is None:
             return None
-        if retry.attempt > self._max_attempts:
-            self._give_up(retry, notification, retry.reason)
-            raise Poison(retry.reason)
         try:
             method = self._methods.get_or_unreadable(notification.change.tenant, retry.method_id)
         except UnknownId:
-            self._give_up(retry, notification, "the method was deleted")
+            self._delivery.give_up(notification, retry.method_id, "the method was deleted")
             return None
-        again = partial(self._without_superseded, retry)
-        following = self._delivery.attempt(
-            notification, method, retry.attempt, self._threads, released=True, before=again
-        )
-        if following is None:
-            self._finish(retry)
-            return None
-        following = replace(following, members=retry.members, expires_ms=retry.expires_ms)
-        if not following.waits_since_ms:
-            return following
-        since_ms = retry.waits_since_ms or following.waits_since_ms
-        if self._clock.time_ms() - since_ms > self._ttl_ms:
-            self._give_up(retry, notification, following.reason)
-            raise Poison(following.reason)
-        return replace(following, waits_since_ms=since_ms)
+        retry, before = replace(retry, notification=notification), partial(self._without_superseded, retry)
+        return self._delivery.attempt(retry, method, self._threads, released=True, before=before)
 
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
         """Record superseded changes, and return the notification without them; ``None``: none is left."""
@@ -160,7 +133,6 @@ class RetriesHandler:
         left = [each for each in notification.changes if each not in superseded]
         if not left:
             self._delivery.supersede(notification, retry.method_id)
-            self._finish(retry)
             return None
         if superseded:
             ids = [notification_of(each, retry.method_id).id for each in superseded]
@@ -174,15 +146,6 @@ class RetriesHandler:
             return False
         methods = self._methods.notified(change.tenant, change.definition_id, alarm.state)
         return any(method.id == method_id for method in methods)
-
-    def _finish(self, retry: Retry) -> None:
-        if retry.members > 1:
-            self._deferred.finish(retry.notification.id, self._clock.time_ms())
-
-    def _give_up(self, retry: Retry, notification: Notification, reason: str) -> None:
-        self._delivery.give_up(notification, retry.method_id, reason)
-        if retry.members > 1:
-            self._deferred.give_up_all(notification.id, self._clock.time_ms(), reason)
 
 
 def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> None:
@@ -204,13 +167,6 @@ def _error(call: Callable[[], None]) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
-    try:
-        return reader(message.value)
-    except InvalidEnvelope as error:
-        raise Poison(str(error)) from error
 
 
 @contextlib.contextmanager

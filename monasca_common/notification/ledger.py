@@ -75,8 +75,9 @@ class Ledger:
         return self._database.write(work)
 
     def finish(self, notification: Notification, state: str, now_ms: int, reason: str | None = None) -> None:
-        """Record the outcome: `FAILED` or one of `ENDED`. ``reason``: the receiver's answer, or why it was not sent."""
-        self._database.write(lambda connection: _finish(connection, notification, state, now_ms, reason))
+        """Record the outcome of an attempt: `FAILED`, `SENT` or `GIVEN_UP`. ``reason``: the receiver's answer."""
+        failed = state != SENT
+        self._database.write(lambda to: _finish(to, notification.id, state, now_ms, reason, failed=failed))
 
     def end(self, notification: Notification, method_id: str, state: str, now_ms: int, reason: str) -> bool:
         """Record that no further attempt follows. Return ``False`` if the notification had ended before."""
@@ -86,7 +87,7 @@ class Ledger:
             connection.execute(_INSERT[connection.dialect.name], row)
             if connection.execute(_FIND, {"own_id": notification.id}).one().state in ENDED:
                 return False
-            _finish(connection, notification, state, now_ms, reason)
+            _finish(connection, notification.id, state, now_ms, reason)
             return True
 
         return self._database.write(work)
@@ -148,11 +149,20 @@ def _is_next_to_withheld() -> sa.ColumnElement[bool]:
     return sa.exists().where(is_of_same, withheld.c.state.in_(_WITHHELD), ~is_parted).correlate(_NOTIFICATION)
 
 
-def _finish(connection: sa.Connection, notification: Notification, state: str, now_ms: int, reason: str | None) -> None:
+def _finish(
+    connection: sa.Connection,
+    notification_id: str,
+    state: str,
+    now_ms: int,
+    reason: str | None,
+    *,
+    failed: bool = False,
+) -> None:
+    """Record an outcome. ``failed``: it is that of a failed attempt."""
     shown = reason and storable(reason)
-    values: dict[str, Any] = {"own_id": notification.id, "ended_as": state, "ended": now_ms, "answer": shown}
+    values: dict[str, Any] = {"own_id": notification_id, "ended_as": state, "ended": now_ms, "answer": shown}
     statement = _END
-    if state == FAILED:
+    if failed:
         line = json_text.write({"timestamp": now_ms, "answer": shown}).decode() + "\n"
         longer = sa.func.coalesce(_NOTIFICATION.c.failures, "").concat(line)
         few = _NOTIFICATION.c.attempts <= _MOST_FAILURES

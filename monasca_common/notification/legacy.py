@@ -26,7 +26,6 @@ OLD_GROUPS = (
     OldGroup("notification_types", "every type whose notifier is installed can be used; remove the group"),
     OldGroup("notification_processor", "write the threads into number of [alarm_processor]; remove the group"),
     OldGroup("queues", "buffer_bytes in [kafka_notifications] limits waiting messages; remove the group"),
-    OldGroup("kafka_periodic_notifications", "periodic notifications go through the retry topic; remove the group"),
     OldGroup("statsd", "no metrics are sent to statsd; remove the group"),
     OldGroup("slack_notifier", None, _HTTP),
     OldGroup("apprise_notifier", "methods of the type apprise need a notifier of their own package; remove the group"),

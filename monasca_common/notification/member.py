@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a consumer group of notifications, and the health of the service."""
+"""The member of the consumer group of notifications, and the health of the service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters, MessagingError, Processor, RetryLater
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.message import Message, TopicPartition
-from monasca_common.notification.settings import StreamOf
+from monasca_common.notification.settings import NotificationSettings
 from monasca_common.runtime.health import LoopHealth, ServiceHealth
 from monasca_common.runtime.member import DATABASE_RETRY, Member
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus, members_health
@@ -67,20 +67,20 @@ class PausedHandler:
 
 
 class NotificationMember(Member):
-    """Calls ``handler`` with the messages of the stream's topic."""
+    """Calls ``handler`` with changes of alarms."""
 
     expected = (MessagingError, StorageError)
     counts_unfinished = False  # because a receiver may take longer than the limit for a stall
 
-    def __init__(self, stream: StreamOf, handler: Callable[[Message], None], threads: int, clock: Clock) -> None:
+    def __init__(self, settings: NotificationSettings, handler: Callable[[Message], None], clock: Clock) -> None:
         super().__init__(
-            ", ".join(stream.consumer.topics),
-            stream.consumer,
-            stream.producer,
-            tap=audit_tap(stream.audit, "notification", stream.consumer.group_id),
+            ", ".join(settings.consumer.topics),
+            settings.consumer,
+            settings.producer,
+            tap=audit_tap(settings.audit, "notification", settings.consumer.group_id),
             clock=clock,
         )
-        self._threads = threads
+        self._threads = settings.processing.number
         self._paused = PausedHandler(handler, clock, self.stopping, self.health)
 
     def open(self, stack: contextlib.ExitStack) -> Processor:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notification service: a process with a member for each topic, and its signals.
+"""The notification service: a process with a member of the consumer group and two loops, and its signals.
 
-SIGTERM: notifications in progress are sent and committed, and the process ends with status 0. SIGHUP: the configuration
+SIGTERM: notifications in progress are sent and recorded, and the process ends with status 0. SIGHUP: the configuration
 is read again, and the process is replaced after the notifications in progress. After a crash, the process is replaced,
 and the notifications in progress are sent again under the same id, and counted.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +21,8 @@ from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods, types
 from monasca_common.alarms.silences import Silences
-from monasca_common.audit.reporter import audited_source
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.notification.deferred_sender import DeferredSender
+from monasca_common.notification.deferred_sender import RETRY_THREADS, DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import Ledger
@@ -49,11 +47,9 @@ from monasca_common.runtime.status_server import StatusServer, listen_for_status
 
 LOG = logging.getLogger(__name__)
 
-_RETRY_THREADS = 64
-
 
 class NotificationWork:
-    """The members and loops of a process. Create it after the fork."""
+    """The member and the loops of a process. Create it after the fork."""
 
     def __init__(
         self,
@@ -63,18 +59,16 @@ class NotificationWork:
     ) -> None:
         clock, processing = SystemClock(), settings.processing
         self._database = AlarmsDatabase(settings.database, grouped=True)
-        self._audits = contextlib.ExitStack()
-        producer = self._audits.enter_context(
-            audited_source(settings.retries.producer, settings.retries.audit, NOTIFICATION_GROUP)
-        )
-        (retry_topic,) = settings.retries.consumer.topics
         self.metrics = NotificationMetrics(notifiers)
         StoredNotifications(self._database, clock).declare(self.metrics)
 
         methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
         pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)
-        delivery = NotificationDelivery(ledger, notifiers, settings.retry.policy(), clock, metrics=self.metrics)
-        self._executor = ThreadPoolExecutor(processing.number, thread_name_prefix="methods")
+        delivery = NotificationDelivery(
+            ledger, notifiers, settings.retry.policy(), clock, ttl_seconds=processing.ttl, metrics=self.metrics
+        )
+        self._methods = ThreadPoolExecutor(processing.number, thread_name_prefix="methods")
+        self._retries = ThreadPoolExecutor(RETRY_THREADS, thread_name_prefix="retries")
         changes = ChangesHandler(
             methods,
             pipeline,
@@ -82,30 +76,25 @@ class NotificationWork:
             clock,
             ttl_seconds=processing.ttl,
             threads=processing.number,
-            executor=self._executor,
+            executor=self._methods,
         )
         retries = RetriesHandler(
             methods,
             pipeline,
             delivery,
             clock,
-            max_attempts=settings.retry.max_attempts,
-            ttl_seconds=processing.ttl,
-            threads=_RETRY_THREADS,
+            threads=RETRY_THREADS,
             keeps_superseded=settings.retry.keep_superseded,
         )
-        members = (
-            NotificationMember(settings.changes, changes, processing.number, clock),
-            NotificationMember(settings.retries, retries, _RETRY_THREADS, clock),
-        )
+        member = NotificationMember(settings, changes, clock)
         loops = (
-            DeferredSender(pipeline, methods, delivery, producer, clock, retry_topic),
+            DeferredSender(pipeline, methods, retries, self._retries, clock, settings.consumer.stop_timeout_seconds),
             LedgerRetention(ledger, Silences(self._database), clock, processing.kept_ms),
         )
-        board = StatusBoard([ProcessStatus([MemberStatus(member.name) for member in members])])
-        self._reporter = StatusReporter(board, 0, members, CollectorRegistry())
+        board = StatusBoard([ProcessStatus([MemberStatus(member.name)])])
+        self._reporter = StatusReporter(board, 0, [member], CollectorRegistry())
         self.health = service_health(board.members, [loop.health for loop in loops])
-        self._threads = ServiceThreads((*members, *loops))
+        self._threads = ServiceThreads((member, *loops))
 
     def start(self) -> None:
         self._threads.start()
@@ -115,8 +104,8 @@ class NotificationWork:
         """Return the counts of notifications of this process."""
         self._threads.stop()
         self._reporter.stop()
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        self._audits.close()
+        for executor in (self._methods, self._retries):
+            executor.shutdown(wait=False, cancel_futures=True)
         self._database.close()
         return dict(self.metrics.counts)
 
@@ -162,7 +151,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     Raises `ConfigurationError` if it cannot start.
     """
     plan = NotificationPlan(conf)
-    manager = service_manager(plan, plan.settings.consumers)
+    manager = service_manager(plan, [plan.settings.consumer])
     manager.add(NotificationWorker, args=(plan,))
     LOG.info("%s", start_line(plan.settings, plan.status))
     manager.run()
@@ -171,8 +160,8 @@ def run(conf: cfg.ConfigOpts) -> None:
 def start_line(settings: NotificationSettings, status: StatusSettings) -> str:
     return started(
         "notification",
-        reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in settings.consumers),
-        from_brokers=joined(each.connection.bootstrap_servers for each in settings.consumers),
+        reads=f"{','.join(settings.consumer.topics)} as {settings.consumer.group_id}",
+        from_brokers=settings.consumer.connection.bootstrap_servers,
         database=shown_url(settings.database.connection),
         types=joined(types()),
         status_at=status.address,

@@ -35,7 +35,7 @@ from monasca_common.storage.settings import StorageSettings
 T = TypeVar("T")
 
 NOTIFICATION_GROUP = "notification"
-CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications"
+CHANGES_GROUP = "kafka_notifications"
 MAX_INTERVAL_SECONDS = 600.0  # between two attempts
 _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
@@ -273,7 +273,7 @@ class RetrySettings:
         minimum=1,
         maximum=1000,
         unit="attempts",
-        help="The number of attempts before a notification becomes a dead letter. Too small: notifications are lost "
+        help="The number of attempts before a notification is given up. Too small: notifications are lost "
         "in a short outage of a receiver. Too large: a method that does not work is noticed late.",
     )
     keep_superseded: bool = option(
@@ -289,29 +289,16 @@ class RetrySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOf:
-    """The consumer of a topic, and the producer of its dead letters.
-
-    ``audit``: ``None``: handled messages are not reported.
-    """
+class NotificationSettings:
+    """``producer``: of dead letters. ``audit``: ``None``: handled messages are not reported."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
-    audit: AuditSettings | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NotificationSettings:
-    changes: StreamOf
-    retries: StreamOf
+    audit: AuditSettings | None
     database: StorageSettings
     processing: ProcessorSettings
     retry: RetrySettings
     rules: StageRules
-
-    @property
-    def consumers(self) -> tuple[ConsumerSettings, ...]:
-        return self.changes.consumer, self.retries.consumer
 
 
 _PROCESSOR = OptionGroup(
@@ -358,14 +345,12 @@ def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
     """Read the settings, and register their options. Raises `ConfigurationError`, which names the option."""
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)
-    changes = _stream(conf, CHANGES_GROUP)
-    # Old files have one group id for both. In one group, a member of one topic would move the partitions of the other.
-    retries = _own_group(_stream(conf, RETRIES_GROUP), changes)
-    if len(retries.consumer.topics) != 1:
-        raise ConfigurationError(f"topic in group [{RETRIES_GROUP}] must name one topic: name the topic of retries")
+    register(conf, CHANGES_GROUP)
+    audit = audit_settings(conf)
     return NotificationSettings(
-        changes,
-        retries,
+        consumer_settings(conf, CHANGES_GROUP),
+        replace(producer_settings(conf, CHANGES_GROUP), transactional_id=None),
+        audit if audit.enabled else None,
         database_settings(conf),
         GroupReader(conf, _PROCESSOR).settings(ProcessorSettings),
         GroupReader(conf, _RETRY).settings(RetrySettings),
@@ -385,23 +370,6 @@ def stage_rules(conf: cfg.ConfigOpts) -> StageRules:
 def status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
     """Raises `ConfigurationError`, which names the option."""
     return GroupReader(conf, _HTTP).settings(StatusSettings)
-
-
-def _own_group(retries: StreamOf, changes: StreamOf) -> StreamOf:
-    if retries.consumer.group_id != changes.consumer.group_id:
-        return retries
-    own = replace(retries.consumer, group_id=f"{retries.consumer.group_id}-retry")
-    return replace(retries, consumer=own)
-
-
-def _stream(conf: cfg.ConfigOpts, group: str) -> StreamOf:
-    register(conf, group)
-    audit = audit_settings(conf)
-    return StreamOf(
-        consumer_settings(conf, group),
-        replace(producer_settings(conf, group), transactional_id=None),
-        audit if audit.enabled else None,
-    )
 
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:

@@ -81,7 +81,7 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
         _check_variable(conf, variable)
     for old in legacy.OLD_GROUPS:
         log_old_group(conf, old)
-    ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered}
+    ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered, *(old.name for old in legacy.OLD_GROUPS)}
     for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
         # An unknown group may belong to a consumer that is loaded later; one similar to a known group is misspelt.
         close = difflib.get_close_matches(name, sorted(ours), n=1, cutoff=_MISSPELT)

@@ -91,9 +91,6 @@ _KNOWN_CONSUMERS = {
     "kafka_logs": _OldConsumer("log", "1_logs"),
     "kafka_events": _OldConsumer("monevents", "1_events"),
     "kafka_notifications": _OldConsumer("alarm-state-transitions", "monasca-notification", "alarm_topic", "group"),
-    "kafka_retry_notifications": _OldConsumer(
-        "retry-notifications", "monasca-notification", "notification_retry_topic", "group"
-    ),
 }
 CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 

@@ -47,9 +47,9 @@ OLD_OPTIONS = (
     OldOption("uri", Fate.RENAMED, "bootstrap_servers", consumers=True),
     OldOption("url", Fate.RENAMED, "bootstrap_servers", consumers=True),
     OldOption("database_batch_size", Fate.RENAMED, "batch_size", consumers=True),
-    OldOption("group", Fate.RENAMED, "group_id in [kafka_notifications] and [kafka_retry_notifications]"),
+    OldOption("group", Fate.RENAMED, "group_id in [kafka_notifications]"),
     OldOption("alarm_topic", Fate.RENAMED, "topic in [kafka_notifications]"),
-    OldOption("notification_retry_topic", Fate.RENAMED, "topic in [kafka_retry_notifications]"),
+    OldOption("notification_retry_topic", Fate.IGNORED, "retries are rows of the database"),
     OldOption("enabled", Fate.SERVICE, "whether the persister runs this consumer", consumers=True),
     OldOption("num_processors", Fate.SERVICE, "how many processes the persister starts", consumers=True),
     OldOption("metrics_topic", Fate.SERVICE, "where the API sends metrics"),
@@ -57,7 +57,7 @@ OLD_OPTIONS = (
     OldOption("logs_topics", Fate.SERVICE, "where the API sends logs"),
     OldOption("alarm_state_transitions_topic", Fate.SERVICE, "where alarm transitions are sent"),
     OldOption("notification_topic", Fate.IGNORED, "GET /v2.0/notifications returns notifications"),
-    OldOption("periodic", Fate.IGNORED, "periodic notifications go through the retry topic"),
+    OldOption("periodic", Fate.IGNORED, "periodic notifications are rows of the database"),
     *(OldOption(name, Fate.IGNORED, _ZOOKEEPER, consumers=True) for name in ("zookeeper_path", "path", "partitions")),
     *(
         OldOption(name, Fate.IGNORED, _BUFFERS, consumers=True)
@@ -81,6 +81,8 @@ OLD_GROUPS = (
         "DEFAULT", None, (OldOption("verbose", Fate.IGNORED, "oslo.log does not have this option any more, see debug"),)
     ),
     OldGroup("zookeeper", f"{_ZOOKEEPER}; remove the group"),
+    OldGroup("kafka_periodic_notifications", "periodic notifications are rows of the database; remove the group"),
+    OldGroup("kafka_retry_notifications", "retries are rows of the database; remove the group"),
 )
 
 _BY_NAME = {old.name: old for old in OLD_OPTIONS}

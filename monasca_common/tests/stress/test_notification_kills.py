@@ -19,7 +19,8 @@ PLACES = (
     "notification.after_send=kill@5",
     "processor.before_commit=kill@2",
     "processor.after_handle=kill@5",
-    "notification.after_release=kill@2",
+    "notification.after_claim=kill@5",
+    "notification.after_attempt=kill@2",
 )
 
 

@@ -186,18 +186,17 @@ class PublishedApiTest(PublishedFilesTestCase):
 
 
 class PublishedNotificationTest(PublishedFilesTestCase):
-    def consumers(self, conf: cfg.ConfigOpts):
-        return consumer_settings(conf, "kafka_notifications"), consumer_settings(conf, "kafka_retry_notifications")
+    def consumer(self, conf: cfg.ConfigOpts):
+        return consumer_settings(conf, "kafka_notifications")
 
-    def test_a_notification_engines_file_names_its_consumers(self):
+    def test_a_notification_engines_file_names_its_consumer(self):
         for name, brokers in (
             ("notification-9.0.0", "kafka:9092"),
             ("notification-9.0.0-every-option", "127.0.0.1:9092"),
         ):
-            (alarms, retries), _ = self.logged(self.consumers, self.sample(name))
+            alarms, _ = self.logged(self.consumer, self.sample(name))
             self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (alarms.topics, alarms.group_id))
-            self.assertEqual((("retry-notifications",), "monasca-notification"), (retries.topics, retries.group_id))
-            self.assertEqual({brokers}, {each.connection.bootstrap_servers for each in (alarms, retries)})
+            self.assertEqual(brokers, alarms.connection.bootstrap_servers)
             self.forget_warnings()
 
     def test_what_is_about_kafka_and_zookeeper_is_read_or_logged_once(self):
@@ -206,7 +205,7 @@ class PublishedNotificationTest(PublishedFilesTestCase):
             conf = self.sample(name)
             for group, option in served:
                 conf.register_opt(cfg.StrOpt(option), group=group)
-            _, logged = self.logged(self.consumers, conf)
+            _, logged = self.logged(self.consumer, conf)
             self.check_names(conf, logged, groups=("kafka", "zookeeper"))
             self.forget_warnings()
 
@@ -218,9 +217,8 @@ class NotificationServiceTest(PublishedFilesTestCase):
 
     def test_with_one_its_topics_and_groups_are_read(self):
         settings, _ = self.logged(notification_settings, self.with_database("notification-9.0.0"))
-        changes, retries = settings.changes.consumer, settings.retries.consumer
-        self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (changes.topics, changes.group_id))
-        self.assertEqual((("retry-notifications",), "monasca-notification-retry"), (retries.topics, retries.group_id))
+        consumer = settings.consumer
+        self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (consumer.topics, consumer.group_id))
         self.assertEqual((30.0, 5), (settings.retry.interval, settings.retry.max_attempts))
 
     def test_each_other_name_is_read_or_logged(self):

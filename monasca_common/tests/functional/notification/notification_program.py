@@ -27,7 +27,7 @@ from monasca_common.notification.service import NotificationWorker
 from monasca_common.storage.sql import tables
 
 _BREATH_SECONDS = 0.05
-_QUICK_LEASE_MS = 500
+_QUICK_LEASE_MS = 3000
 _NEVER_MS = 2**53
 
 

@@ -54,13 +54,13 @@ class GroupCrashTest(NotificationKafkaCase):
         self.assertEqual({("sent",)}, set(self.ledger("state")))
 
     @periodic("a variant of test_after_the_message_was_sent")
-    def test_between_seal_and_publication(self):
+    def test_between_seal_and_claim(self):
         self.crash("notification.after_fix=kill")
         self.assert_each_alarm_is_in_one_message()
 
     @periodic("a variant of test_after_the_message_was_sent")
-    def test_after_the_publication(self):
-        self.crash("notification.after_release=kill")
+    def test_before_the_members_end(self):
+        self.crash("notification.after_attempt=kill")
         self.assert_each_alarm_is_in_one_message()
 
     def test_after_the_message_was_sent(self):

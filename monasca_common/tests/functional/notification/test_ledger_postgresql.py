@@ -54,14 +54,14 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
     def test_a_retry_that_another_process_is_claiming_is_left_to_it(self):
         deferred, claiming = DeferredNotifications(self.alarms_database), self.session()
         for number in range(2):
-            retry = Retry(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", 2, 5, "answered 500")
+            retry = Retry(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", 2, 5)
             deferred.schedule(retry, 0)
         with claiming.transaction():
             statement = "SELECT id FROM notification_deferred ORDER BY id LIMIT 1 FOR UPDATE"
             (claimed,) = claiming.execute(statement).fetchone()
-            left = deferred.claim_retries(5, 99)
-        self.assertNotIn(claimed, [retry.id for retry in left])
-        self.assertEqual((1, [claimed]), (len(left), [retry.id for retry in deferred.claim_retries(5, 99)]))
-        self.assertEqual([], deferred.claim_retries(5, 99))
-        deferred.remove_retries(left)
-        self.assertEqual([claimed], [retry.id for retry in deferred.claim_retries(99, 200)])
+            [other] = deferred.claim_retries(5, 99, 9)
+        self.assertNotEqual(claimed, other.retry.id)
+        self.assertEqual([claimed], [each.retry.id for each in deferred.claim_retries(5, 99, 9)])
+        self.assertEqual([], deferred.claim_retries(5, 99, 9))
+        deferred.complete(other, None, 9)
+        self.assertEqual([claimed], [each.retry.id for each in deferred.claim_retries(99, 200, 9)])

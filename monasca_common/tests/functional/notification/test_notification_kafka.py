@@ -50,9 +50,6 @@ connection = {url}
 [kafka_notifications]
 topic = {changes}
 group_id = {group}
-[kafka_retry_notifications]
-topic = {retries}
-group_id = {group}
 [alarm_processor]
 [retry_engine]
 interval = {interval}
@@ -80,9 +77,8 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
         super().setUp()
         self.fixture = fixture = self.useFixture(SharedKafkaCluster())
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.changes, self.retries = (fixture.topic(2) for _ in range(2))
-        for topic in (self.changes, self.retries):
-            fixture.cluster.create_topic(f"{topic}.dlq", 1)
+        self.changes = fixture.topic(2)
+        fixture.cluster.create_topic(f"{self.changes}.dlq", 1)
         self.servers = fixture.cluster.client_options("admin")["bootstrap.servers"]
         self.producer = plugins.kafka_producer(ProducerSettings(ConnectionSettings(self.servers), linger_ms=0))
         self.addCleanup(self.producer.close, 1)
@@ -109,7 +105,6 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
                 driver=self.database.driver,
                 url=self.database.connection,
                 changes=self.changes,
-                retries=self.retries,
                 interval=self.interval_seconds,
                 group=f"group-{uuid.uuid4().hex[:12]}",
                 webhook_timeout=WEBHOOK_TIMEOUT_SECONDS,
@@ -220,14 +215,14 @@ class CrashTest(CrashCase):
         self.crash("notification.after_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
 
-    @periodic("a fail point of the processor, which TestCrash of the processor covers")
-    def test_before_the_retry_is_published(self):
-        self.crash("processor.after_handle=kill@4")
+    @periodic("a variant of test_after_it_sent")
+    def test_after_a_retry_is_claimed(self):
+        self.crash("notification.after_claim=kill@4")
         self.assert_none_lost_and_doubles_counted()
 
-    @periodic("a fail point of the processor, which TestCrash of the processor covers")
-    def test_after_the_retry_is_published(self):
-        self.crash("notification.after_release=kill@2")
+    @periodic("a variant of test_after_it_sent")
+    def test_before_the_outcome_of_a_retry_is_stored(self):
+        self.crash("notification.after_attempt=kill@2")
         self.assert_none_lost_and_doubles_counted()
 
     @periodic("a fail point of the processor, which TestCrash of the processor covers")

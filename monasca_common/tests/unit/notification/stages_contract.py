@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of the stages, with a clock that the test moves. Mix it into a case with ``self.database``.
 
-The test calls the handlers; Kafka is in memory, and `Receivers` is the notifier.
+The test calls the handlers, and `Receivers` is the notifier.
 """
 
-import contextlib
 import json
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from types import SimpleNamespace
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from unittest import mock
 
 import fixtures
@@ -18,8 +15,7 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.alarms.transitions import AlarmedMetric
-from monasca_common.kafka import Message, MessageTooLarge, Poison, RetryPolicy, failpoints
-from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka import Message, RetryPolicy, failpoints
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.errors import SendFailed, SendPostponed
@@ -33,7 +29,6 @@ from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.receivers import change
 
-RETRIES = "retry-notifications"
 SECOND_MS, MINUTE_MS, HOUR_MS = 1000, 60_000, 3_600_000
 LEASE_MS = 30_000
 MAX_ATTEMPTS = 3
@@ -57,6 +52,15 @@ class Receivers:
         return "answered 200"
 
 
+class SameThread(Executor):
+    """Makes each call in the thread that submits it."""
+
+    def submit(self, call, *arguments):
+        future = Future()
+        future.set_result(call(*arguments))
+        return future
+
+
 class StagesCase:
     rules = StageRules()
 
@@ -65,13 +69,8 @@ class StagesCase:
         self.clock = self.database.clock
         self.alarms_database = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms_database.close)
-        self.kafka = self.useFixture(MemoryKafka())
-        self.kafka.broker.create_topic(RETRIES, 1, max_message_bytes=6_000_000)
-        self.producer = self.kafka.producer()
-        self.addCleanup(self.producer.close, 0.0)
         self.methods = NotificationMethods(self.alarms_database)
         self.people = Receivers()
-        self.read = 0
         self.actions = 0
         self.start()
 
@@ -85,22 +84,20 @@ class StagesCase:
             {"WEBHOOK": self.people},
             RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
             self.clock,
+            ttl_seconds=14_400,
             metrics=self.metrics,
         )
         self.pipeline = Pipeline(self.alarms_database, self.rules, self.clock, self.metrics.count)
         executor = ThreadPoolExecutor(4)
         self.addCleanup(executor.shutdown)
-        named = {"ttl_seconds": 14_400, "threads": 4}
         arguments = (self.methods, self.pipeline, self.delivery, self.clock)
-        self.changes = ChangesHandler(*arguments, **named, executor=executor)
+        self.changes = ChangesHandler(*arguments, ttl_seconds=14_400, threads=4, executor=executor)
+        self.retries = RetriesHandler(*arguments, threads=4)
+        self.keeping = RetriesHandler(*arguments, threads=4, keeps_superseded=True)
         self.releases = self.release()
-        named["max_attempts"] = MAX_ATTEMPTS
-        self.retries = RetriesHandler(*arguments, **named)
-        self.keeping = RetriesHandler(*arguments, **named, keeps_superseded=True)
 
     def release(self):
-        settings = self.kafka.producer_settings()
-        return DeferredSender(self.pipeline, self.methods, self.delivery, settings, self.clock, RETRIES)
+        return DeferredSender(self.pipeline, self.methods, self.retries, SameThread(), self.clock, 0.0)
 
     def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
         """Create a method with actions for these states, and return its id."""
@@ -160,34 +157,31 @@ class StagesCase:
         self.deliver()
 
     def deliver(self):
-        """The service handles the messages of the retry topic; all retries are due."""
-        while values := self.published():
-            for value in values:
-                with contextlib.suppress(Poison):
-                    self.retries(_read(RETRIES, value))
-
-    def published(self):
-        """Publish all retries that no process has claimed, and return the messages that were not returned before."""
+        """The service makes all attempts that no process has claimed, as if they were due."""
         table = tables.notification_deferred
         unclaimed = (table.c.kind == "scheduled", table.c.message_id == "")
-        self.write(table.update().where(*unclaimed).values(due=self.clock.now_ms))
-        self.releases.publish_retries(self.producer)
-        records = self.kafka.broker.records(RETRIES)[self.read :]
-        self.read += len(records)
-        return [record.value for record in records]
+        while True:
+            self.write(table.update().where(*unclaimed).values(due=self.clock.now_ms))
+            if not self.releases.send_retries():
+                break
 
     def scheduled(self):
         """The retries that wait in the database, in the order in which they are due."""
         table = tables.notification_deferred
-        statement = sa.select(table.c.value, table.c.due).where(table.c.kind == "scheduled").order_by(table.c.due)
-        return [replace(Retry.read(value), due_ms=due) for value, due in self.alarms_database.rows(statement)]
+        columns = [table.c[name] for name in ("notification_id", "method_id", "number", "due", "value")]
+        statement = sa.select(*columns).where(table.c.kind == "scheduled").order_by(table.c.due)
+        return [Retry.read(*row) for row in self.alarms_database.rows(statement)]
 
     def attempt(self, retry, handler=None):
-        """Handle the message of a retry, and return the retry that it schedules, if any."""
+        """Make an attempt, and return the retry that follows it, if any."""
         table = tables.notification_deferred
         self.write(table.delete().where(table.c.id == retry.id))
-        (handler or self.retries)(_read(RETRIES, retry.message))
-        return next(iter(self.scheduled()), None)
+        following = (handler or self.retries)(retry)
+        if following is not None:
+            self.pipeline.deferred.schedule(following, self.clock.now_ms)
+        elif retry.members > 1:
+            self.pipeline.deferred.finish(retry.notification.id, self.clock.now_ms)
+        return following
 
     def silence(self, dimensions, ms, *, tenant="t1"):
         now_ms = self.clock.now_ms
@@ -346,11 +340,11 @@ class SilencesContract(StagesCase):
         self.wait(HOUR_MS)
         self.assertEqual(([], []), (self.told(), self.held()))
 
-    def test_a_crash_before_what_is_due_is_published_loses_nothing(self):
+    def test_a_crash_after_a_claim_loses_nothing(self):
         self.method()
         self.silence({}, HOUR_MS)
         self.tell(self.alarm("a1"))
-        with failpoints.armed("notification.after_release", "raise"):
+        with failpoints.armed("notification.after_claim", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, HOUR_MS)
         self.start()
         self.wait(LEASE_MS)
@@ -448,12 +442,12 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS - SECOND_MS)
         self.assertEqual(["a1:ALARM"], self.told())
 
-    def test_a_repeat_that_waited_in_kafka_until_the_next_is_left_out(self):
+    def test_a_repeat_that_waited_for_a_process_until_the_next_is_left_out(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.tell(self.alarm("a1"))
         self.clock.now_ms += MINUTE_MS
-        self.releases.publish_due(self.producer)
+        self.releases.release_due()
         self.wait(MINUTE_MS + 1)
         self.assertEqual(["a1:ALARM"] * 2, self.told())
 
@@ -473,7 +467,7 @@ class RepeatsContract(StagesCase):
         self.define("d1", "cpu")
         self.method(period=60)
         self.tell(self.alarm("a1"))
-        with failpoints.armed("notification.after_release", "raise"):
+        with failpoints.armed("notification.after_claim", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, MINUTE_MS)
         self.start()
         self.deliver()
@@ -580,23 +574,23 @@ class GroupsContract(StagesCase):
         self.assertEqual(([], [], {"given up"}), (self.told(), self.held(), {state for _, state in self.ledger()}))
 
     # Rule 55
-    def test_a_crash_between_release_and_publication_sends_the_same_message(self):
+    def test_a_crash_between_release_and_attempt_sends_the_same_message(self):
         self.method()
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
-        with failpoints.armed("notification.after_fix", "raise"):
-            self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
+        self.clock.now_ms += 10 * SECOND_MS
+        self.releases.release_due()
         self.start()
         self.tell(self.alarm("a3"))
         self.wait(LEASE_MS)
         self.assertEqual({"a1:ALARM a2:ALARM", "a3:ALARM"}, set(self.told()))
         self.assertEqual([], self.held())
 
-    def test_a_crash_after_the_publication_sends_it_once(self):
+    def test_a_crash_after_the_claim_sends_it_once(self):
         self.method()
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
-        with failpoints.armed("notification.after_release", "raise"):
+        with failpoints.armed("notification.after_claim", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
         self.start()
         self.wait(LEASE_MS)
@@ -607,14 +601,11 @@ class GroupsContract(StagesCase):
         for number in (1, 2):
             self.tell(self.alarm(f"a{number}"))
 
-        def crashes(*_, **__):
-            raise failpoints.FailPointReached("a crash")
-
-        with fixtures.MonkeyPatch("monasca_common.notification.deferred.DeferredNotifications.finish", crashes):
-            self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
+        with failpoints.armed("notification.after_attempt", "raise"):
+            self.wait(10 * SECOND_MS)
+        self.assertEqual(["held", "held", "scheduled"], self.held())
         self.start()
-        self.read -= 1  # the message was not committed
-        self.deliver()
+        self.wait(LEASE_MS)
         self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
@@ -637,9 +628,9 @@ class GroupsContract(StagesCase):
             )
         )
         self.release().release_due()
+        self.assertEqual(1, len(self.scheduled()))
         self.deliver()
         self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
-        self.assertEqual(1, len(self.kafka.broker.records(RETRIES)))
 
     def test_what_was_sent_by_hand_while_it_waited_is_not_in_the_message(self):
         self.method()
@@ -695,28 +686,6 @@ class GroupsContract(StagesCase):
             self.assertEqual(["b1:ALARM"], self.told())
         self.wait(LEASE_MS)
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
-
-    def test_a_message_that_is_too_large_for_the_topic_is_given_up_and_the_others_are_sent(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.deferred.MOST_BYTES", 100))
-        self.method()
-        self.tell(self.alarm("a1", reason="x" * 7_000_000))
-        self.tell(self.alarm("a2"))
-        self.clock.now_ms += 10 * SECOND_MS
-        for _ in range(2):
-            self.wait()
-        self.assertEqual((["a2:ALARM"], []), (self.told(), self.held()))
-        self.assertEqual([("a1", "given up"), ("a2", "sent")], self.ledger())
-
-    def test_a_group_that_the_topic_refuses_is_given_up_with_its_members(self):
-        self.method()
-        for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
-        self.clock.now_ms += 10 * SECOND_MS
-        self.releases.release_due()
-        refusal = MessageTooLarge(RETRIES, 7, 5)
-        refused = SimpleNamespace(ok=False, unknown=[], delivered=[], failed=[SimpleNamespace(index=0, error=refusal)])
-        self.releases.publish_retries(mock.Mock(publish=lambda *_, **__: refused))
-        self.assertEqual(([], {"given up"}), (self.held(), {state for _, state in self.ledger()}))
 
     def test_a_change_without_what_it_is_grouped_by_is_grouped_with_its_likes(self):
         self.start(StageRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))

@@ -39,14 +39,13 @@ class AttemptTest(StagesCase, SqliteTestCase):
         [(reason, failures)] = self.alarms_database.rows(
             sa.select(tables.notification.c.reason, tables.notification.c.failures)
         )
-        [retry] = self.scheduled()
-        return reason, failures, retry
+        return reason, failures, next(iter(self.scheduled()), None)
 
     def test_signs_that_no_database_and_no_json_takes_stop_nothing(self):
         with self.assertLogs("monasca_common", "WARNING") as logged:
             reason, failures, retry = self.attempt_that_raises(SendFailed("answered \ud800 and \0"))
         self.assertIn("answered ? and ?", str(logged.output))
-        self.assertEqual(("answered ? and ?", "answered ? and ?"), (reason, retry.reason))
+        self.assertEqual("answered ? and ?", reason)
         self.assertIn("answered ? and ?", failures)
         self.assertEqual(2, retry.attempt)
 
@@ -67,8 +66,9 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.changes(_read("alarm-state-transitions", first.message))
         [retry] = self.scheduled()
         self.assertEqual(self.clock.now_ms + 86_400_000, retry.due_ms)
-        last = self.attempt(Retry(notification_of(last, self.method_id), self.method_id, MAX_ATTEMPTS, 0, "x"))
-        self.assertEqual((MAX_ATTEMPTS + 1, self.clock.now_ms), (last.attempt, last.due_ms))
+        last = Retry(notification_of(last, self.method_id), self.method_id, MAX_ATTEMPTS, 0)
+        self.assertIsNone(self.attempt(last))
+        self.assertIn(("a2", "given up"), self.ledger())
 
     def test_an_error_of_the_database_that_does_not_pass_is_no_reason_to_wait(self):
         refused = StorageError("a read failed: the value is too long")
@@ -111,8 +111,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.clock.now_ms = since_ms + 14_400_000 - 5000
         last = self.postponed_again(first)
         self.assertEqual((14_400_000, 1, since_ms), (self.clock.now_ms - since_ms, last.attempt, last.waits_since_ms))
-        refused = self.assertRaises(Poison, self.postponed_again, last)
-        self.assertIn("earlier look-ups of hosts have not ended", str(refused))
+        self.assertIsNone(self.postponed_again(last))
         columns = (tables.notification.c[name] for name in ("state", "reason"))
         self.assertEqual(
             [("given up", "earlier look-ups of hosts have not ended")], self.alarms_database.rows(sa.select(*columns))

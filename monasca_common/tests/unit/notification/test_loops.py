@@ -1,39 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loops of the notification service: what they report while Kafka refuses, and how long retries wait for others."""
+"""The loops of the notification service: claims of attempts, and passes."""
 
-from types import SimpleNamespace
+from concurrent.futures import Executor, Future
 from unittest import mock
 
 from monasca_common.alarms.silences import Silences
-from monasca_common.kafka import DeliveryError
+from monasca_common.notification import deferred_sender
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
-from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.stages_contract import LEASE_MS, MINUTE_MS, RETRIES, SECOND_MS, StagesCase
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.tests.unit.notification.stages_contract import LEASE_MS, MINUTE_MS, SECOND_MS, StagesCase
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
-class Refusing:
-    """A producer whose publishes take their whole time and are not acknowledged. ``published``: the message ids."""
+class Hanging(Executor):
+    """Its calls do not end."""
 
-    def __init__(self, clock):
-        self._clock = clock
-        self.published = []
-
-    def publish(self, _topic, records, timeout=0.0):
-        self.published += [(self._clock.now_ms, record.message_id) for record in records]
-        self._clock.now_ms += round(timeout * 1000)
-        refused = [SimpleNamespace(index=index, error=DeliveryError("no leader")) for index in range(len(records))]
-        return SimpleNamespace(ok=False, failed=[], unknown=refused, delivered=[])
+    def submit(self, *_):
+        return Future()
 
 
 class DeferredSenderTest(StagesCase, SqliteTestCase):
     def setUp(self):
         super().setUp()
         self.define("d1", "cpu")
-        self.refusing = Refusing(self.clock)
 
     def silenced(self, number):
         """This number of alarms is due for notification when a silence ends, which is now."""
@@ -41,22 +33,6 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         for each in range(number):
             self.tell(self.alarm(f"a{each}", hostname=f"h{each}"))
         self.clock.now_ms += MINUTE_MS
-
-    def reasons(self):
-        return self.releases.health.probes.ready()[1]["reasons"]
-
-    def test_a_retry_waits_for_other_deferred_notifications_no_longer_than_after_a_failure(self):
-        method = self.method()
-        self.silenced(5)
-        due_ms = self.clock.now_ms + SECOND_MS
-        retry = Retry(notification_of(self.alarm("b", hostname="other"), method), method, 2, due_ms, "answered 500")
-        scheduled_ms = self.clock.now_ms
-        self.pipeline.deferred.schedule(retry, scheduled_ms)
-        for _ in range(3):
-            self.releases.publish_due(self.refusing)
-        own_id = f"{retry.id}/{scheduled_ms}/due".encode()
-        [published_ms] = [at_ms for at_ms, message_id in self.refusing.published if message_id == own_id]
-        self.assertLessEqual(published_ms - due_ms, self.releases.longest_seconds * 1000)
 
     def test_rows_that_a_pass_does_not_reach_are_released_by_the_next_ones(self):
         self.method()
@@ -74,31 +50,60 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
                 released.append(len(self.scheduled()))
         self.assertEqual([2, 4, 5], released)
 
-    def test_it_is_not_ready_until_kafka_acknowledges_what_it_refused(self):
-        self.method()
-        self.silenced(1)
-        for _ in range(2):
-            self.releases.publish_due(self.refusing)
-            self.assertEqual([f"{RETRIES} did not acknowledge: no leader"], self.reasons())
-        self.clock.now_ms += LEASE_MS
-        self.releases.publish_due(self.producer)
-        self.assertEqual([], self.reasons())
-
-    def test_it_is_ready_once_another_process_has_published_what_kafka_refused(self):
-        self.method()
-        self.silenced(1)
-        self.releases.publish_due(self.refusing)
-        self.write(tables.notification_deferred.delete())
-        self.clock.now_ms += LEASE_MS
-        self.releases.publish_due(self.producer)
-        self.assertEqual([], self.reasons())
-
-    def test_it_is_not_ready_while_kafka_refuses_retries(self):
+    def retry(self):
+        """One retry is due."""
         method = self.method()
-        retry = Retry(notification_of(self.alarm("a1"), method), method, 2, self.clock.now_ms, "answered 500")
+        retry = Retry(notification_of(self.alarm("a1"), method), method, 2, self.clock.now_ms)
         self.pipeline.deferred.schedule(retry, self.clock.now_ms)
-        self.releases.publish_due(self.refusing)
-        self.assertEqual([f"{RETRIES} did not acknowledge: no leader"], self.reasons())
+        return retry
+
+    def test_while_the_database_is_unavailable_the_process_that_sent_keeps_the_attempt(self):
+        self.retry()
+        complete, failures = self.pipeline.deferred.complete, iter([True, True])
+
+        def fails_twice(*arguments):
+            if next(failures, False):
+                raise StorageUnavailable("it is down")
+            complete(*arguments)
+
+        with (
+            mock.patch.object(deferred_sender, "_DATABASE_SECONDS", 0.0),
+            mock.patch.object(self.pipeline.deferred, "complete", fails_twice),
+        ):
+            self.releases.send_retries()
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+
+    def test_an_attempt_that_fails_unexpectedly_is_made_again_after_its_claim(self):
+        self.retry()
+        with mock.patch.object(self.methods, "get_or_unreadable", side_effect=ValueError("a flaw")):
+            self.releases.send_retries()
+        self.assertEqual(0, self.releases.send_retries())
+        self.clock.now_ms += LEASE_MS
+        self.releases.send_retries()
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+
+    def test_claims_of_attempts_in_progress_are_renewed(self):
+        self.retry()
+        sender, others = self.release(), self.release()
+        sender._executor = others._executor = Hanging()
+        self.assertEqual(1, sender.send_retries())
+        for _ in range(9):
+            self.clock.now_ms += LEASE_MS // 3
+            sender.send_retries()
+            self.assertEqual(0, others.send_retries())
+        self.clock.now_ms += LEASE_MS
+        self.assertEqual(1, others.send_retries())
+
+    def test_after_an_outage_of_the_database_claims_are_taken_over_once_their_owners_could_renew_them(self):
+        self.retry()
+        owner, other = self.release(), self.release()
+        owner._executor = other._executor = Hanging()
+        self.assertEqual(1, owner.send_retries())
+        self.clock.now_ms += LEASE_MS
+        other.failed(StorageUnavailable("it was down"))
+        self.assertEqual(0, other.send_retries())
+        self.clock.now_ms += LEASE_MS
+        self.assertEqual(1, other.send_retries())
 
 
 class RetentionTest(StagesCase, SqliteTestCase):

@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retries that wait in the database: their claims, their publication, and their removal."""
+"""Retries that wait in the database: their claims, and their removal."""
 
-import fixtures
 import sqlalchemy as sa
 
-from monasca_common.kafka import TransportError
 from monasca_common.notification.deferred import DeferredNotifications
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retries import Retry
-from monasca_common.runtime import restarts
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.notification_case import ids
 from monasca_common.tests.unit.notification.receivers import change
-from monasca_common.tests.unit.notification.test_service import RETRIES, ServiceCase
+from monasca_common.tests.unit.notification.test_service import ServiceCase
 
 _MINUTE_MS = 60_000
 
 
 def retry(number=1, attempt=2, due_ms=1000):
-    return Retry(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", attempt, due_ms, "answered 500")
+    return Retry(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", attempt, due_ms)
 
 
 class ScheduledRetriesTest(ServiceCase):
@@ -30,25 +27,17 @@ class ScheduledRetriesTest(ServiceCase):
         for each in retries:
             self.deferred.schedule(each, 0)
 
-    def claim(self, now_ms):
-        return self.deferred.claim_retries(now_ms, now_ms + _MINUTE_MS)
+    def claim(self, now_ms, most=9):
+        return self.deferred.claim_retries(now_ms, now_ms + _MINUTE_MS, most)
 
     def due(self, now_ms):
         """The ids of the alarms, each with the attempt, whose retries are claimed now."""
-        retries = [Retry.read(each.value) for each in self.claim(now_ms)]
+        retries = [each.retry for each in self.claim(now_ms)]
         return [f"{each.notification.change.alarm_id}/{each.attempt}" for each in retries]
 
-    def test_an_attempt_that_is_scheduled_again_has_another_message_id(self):
-        method = self.method("http://localhost")
-        retry = Retry(notification_of(self.alarm(), method), method, 2, 0, "busy")
-        message_ids = []
-        for scheduled_ms in (1, 2):
-            self.deferred.schedule(retry, scheduled_ms)
-            for _ in range(2):  # the claim of a process that died, and the next one
-                [claimed] = self.deferred.claim_retries(5, 5)
-                message_ids.append(claimed.record.message_id)
-        self.assertEqual([message_ids[0]] * 2 + [message_ids[2]] * 2, message_ids)
-        self.assertNotEqual(message_ids[0], message_ids[2])
+    def test_no_more_are_claimed_than_can_be_sent(self):
+        self.schedule(retry(1), retry(2), retry(3))
+        self.assertEqual([2, 1, 0], [len(self.claim(1000, 2)) for _ in range(3)])
 
     def test_what_is_due_is_claimed_the_longest_first_and_by_one_process_until_its_claim_ends(self):
         self.schedule(retry(1, due_ms=2000), retry(2, due_ms=1000), retry(3, due_ms=3000))
@@ -58,13 +47,13 @@ class ScheduledRetriesTest(ServiceCase):
         self.assertEqual(["a3/2"], self.due(3000))
         self.assertEqual(["a1/2", "a2/2"], sorted(self.due(2000 + _MINUTE_MS)))
 
-    def test_what_was_published_is_gone_but_not_what_is_scheduled_again_in_the_meantime(self):
+    def test_a_completed_retry_is_gone_but_not_one_that_is_scheduled_again_in_the_meantime(self):
         self.schedule(retry(1), retry(2))
         claimed = self.claim(1000)
-        for due_ms in (5000, 1000 + _MINUTE_MS):  # also one that is due when the claim ends
-            self.schedule(retry(2, due_ms=due_ms))
-            self.deferred.remove_retries(claimed)
-            self.assertEqual(["a2/2"], self.due(10 * _MINUTE_MS))
+        self.schedule(retry(2, due_ms=5000))
+        for each in claimed:
+            self.deferred.complete(each, None, 1000)
+        self.assertEqual(["a2/2"], self.due(10 * _MINUTE_MS))
 
     def test_each_attempt_is_scheduled_by_itself_and_once(self):
         self.schedule(retry(1, attempt=3), retry(1, attempt=2, due_ms=2000), retry(1, attempt=2, due_ms=2000))
@@ -77,7 +66,7 @@ class ScheduledRetriesTest(ServiceCase):
         self.assertEqual(["repeat"], [row.kind for row in self.deferred.due(1000, 9)])
 
 
-class PublishedRetriesTest(ServiceCase):
+class DueRetriesTest(ServiceCase):
     def schedule(self, scheduled):
         self.deferred = DeferredNotifications(self.alarms_database)
         self.deferred.schedule(scheduled, self.now_ms)
@@ -90,20 +79,20 @@ class PublishedRetriesTest(ServiceCase):
         receiver = self.receiver()
         method = self.method(receiver.url())
         late, now = (
-            Retry(notification_of(self.alarm(number), method), method, 2, self.now_ms + due_ms, "why")
+            Retry(notification_of(self.alarm(number), method), method, 2, self.now_ms + due_ms)
             for number, due_ms in ((1, 3_600_000), (2, 0))
         )
         self.schedule(late)
         self.schedule(now)
         self.start()
-        self.until(lambda: self.committed(RETRIES) == 1, "the commit")
+        self.until(lambda: self.waiting() == 1, "the end of the other")
         self.assertEqual([now.notification.id], ids(receiver))
         self.assertEqual(1, self.waiting())
 
     def test_what_became_due_is_sent_and_gone(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
-        scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
+        scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms)
         self.schedule(scheduled)
         self.start()
         self.until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
@@ -113,25 +102,9 @@ class PublishedRetriesTest(ServiceCase):
     def test_a_process_that_dies_after_its_claim_loses_nothing(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
-        scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
+        scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms)
         self.schedule(scheduled)
-        self.assertEqual(1, len(self.deferred.claim_retries(self.now_ms, self.now_ms)))  # the claim has ended
+        self.assertEqual(1, len(self.deferred.claim_retries(self.now_ms, self.now_ms, 9)))  # the claim has ended
         self.start()
         self.until(lambda: self.ledger("state") == [("sent",)], "the end")
         self.assertEqual([scheduled.notification.id], ids(receiver))
-
-    def test_a_producer_that_cannot_be_opened_yet_is_opened_later(self):
-        receiver = self.receiver()
-        method = self.method(receiver.url())
-        scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
-        self.schedule(scheduled)
-        opened, failures = restarts.open_producer, iter([True])
-
-        def fails_once(settings):
-            if next(failures, False):
-                raise TransportError("no broker yet")
-            return opened(settings)
-
-        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}.open_producer", fails_once))
-        self.start()
-        self.until(lambda: self.ledger("state") == [("sent",)], "the end")

@@ -41,7 +41,6 @@ from monasca_common.notification.settings import (
     NotificationSettings,
     ProcessorSettings,
     RetrySettings,
-    StreamOf,
     WebhookSettings,
     notification_settings,
 )
@@ -59,7 +58,7 @@ from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 DAY_MS = 86_400_000
 _PATIENCE_SECONDS = 50  # for a machine under load
-CHANGES, RETRIES = "alarm-state-transitions", "retry-notifications"
+CHANGES = "alarm-state-transitions"
 
 
 class ServiceCase(NotificationCase, base.BaseTestCase):
@@ -71,24 +70,18 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         self.alarms_database = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms_database.close)
         self.kafka = self.useFixture(MemoryKafka())
-        for topic in (CHANGES, RETRIES):
+        for topic in (CHANGES, f"{CHANGES}.dlq"):
             self.kafka.broker.create_topic(topic, 1)
-            self.kafka.broker.create_topic(f"{topic}.dlq", 1)
         self.useFixture(fixtures.MockPatch("monasca_common.notification.settings.MAX_INTERVAL_SECONDS", 0.05))
         self.useFixture(fixtures.MockPatch("monasca_common.notification.deferred_sender._REST_SECONDS", 0.02))
         self.producer = self.kafka.producer()
         self.now_ms = time.time_ns() // 1_000_000
 
-    def stream(self, topic):
-        consumer = self.kafka.consumer_settings(
-            topic, f"g-{topic}", max_wait_time_seconds=0.01, stop_timeout_seconds=5.0
-        )
-        return StreamOf(consumer, self.kafka.producer_settings())
-
     def start(self, *, processing=None, timeout=10.0, rules=None, audit=None, **retry):
         settings = NotificationSettings(
-            dataclasses.replace(self.stream(CHANGES), audit=audit),
-            dataclasses.replace(self.stream(RETRIES), audit=audit),
+            self.kafka.consumer_settings(CHANGES, f"g-{CHANGES}", max_wait_time_seconds=0.01, stop_timeout_seconds=5.0),
+            self.kafka.producer_settings(),
+            audit,
             self.database.settings,
             ProcessorSettings(**(processing or {})),
             RetrySettings(**{"interval": 0.02, "max_attempts": 3, **retry}),
@@ -121,8 +114,8 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline, f"{what} did not come about in time")
             threading.Event().wait(0.005)
 
-    def letters(self, topic):
-        return self.kafka.broker.records(f"{topic}.dlq")
+    def letters(self):
+        return self.kafka.broker.records(f"{CHANGES}.dlq")
 
     def committed(self, topic):
         return self.kafka.broker.committed(f"g-{topic}").get(TopicPartition(topic, 0), 0)
@@ -168,9 +161,7 @@ class DeliveryTest(ServiceCase):
         self.method(receiver.url())
         self.start()
         self.publish(b"{", b'{"alarm-transitioned": {}}', self.alarm().message)
-        self.publish(b"{", topic=RETRIES)
-        self.until(lambda: receiver.requests and len(self.letters(CHANGES)) == 2, "two letters and a request")
-        self.until(lambda: len(self.letters(RETRIES)) == 1, "a letter")
+        self.until(lambda: receiver.requests and len(self.letters()) == 2, "two letters and a request")
 
     def test_what_is_handled_is_reported_to_the_audit_dead_letters_included(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
@@ -187,31 +178,20 @@ class DeliveryTest(ServiceCase):
         self.assertEqual({CHANGES}, {topic for topic, _, _ in ranges})
         self.assertEqual(((0, 3),), union(tuple((first, following) for _, first, following in ranges)))
 
-    def test_what_is_sent_to_other_topics_is_reported_to_the_audit(self):
+    def test_dead_letters_are_reported_to_the_audit(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
         folder = self.useFixture(fixtures.TempDir()).path
-        receiver = self.receiver()
-        receiver.answer = receiver.answers(503)
-        self.method(receiver.url())
-        stop = self.start(audit=AuditSettings(enabled=True, folder=folder), max_attempts=3)
-        self.publish(self.alarm().message, b"{")
-        self.until(lambda: self.letters(CHANGES) and self.letters(RETRIES), "the end of retries")
+        stop = self.start(audit=AuditSettings(enabled=True, folder=folder))
+        self.publish(b"{")
+        self.until(self.letters, "the dead letter")
         stop()
 
-        sent, sources = collections.Counter(), set()
+        counted = collections.Counter()
         for message in self.kafka.broker.records("monasca-audit"):
             report = reports.decode(message.value)
             for count in report.counts:
-                sent[count.topic] += count.messages
-                sources.add((report.tier, report.application, count.topic))
-        written = (RETRIES, f"{CHANGES}.dlq", f"{RETRIES}.dlq")
-        self.assertEqual({topic: len(self.kafka.broker.records(topic)) for topic in written}, dict(sent))
-        wanted = {
-            ("producer", "notification", RETRIES),
-            ("producer", f"g-{CHANGES}", f"{CHANGES}.dlq"),
-            ("producer", f"g-{RETRIES}", f"{RETRIES}.dlq"),
-        }
-        self.assertEqual(set(), wanted - sources)
+                counted[report.tier, report.application, count.topic] += count.messages
+        self.assertEqual({("producer", f"g-{CHANGES}", f"{CHANGES}.dlq"): 1}, dict(counted))
 
 
 class HangingHostTest(ServiceCase):
@@ -288,7 +268,7 @@ class DeferredServiceTest(ServiceCase):
         self.assertEqual({"a0", "a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
         self.assertEqual([("sent",)] * 4, self.ledger("state"))
 
-    def test_a_repeat_goes_through_the_retry_topic(self):
+    def test_a_repeat_is_sent_once_under_its_own_id(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         stored = NotificationMethods(self.alarms_database)
@@ -308,9 +288,7 @@ class DeferredServiceTest(ServiceCase):
         self.until(lambda: self.held() == ["repeat"] and receiver.requests, "the first")
         self.let_it_be_due()
         self.until(lambda: len(receiver.requests) == 2, "the repeat")
-        self.until(lambda: self.committed(RETRIES) == 1, "the commit")
         stop()
-        self.assertEqual(1, len(self.kafka.broker.records(RETRIES)))
         self.assertEqual(2, len(set(ids(receiver))))
 
 
@@ -329,33 +307,31 @@ class RetriesTest(ServiceCase):
         self.assertEqual((len(receiver.requests), 0), (attempts, repeats))
         self.assertEqual(1, len(set(ids(receiver))))
 
-    def test_after_the_last_attempt_it_is_a_dead_letter_with_the_reason_and_without_the_address(self):
+    def test_after_the_last_attempt_it_is_given_up_with_the_reason_and_without_the_address(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(503)
         self.method(receiver.url("/s3cret"))
         stop = self.start(max_attempts=3)
         self.publish(self.alarm().message)
-        self.until(lambda: self.letters(RETRIES), "the letter")
+        self.until(lambda: self.ledger("state", "attempts") == [("given up", 3)], "the end")
         stop()
-        [letter] = self.letters(RETRIES)
         self.assertEqual(3, len(receiver.requests))
-        self.assertIn("answered 503", str(letter.headers))
-        self.assertNotIn("s3cret", str(letter))
-        self.assertEqual([("given up", 3)], self.ledger("state", "attempts"))
+        [(reason, failures)] = self.ledger("reason", "failures")
+        self.assertIn("answered 503", reason)
+        self.assertEqual(3, failures.count("answered 503"))
+        self.assertNotIn("s3cret", reason + failures)
 
-    def test_a_forbidden_address_is_a_dead_letter_immediately(self):
+    def test_a_forbidden_address_is_given_up_immediately(self):
         self.method("http://10.0.0.1/")
-        stop = self.start(max_attempts=1000)
+        self.start(max_attempts=1000)
         self.publish(self.alarm().message)
-        self.until(lambda: self.letters(RETRIES), "the letter")
-        stop()
-        self.assertEqual([("given up", 1)], self.ledger("state", "attempts"))
+        self.until(lambda: self.ledger("state", "attempts") == [("given up", 1)], "the end")
 
-    def test_a_type_without_a_notifier_is_a_dead_letter_immediately(self):
+    def test_a_type_without_a_notifier_is_given_up_immediately(self):
         self.method("key", kind="JIRA")
         self.start(max_attempts=1000)
         self.publish(self.alarm().message)
-        self.until(lambda: self.letters(RETRIES), "the letter")
+        self.until(lambda: self.ledger("state", "attempts") == [("given up", 1)], "the end")
 
     def test_a_deleted_method_is_not_notified(self):
         receiver = self.receiver()
@@ -406,7 +382,7 @@ class RefusingDatabaseTest(ServiceCase):
         self.publish(self.alarm().message)
         self.until(lambda: "notification" in self.reason(), "the reason")
         self.assertIn("run `monasca-common db upgrade`", self.reason())
-        self.assertEqual([], self.letters(CHANGES))
+        self.assertEqual([], self.letters())
         self.rename("elsewhere", "notification")
         self.until(lambda: ids(receiver), "the notification")
 
@@ -445,17 +421,6 @@ class CrashTest(ServiceCase):
         self.publish(self.alarm().message)
         self.until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
         self.assertEqual([notification.id], ids(receiver))
-
-    def test_a_retry_that_is_delivered_twice_is_sent_once(self):
-        receiver = self.receiver()
-        method = self.method(receiver.url())
-        retry = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms, "why")
-        later = dataclasses.replace(retry, attempt=1)
-        self.start()
-        records = [Record(each.message, key=each.notification.id.encode()) for each in (retry, retry, later)]
-        self.producer.publish(RETRIES, records).raise_for_undelivered()
-        self.until(lambda: self.committed(RETRIES) == 3, "the commit")
-        self.assertEqual(1, len(receiver.requests))
 
     def test_what_was_sent_while_the_ledger_was_unavailable_is_not_sent_again(self):
         receiver = self.receiver()
@@ -523,8 +488,8 @@ class LedgerRetentionTest(ServiceCase):
 
 class MessagesTest(base.BaseTestCase):
     def test_a_retry_is_read_as_it_was_written(self):
-        retry = Retry(notification_of(change(link="l", description="d"), "m1"), "m1", 3, 0, "why", 2, 15, 60)
-        self.assertEqual(retry, Retry.read(retry.message))
+        retry = Retry(notification_of(change(link="l", description="d"), "m1"), "m1", 3, 7, 2, 15, 60)
+        self.assertEqual(retry, Retry.read(retry.notification.id, "m1", 3, 7, retry.value))
 
     def test_unknown_fields_and_missing_optional_fields_are_accepted(self):
         body = {"tenantId": "t", "alarmId": "a", "alarmDefinitionId": "d", "newState": "OK", "timestamp": 5, "x": {}}
@@ -540,18 +505,15 @@ class MessagesTest(base.BaseTestCase):
 
 
 class SettingsOfServiceTest(ConfigurationTestCase):
-    def test_every_topic_is_audited_if_the_file_enables_it(self):
-        audited = self.settings(audit="enabled = true\nfolder = /nowhere")
-        streams = (audited.changes, audited.retries)
-
-        self.assertEqual({"/nowhere"}, {each.audit.folder for each in streams})
-        self.assertIsNone(self.settings().changes.audit)
+    def test_the_topic_is_audited_if_the_file_enables_it(self):
+        self.assertEqual("/nowhere", self.settings(audit="enabled = true\nfolder = /nowhere").audit.folder)
+        self.assertIsNone(self.settings().audit)
 
     def settings(self, *lines, **groups):
         groups = {"database": "connection = sqlite:////nowhere/x", "storage": "driver = sqlite", **groups}
         return notification_settings(self.with_kafka(*lines, **groups))
 
-    def test_the_names_of_old_files_count_and_each_topic_has_a_group_of_its_own(self):
+    def test_the_names_of_old_files_count(self):
         settings = self.settings(
             "group = old-name",
             "alarm_topic = transitions",
@@ -559,8 +521,7 @@ class SettingsOfServiceTest(ConfigurationTestCase):
             alarm_processor="number = 2\nttl = 5",
             retry_engine="interval = 30\nmax_attempts = 7",
         )
-        read = [(each.consumer.topics, each.consumer.group_id) for each in (settings.changes, settings.retries)]
-        self.assertEqual([(("transitions",), "old-name"), (("again",), "old-name-retry")], read)
+        self.assertEqual((("transitions",), "old-name"), (settings.consumer.topics, settings.consumer.group_id))
         self.assertEqual((2, 5), (settings.processing.number, settings.processing.ttl))
         self.assertEqual((7, 30.0), (settings.retry.policy().attempts, settings.retry.policy().backoff_seconds))
 
@@ -635,7 +596,9 @@ class StatusTest(ServiceCase):
         self.method(failing.url())
         self.start(max_attempts=2)
         self.publish(self.alarm().message)
-        self.until(lambda: len(self.letters(RETRIES)) == 1, "the dead letter")
+        self.until(lambda: ("given up",) in self.ledger("state"), "the end")
+        rows = sa.select(tables.notification_deferred.c.id)
+        self.until(lambda: not self.alarms_database.rows(rows), "the removal of the retry")
 
         code, text = self.status("/metrics")
 
@@ -661,7 +624,7 @@ class StatusTest(ServiceCase):
     def test_each_loop_is_part_of_the_health(self):
         self.start()
         self.until(lambda: self.work.health.health()[0], "health")
-        loops = {CHANGES, RETRIES, "deferred", "retention"}
+        loops = {CHANGES, "deferred", "retention"}
         self.assertEqual(loops, set(self.work.health.health()[1]["members"]))
         self.assertEqual(loops, set(self.work.health.live()[1]["seconds_since_turn"]))
 

@@ -47,15 +47,13 @@ class LegacyFilesTest(ConfigurationTestCase):
 
         self.assertNotIn("4096", map(str, consumer_options(settings).values()))
 
-    def test_a_notification_engine_reads_alarms_and_its_retries(self):
+    def test_a_notification_engine_reads_alarms(self):
         conf = self.sample("notification")
 
         alarms = consumer_settings(conf, "kafka_notifications")
-        retries = consumer_settings(conf, "kafka_retry_notifications")
 
         self.assertEqual("kafka1.example.org:9092,kafka2.example.org:9092", alarms.connection.bootstrap_servers)
         self.assertEqual((("alarm-state-transitions",), "notification-engine"), (alarms.topics, alarms.group_id))
-        self.assertEqual((("retry-notifications",), "notification-engine"), (retries.topics, retries.group_id))
         self.assertIsNotNone(producer_settings(conf))
 
     def test_an_api_gets_its_producer(self):
@@ -138,7 +136,7 @@ class LegacyTableTest(ConfigurationTestCase):
     def test_renamed_options_really_work(self):
         deprecated = {
             (former.rpartition(".")[0] or group, former.rpartition(".")[2])
-            for group in ("kafka", "kafka_notifications", "kafka_retry_notifications")
+            for group in ("kafka", "kafka_notifications")
             for option in group_of(group).options
             for former in option.old_names
         }
