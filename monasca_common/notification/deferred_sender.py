@@ -114,7 +114,7 @@ class DeferredSender(Loop):
                 self.stopping.wait(_DATABASE_SECONDS)
             except Exception as error:
                 self._failure = str(error) or type(error).__name__
-                LOG.exception("attempt %s failed, and is made again when its claim ends", claimed.retry.id)
+                LOG.exception("attempt %s failed and is repeated when its claim ends", claimed.retry.id)
                 return
             else:
                 self._failure = ""

@@ -70,7 +70,7 @@ class NotificationDelivery:
         ``threads``: the caller's threads, which tenants share. ``released``: see `Ledger.begin`. ``before``: called
         after a slot is free; it returns the part of the notification that is still to send.
 
-        Raises `StorageError`: then the attempt must be made again.
+        Raises `StorageError`: then the attempt must be repeated.
         """
         if method.unreadable is not None:
             LOG.error("notification %s waits: %s", retry.notification.id, method.unreadable)

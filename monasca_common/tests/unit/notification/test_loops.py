@@ -73,7 +73,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
             self.releases.send_retries()
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
-    def test_an_attempt_that_fails_unexpectedly_is_made_again_after_its_claim(self):
+    def test_an_attempt_that_fails_unexpectedly_is_repeated_after_its_claim(self):
         self.retry()
         with mock.patch.object(self.methods, "get_or_unreadable", side_effect=ValueError("a flaw")):
             self.releases.send_retries()
