@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send dead letters back to their original topics after the handler or the input was repaired.
+"""Replay dead letters to their original topics after the handler or the input was repaired.
 
 `monasca-common dlq replay` does the same for the topics of the services.
 
-Exit status: 0 if every dead letter was sent back or cannot be, 1 if some wait because their topics refuse them, after
-an error, or after Ctrl-C. The next run repeats messages that were sent back but not committed, with the same ids.
+Exit status: 0 if every dead letter was replayed or cannot be, 1 if topics refused some, after an error, or Ctrl-C. The
+next run repeats messages that were replayed but not committed, with the same ids.
 """
 
 import sys
@@ -20,19 +20,19 @@ OPTIONS = [
 
 
 def replay(producer: kafka.KafkaProducer, consumer: kafka.KafkaConsumer, max_replays: int) -> tuple[int, int, int]:
-    """Return the numbers of dead letters that were sent back, that stay, and that wait for another run."""
-    sent = stayed = waiting = 0
+    """Return the numbers of replayed, not replayable, and refused dead letters."""
+    replayed = skipped = refused = 0
     for letter in DeadLetterReplay(consumer, max_replays=max_replays).send(producer):
         if letter.refusal:
-            print(f"waits, {letter.refusal}: {letter.place}")
-            waiting += 1
-        elif letter.stays:
-            print(f"stays, {letter.stays}: {letter.place}")
-            stayed += 1
+            print(f"refused, {letter.refusal}: {letter.place}")
+            refused += 1
+        elif letter.obstacle:
+            print(f"not replayable, {letter.obstacle}: {letter.place}")
+            skipped += 1
         else:
-            print(f"sent back to {letter.origin_topic}: {letter.place}")
-            sent += 1
-    return sent, stayed, waiting
+            print(f"replayed to {letter.origin_topic}: {letter.place}")
+            replayed += 1
+    return replayed, skipped, refused
 
 
 def main() -> int:
@@ -41,15 +41,15 @@ def main() -> int:
     try:
         conf(project="replay-dead-letters", default_config_files=[])
         with kafka.load_producer(conf) as producer, kafka.load_consumer(conf, "kafka_dead_letters") as consumer:
-            sent, stayed, waiting = replay(producer, consumer, conf.max_replays)
+            replayed, skipped, refused = replay(producer, consumer, conf.max_replays)
     except KeyboardInterrupt:
         print("replay_dead_letters: stopped", file=sys.stderr)
         return 1
     except (kafka.MessagingError, cfg.Error) as error:
         print(f"replay_dead_letters: {error}", file=sys.stderr)
         return 1
-    print(f"{sent} sent back, {stayed} stay, {waiting} wait")
-    return 1 if waiting else 0
+    print(f"{replayed} replayed, {skipped} not replayable, {refused} refused")
+    return 1 if refused else 0
 
 
 if __name__ == "__main__":

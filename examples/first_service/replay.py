@@ -30,5 +30,5 @@ with MemoryKafka() as memory:
     print(f"dead letters: {len(drained.dead_letters)}")
 
     for letter in DeadLetterReplay(memory.consumer("orders.dlq", "replay")).send(producer):
-        print(f"sent back to {letter.origin_topic}")
+        print(f"replayed to {letter.origin_topic}")
     memory.drain(processor(repaired))

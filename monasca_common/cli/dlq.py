@@ -8,7 +8,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
@@ -25,29 +25,35 @@ from monasca_common.cli.command import (
     add_topics,
     positive,
 )
-from monasca_common.kafka import FencedError, TopicPartition
+from monasca_common.kafka import FencedError, TopicPartition, plugins
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError, TransactionError, UndeliveredError
 from monasca_common.models import times
-from monasca_common.operations.dead_letters import MAX_REPLAYS, DeadLetterTopic, Letter, SentMessages
+from monasca_common.operations.dead_letters import (
+    MAX_REPLAYS,
+    DeadLetter,
+    DeadLetterTopic,
+    SentMessages,
+    dead_letter_topics,
+)
 from monasca_common.operations.settings import DLQ_GROUP
 
 _LISTED = 20
 _SHOWN_CHARACTERS = 100  # of an error's text
 _REPORT_EVERY = 100  # dead letters
-_SENT, _GOES, _STAYS, _WAITS = "sent back", "goes back", "stays", "waits"
+_REPLAYED, _REPLAYABLE, _NOT_REPLAYABLE, _REFUSED = "replayed", "replayable", "not replayable", "refused"
 _OF_JOBS = "monasca_common.pipeline.errors."  # the prefix of errors in dead letters of jobs on Spark
-_LEFT_OUT = (
+_IGNORED_BY_JOBS = (
     "of jobs on Spark: a job whose duplicates_lookback includes the original ignores the copy; after a repair, "
     "recompute the aggregates of that time from the original with `monasca-common pipeline run backfill`"
 )
-_LETTER_COLUMNS = ("letter", "time", "origin", "group", "error", "replays", "fate")
-_REASON_COLUMNS = ("topic", "origin", "error", "letters")
+_COLUMNS = ("dead_letter", "time", "origin", "group", "error", "replays", "action")
+_REASON_COLUMNS = ("topic", "origin", "error", "dead_letters")
 _NO_MATCH = "no pending dead letter is selected: `monasca-common dlq list` shows them"
 
 
 class _DlqCommand(MonascaCommand):
-    """Reads the dead-letter topics of the configuration's services."""
+    """Opens dead-letter topics."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -59,12 +65,15 @@ class _DlqCommand(MonascaCommand):
         )
         return parser
 
-    def topics(self, parsed_args: argparse.Namespace, names: Sequence[str]) -> list[DeadLetterTopic]:
-        """Return the named topics, or all dead-letter topics of the services. Raises `ConfigurationError`."""
+    def topics(
+        self, parsed_args: argparse.Namespace, names: Sequence[str], *, with_others: bool = False
+    ) -> list[DeadLetterTopic]:
+        """Return the named topics, or the dead-letter topics of the services. ``with_others``: also the other ones of
+        the brokers of ``[kafka]``. Raises `ConfigurationError` if there are none."""
         found: dict[tuple[str, str], DeadLetterTopic] = {}
         sent: defaultdict[str, SentMessages] = defaultdict(
             SentMessages
-        )  # by brokers, because copies of a mirror keep their ids
+        )  # by brokers, because mirrored copies keep their ids
         refusals = []
         for service in services.SERVICES:
             try:
@@ -78,17 +87,26 @@ class _DlqCommand(MonascaCommand):
         if len(refusals) == len(services.SERVICES):
             raise refusals[0]
         conf = services.read_service("persister", parsed_args.config_file)
-        others = [name for name in names if name not in {topic.name for topic in found.values()}]
-        named = [DeadLetterTopic.of(conf, name, KAFKA_GROUP, parsed_args.group, sent) for name in others]
-        return [*found.values(), *named]
+        others = set(names) - {topic.name for topic in found.values()}
+        if with_others and not names:
+            others.update(dead_letter_topics(plugins.load_admin(conf, KAFKA_GROUP).partition_counts()))
+        for name in sorted(others):
+            topic = DeadLetterTopic.of(conf, name, KAFKA_GROUP, parsed_args.group, sent)
+            found.setdefault((topic.servers, topic.name), topic)
+        if not found:
+            where = "the brokers and the" if with_others else "the"
+            raise ConfigurationError(f"{where} configured services have no dead-letter topics: name one with --topic")
+        return list(found.values())
 
 
 class _SelectingCommand(_DlqCommand):
     """Selects dead letters by topic, reason, origin and time."""
 
+    default_topics: ClassVar[str] = "the dead-letter topics of the configured services"
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        add_topics(parser, "the dead-letter topics of the configuration's services")
+        add_topics(parser, self.default_topics)
         parser.add_argument(
             "--reason",
             metavar="TEXT",
@@ -123,7 +141,7 @@ class _PendingCommand(_SelectingCommand):
             type=positive,
             default=MAX_REPLAYS,
             metavar="N",
-            help="maximum number of replays of one message; then it stays (default: %(default)s)",
+            help="maximum number of replays of one message (default: %(default)s)",
         )
         return parser
 
@@ -133,12 +151,14 @@ class _PendingCommand(_SelectingCommand):
 
 
 class DlqList(_PendingCommand, Lister):
-    """Show pending dead letters with their origin, error, and whether they can be sent back.
+    """Show pending dead letters with their origin, error, and whether they can be replayed.
 
     For example, the dead letters of one reason since a deployment, or the number of each reason:
     monasca-common dlq list --reason InvalidEnvelope --since 2026-01-31T06:00:00Z
     monasca-common dlq list --by-reason -f csv
     """
+
+    default_topics = "those of the configured services, and others whose name ends in .dlq"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -158,13 +178,13 @@ class DlqList(_PendingCommand, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         rows: list[Sequence[Any]] = []
-        for topic in self.topics(parsed_args, parsed_args.topic):
+        for topic in self.topics(parsed_args, parsed_args.topic, with_others=True):
             partitions = self.partitions(parsed_args, topic)
             if partitions:
                 rows += self._read(parsed_args, topic, partitions)
         if _is_selection(parsed_args) and not rows:
             self.none_selected()
-        return _REASON_COLUMNS if parsed_args.by_reason else _LETTER_COLUMNS, rows
+        return _REASON_COLUMNS if parsed_args.by_reason else _COLUMNS, rows
 
     def _read(
         self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, partitions: Sequence[TopicPartition]
@@ -173,7 +193,7 @@ class DlqList(_PendingCommand, Lister):
         limit = None if parsed_args.by_reason else parsed_args.limit
         numbers = itertools.count()
 
-        def is_chosen(letter: Letter) -> bool:
+        def is_chosen(letter: DeadLetter) -> bool:
             if next(numbers) % _REPORT_EVERY == 0:
                 left = replay.offsets_left()
                 shown.update(total - left, left)
@@ -184,14 +204,14 @@ class DlqList(_PendingCommand, Lister):
             progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown,
             topic.replay(partitions, execute=False, **options) as (replay, letters),
         ):
-            waiting, total = replay.waiting(), replay.offsets_left()
+            pending, total = replay.pending_count(), replay.offsets_left()
             if parsed_args.by_reason:
                 counts = Counter((letter.origin_topic, letter.error.partition(":")[0]) for letter in letters)
                 return [(topic.name, *reason, count) for reason, count in counts.most_common()]
-            rows = [_letter_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
-        is_limited = len(rows) == limit and len(rows) < waiting
+            rows = [_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
+        is_limited = len(rows) == limit and len(rows) < pending
         remark = f"; {len(rows)} are shown: increase --limit to see more" if is_limited else ""
-        self.complain(f"{topic.name}: {_letters(waiting)} {'waits' if waiting == 1 else 'wait'}{remark}")
+        self.complain(f"{topic.name}: {_count(pending, 'pending ')}{remark}")
         return rows
 
 
@@ -216,24 +236,24 @@ class DlqShow(_DlqCommand, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         partition, offset = parsed_args.place
         for topic in self.topics(parsed_args, (partition.topic,)):
-            letter = topic.letter(partition, offset)
+            letter = topic.dead_letter(partition, offset)
             if letter is not None:
-                return self.dict2columns(_letter_facts(letter, parsed_args))
+                return self.dict2columns(_facts(letter, parsed_args))
         place = f"{partition.topic}/{partition.partition}/{offset}"
         raise NothingFound(f"there is no dead letter {place}: `monasca-common dlq list` shows pending ones")
 
 
 class DlqReplay(_PendingCommand, ChangeLister):
-    """Send dead letters back to their original topics; without --execute, only count them.
+    """Replay dead letters to their original topics; without --execute, only count them.
 
     Repair the reader or the input first. A run ends at the present end of the topics, so a message that fails again is
     left to the next run. Messages keep their ids, by which readers ignore repeats. If a topic refuses a message, its
-    dead letter waits for another run, and later ones are sent. The next run continues an interrupted one; of two
+    dead letter stays pending and the run continues with later ones. The next run continues an interrupted one; of two
     concurrent runs, the later one continues. For example, 100 per second of one topic:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
-    columns = ("topic", "outcome", "reason", "letters")
+    columns = ("topic", "outcome", "reason", "dead_letters")
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -244,7 +264,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
             "--rate",
             type=positive,
             metavar="N",
-            help="maximum number sent back per second; too large: readers fall behind (default: no limit)",
+            help="maximum number of messages per second; too large: readers fall behind (default: no limit)",
         )
         add_execute(parser)
         return parser
@@ -259,14 +279,13 @@ class DlqReplay(_PendingCommand, ChangeLister):
                 failed |= not self._send(parsed_args, topic, partitions, counts)
             finally:
                 rows += [(topic.name, *outcome, count) for outcome, count in sorted(counts.items())]
-        waiting = sum(count for _, outcome, _, count in rows if outcome == _WAITS)
-        done = sum(count for _, outcome, _, count in rows if outcome != _WAITS)
-        if waiting:
-            verb = "waits" if waiting == 1 else "wait"
-            self.complain(f"{_letters(waiting)} {verb} for another run: the original topic refused the message")
+        refused = sum(count for _, outcome, _, count in rows if outcome == _REFUSED)
+        done = sum(count for _, outcome, _, count in rows if outcome != _REFUSED)
+        if refused:
+            self.complain(f"{_count(refused)} left to another run: the original topic refused the message")
         if self._of_jobs:
-            self.complain(f"{_letters(self._of_jobs)} {_LEFT_OUT}")
-        if failed or waiting:
+            self.complain(f"{_count(self._of_jobs)} {_IGNORED_BY_JOBS}")
+        if failed or refused:
             self._status = PARTLY_DONE if done else 1
         elif _is_selection(parsed_args) and not done:
             self.none_selected()
@@ -295,8 +314,8 @@ class DlqReplay(_PendingCommand, ChangeLister):
                 topic.replay(partitions, execute=parsed_args.execute, **options) as (replay, letters),
             ):
                 for letter in letters:
-                    counts[_fate(letter, sent=_SENT if parsed_args.execute else _GOES)] += 1
-                    self._of_jobs += letter.goes and letter.error.startswith(_OF_JOBS)
+                    counts[_action(letter, parsed_args.execute)] += 1
+                    self._of_jobs += letter.is_replayable and letter.error.startswith(_OF_JOBS)
                     if counts.total() % _REPORT_EVERY == 0:
                         shown.update(counts.total(), replay.offsets_left())
         except UndeliveredError as error:
@@ -305,7 +324,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
         except TransactionError as error:
             self.complain(f"{topic.name}: left to the next run: {error}")
         except FencedError:
-            self.complain(f"{topic.name}: a later run has taken over; nothing was sent twice")
+            self.complain(f"{topic.name}: a later run has taken over; no message was sent twice")
         else:
             return True
         return False
@@ -314,23 +333,23 @@ class DlqReplay(_PendingCommand, ChangeLister):
 class DlqPurge(_SelectingCommand, ChangeLister):
     """Delete the selected dead letters at the beginning of their partition; without --execute, only count them.
 
-    Kafka deletes only from the beginning, so selected dead letters after one that is not selected are kept and counted.
-    For example, handled dead letters, or those of last year:
+    Kafka deletes only from the beginning. Deletion stops at the first dead letter of a partition that is not selected;
+    selected ones after it are kept and counted. For example, handled dead letters, or those of last year:
     monasca-common dlq purge --dealt-with
     monasca-common dlq purge --until 2026-01-01T00:00:00Z --execute
     """
 
-    columns = ("topic", "letters", "deleted", "selected_behind")
+    columns = ("topic", "dead_letters", "deleted", "kept")
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--dealt-with",
             action="store_true",
-            help="all dead letters that the group has handled (sent back, or not replayable), in addition to selected "
-            "ones",
+            help="select the dead letters before the first pending one, in addition to those of other options; with "
+            "--reason, deletion stops at the first pending one with another reason, although handled ones may follow",
         )
-        parser.add_argument("--all", action="store_true", help="all present dead letters")
+        parser.add_argument("--all", action="store_true", help="select all present dead letters")
         add_execute(parser)
         return parser
 
@@ -346,27 +365,27 @@ class DlqPurge(_SelectingCommand, ChangeLister):
             if partitions:
                 with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
                     found[topic] = topic.deletable(
-                        partitions, selects, dealt_with=parsed_args.dealt_with, progress=shown.update
+                        partitions, selects, handled=parsed_args.dealt_with, progress=shown.update
                     )
         deleted: set[DeadLetterTopic] = set()
         try:
             for topic in found if parsed_args.execute else ():
-                before = {partition: each.before for partition, each in found[topic].items() if each.letters}
+                before = {partition: each.before for partition, each in found[topic].items() if each.count}
                 if before:
                     topic.delete(before)
                     deleted.add(topic)
-                    topic.pass_deleted(before)
+                    topic.skip_deleted(before)
         finally:
             for topic, deletable in found.items():
-                letters = sum(each.letters for each in deletable.values())
-                behind = sum(each.behind for each in deletable.values())
-                rows.append((topic.name, letters, topic in deleted, behind))
-        letters, behind = (sum(row[column] for row in rows) for column in (1, 3))
-        if behind:
-            self.complain(f"{_letters(behind)} also selected cannot be deleted: Kafka deletes only from the beginning")
-        if not letters:
+                selected = sum(each.count for each in deletable.values())
+                kept = sum(each.kept for each in deletable.values())
+                rows.append((topic.name, selected, topic in deleted, kept))
+        selected, kept = (sum(row[column] for row in rows) for column in (1, 3))
+        if kept:
+            self.complain(f"{_count(kept)} also selected cannot be deleted: Kafka deletes only from the beginning")
+        if not selected:
             self._status = NOTHING_FOUND
-            self.complain("no dead letter is selected" if not behind else "no selected dead letter can be deleted")
+            self.complain("no dead letter is selected" if not kept else "no selected dead letter can be deleted")
         else:
             self.note_dry_run(parsed_args)
 
@@ -376,7 +395,7 @@ def _is_selection(parsed_args: argparse.Namespace) -> bool:
     return any(getattr(parsed_args, name) is not None for name in ("reason", "origin", "since", "until"))
 
 
-def _selects(parsed_args: argparse.Namespace, letter: Letter) -> bool:
+def _selects(parsed_args: argparse.Namespace, letter: DeadLetter) -> bool:
     return (
         (parsed_args.reason is None or parsed_args.reason.lower() in letter.error.lower())
         and (parsed_args.origin is None or letter.origin_topic == parsed_args.origin)
@@ -384,14 +403,16 @@ def _selects(parsed_args: argparse.Namespace, letter: Letter) -> bool:
     )
 
 
-def _fate(letter: Letter, sent: str = _GOES) -> tuple[str, str]:
-    """Return the action for a dead letter and its reason."""
+def _action(letter: DeadLetter, is_executed: bool = False) -> tuple[str, str]:
+    """Return the action of a replay on a dead letter, and its reason."""
     if letter.refusal:
-        return _WAITS, letter.refusal
-    return (_STAYS, letter.stays) if letter.stays else (sent, "")
+        return _REFUSED, letter.refusal
+    if letter.obstacle:
+        return _NOT_REPLAYABLE, letter.obstacle
+    return (_REPLAYED if is_executed else _REPLAYABLE), ""
 
 
-def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:
+def _row(letter: DeadLetter, *, is_cut: bool) -> Sequence[Any]:
     error = _reason(letter)
     return (
         letter.place,
@@ -400,14 +421,14 @@ def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:
         letter.group,
         error[:_SHOWN_CHARACTERS] if is_cut else error,
         letter.replays,
-        ": ".join(filter(None, _fate(letter))),
+        ": ".join(filter(None, _action(letter))),
     )
 
 
-def _letter_facts(letter: Letter, parsed_args: argparse.Namespace) -> dict[str, Any]:
+def _facts(letter: DeadLetter, parsed_args: argparse.Namespace) -> dict[str, Any]:
     message = messages.message_facts(letter.message, parsed_args)
     facts = {
-        "letter": letter.place,
+        "dead_letter": letter.place,
         "time": _shown(letter.message.timestamp_ms),
         "origin": letter.origin or "nowhere",
         "first_origin": letter.first_origin or "nowhere",
@@ -416,7 +437,7 @@ def _letter_facts(letter: Letter, parsed_args: argparse.Namespace) -> dict[str, 
         "attempts": letter.attempts,
         "replays": letter.replays,
         "first_failure": _shown(letter.first_failure_ms),
-        "fate": ": ".join(filter(None, _fate(letter))),
+        "action": ": ".join(filter(None, _action(letter))),
         **{name: message[name] for name in ("message_id", "key_bytes", "value_bytes")},
     }
     if parsed_args.payload:
@@ -425,7 +446,7 @@ def _letter_facts(letter: Letter, parsed_args: argparse.Namespace) -> dict[str, 
     return facts
 
 
-def _reason(letter: Letter) -> str:
+def _reason(letter: DeadLetter) -> str:
     return " ".join(letter.error.split()) or "without a reason"
 
 
@@ -444,5 +465,5 @@ def _place(text: str) -> tuple[TopicPartition, int]:
     return TopicPartition(name, int(partition)), int(offset)
 
 
-def _letters(count: int) -> str:
-    return "1 dead letter" if count == 1 else f"{count:,} dead letters"
+def _count(number: int, adjective: str = "") -> str:
+    return f"{number:,} {adjective}dead letter{'' if number == 1 else 's'}"

@@ -12,22 +12,21 @@ from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, clock, count, panel_of
-from monasca_common.operations.dead_letters import Letter, ReplayLog, is_note
+from monasca_common.operations.dead_letters import DeadLetter, ReplayLog, dead_letter_topics, is_note
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
-_SUFFIX = ".dlq"
-_READ_AT_ONCE = 100_000  # offsets of a topic in one check
-_REASONS_KEPT = 100_000  # dead letters of a topic whose reasons are counted
+_MAX_OFFSETS = 100_000  # of a topic per check
+_MAX_REASONS = 100_000  # dead letters of a topic whose reasons are counted
 _SHOWN_CHARACTERS = 300
 
 EMPTY = PanelView(
     "dead-letters",
     "Dead letters",
     "",
-    "Messages that no service could handle and that were not sent back yet, by origin and reason (of the first 100,000 "
-    "of each topic). monasca-common dlq list --topic T --limit N shows them one by one; after a repair, dlq replay "
-    "--topic T sends them back.",
+    "Messages that no service could handle and that were not replayed, by origin and reason (of the first 100,000 of "
+    "each topic). monasca-common dlq list --topic T --limit N shows them one by one; after a repair, replay them with "
+    "monasca-common dlq replay --topic T.",
 )
 _Spans = Mapping[TopicPartition, tuple[int, int]]
 _Reason = tuple[str, str, str]  # origin, group, error
@@ -36,24 +35,24 @@ _COLUMNS = ("Dead letters", "Dead-letter topic", "Origin", "Group", "Reason", "N
 
 
 @dataclass(frozen=True, slots=True)
-class LetterReason:
-    """Dead letters with the same origin, group and error. ``newest_ms``: the time of the newest."""
+class DeadLetterReason:
+    """Dead letters with the same origin, group and error. ``newest_ms``: the time of the newest one."""
 
     origin_topic: str
     group: str
     error: str
-    letters: int
+    count: int
     newest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
-    """A dead-letter topic. ``waiting``: dead letters that wait for a replay. ``reasons``: those of the first
-    `_REASONS_KEPT`. ``unread``: offsets left to later checks, each of which may be a dead letter."""
+    """A dead-letter topic. ``pending``: the number of pending dead letters. ``reasons``: of the first `_MAX_REASONS`.
+    ``unread``: offsets left to later checks, each of which may be a dead letter."""
 
     topic: str
-    waiting: int
-    reasons: tuple[LetterReason, ...]
+    pending: int
+    reasons: tuple[DeadLetterReason, ...]
     unread: int = 0
 
 
@@ -70,19 +69,19 @@ class _CachedDeadLetters:
 
     def read(self, message: Message) -> None:
         self.notes.read(message)
-        if len(self._reasons) < _REASONS_KEPT and not is_note(message):
+        if len(self._reasons) < _MAX_REASONS and not is_note(message):
             partition = TopicPartition(message.topic, message.partition)
-            self._reasons[partition, message.offset] = _reason(Letter.of(message)), message.timestamp_ms or 0
+            self._reasons[partition, message.offset] = _reason(DeadLetter.of(message)), message.timestamp_ms or 0
 
-    def reasons(self) -> tuple[LetterReason, ...]:
-        """Count the reasons of waiting dead letters."""
-        self._reasons = {place: reason for place, reason in self._reasons.items() if self.notes.waits(*place)}
+    def reasons(self) -> tuple[DeadLetterReason, ...]:
+        """Count the reasons of pending dead letters."""
+        self._reasons = {place: reason for place, reason in self._reasons.items() if self.notes.is_pending(*place)}
         times: dict[_Reason, list[int]] = defaultdict(list)
         for reason, time_ms in self._reasons.values():
             times[reason].append(time_ms)
-        return tuple(LetterReason(*reason, len(found), max(found)) for reason, found in times.items())
+        return tuple(DeadLetterReason(*reason, len(found), max(found)) for reason, found in times.items())
 
-    def goes_on_to(self, spans: _Spans) -> bool:
+    def continues_to(self, spans: _Spans) -> bool:
         """Return whether the group's offset was not set back, and the topic not recreated."""
         return all(
             partition in spans and start <= spans[partition][0] and end <= spans[partition][1]
@@ -91,7 +90,7 @@ class _CachedDeadLetters:
 
     def next_portion(self, spans: _Spans) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Return the offsets to read from, and to read up to."""
-        starts, ends, left = {}, {}, _READ_AT_ONCE
+        starts, ends, left = {}, {}, _MAX_OFFSETS
         for partition, (start, end) in spans.items():
             starts[partition] = max(start, self.read_to.get(partition, start))
             ends[partition] = max(starts[partition], min(end, starts[partition] + left))
@@ -112,27 +111,27 @@ class DeadLetterGatherer:
 
     def __call__(self, _now_ms: int) -> tuple[DeadLetterFigures, ...]:
         counts = self._admin.partition_counts()
-        topics = sorted(topic for topic in counts if topic in self._names or topic.endswith(_SUFFIX))
+        topics = dead_letter_topics(counts, self._names)
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(counts[topic])]
-        done = self._admin.group_offsets(DLQ_GROUP)
+        handled = self._admin.group_offsets(DLQ_GROUP)
         firsts, ends = self._admin.first_offsets(partitions), self._admin.end_offsets(partitions)
-        spans = {each: (max(done.get(each, 0), firsts[each]), ends[each]) for each in partitions}
+        spans = {each: (max(handled.get(each, 0), firsts[each]), ends[each]) for each in partitions}
         return tuple(
-            self._look(topic, {each: at for each, at in spans.items() if each.topic == topic}) for topic in topics
+            self._check(topic, {each: at for each, at in spans.items() if each.topic == topic}) for topic in topics
         )
 
-    def _look(self, topic: str, spans: _Spans) -> DeadLetterFigures:
+    def _check(self, topic: str, spans: _Spans) -> DeadLetterFigures:
         known = self._known.get(topic)
-        if known is None or not known.goes_on_to(spans):
+        if known is None or not known.continues_to(spans):
             known = self._known[topic] = _CachedDeadLetters(topic)
         if known.spans != spans or known.figures.unread:
-            self._read_on(known, spans)
+            self._read_more(known, spans)
             unread = sum(max(0, end - known.read_to[each]) for each, (_, end) in spans.items())
-            known.figures = DeadLetterFigures(topic, known.notes.waiting(), known.reasons(), unread)
+            known.figures = DeadLetterFigures(topic, known.notes.pending_count(), known.reasons(), unread)
             known.spans = spans
         return known.figures
 
-    def _read_on(self, known: _CachedDeadLetters, spans: _Spans) -> None:
+    def _read_more(self, known: _CachedDeadLetters, spans: _Spans) -> None:
         """Raises `RetriableError` after the time-out; messages read before it are kept."""
         starts, ends = known.next_portion(spans)
         for partition, (start, _) in spans.items():
@@ -144,7 +143,7 @@ class DeadLetterGatherer:
         known.read_to = ends
 
 
-def _reason(letter: Letter) -> _Reason:
+def _reason(letter: DeadLetter) -> _Reason:
     """Return origin, group and error, each cut, because the writer of a dead letter chooses them."""
     texts = letter.origin_topic or "unknown", letter.group, " ".join(letter.error.split()) or "without a reason"
     origin, group, error = (text[:_SHOWN_CHARACTERS] for text in texts)
@@ -157,34 +156,34 @@ def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms:
         where = count(len(topics), "dead-letter topic", "dead-letter topics")
         return replace(
             empty,
-            summary=f"{_waiting(topics)} in {where}.",
+            summary=f"{_pending(topics)} in {where}.",
             columns=_COLUMNS,
             rows=tuple(_row(topic, reason) for topic in topics for reason in topic.reasons),
-            concerns=tuple(_concern(topic) for topic in topics if topic.waiting or topic.unread),
+            concerns=tuple(_concern(topic) for topic in topics if topic.pending or topic.unread),
         )
 
     return panel_of(snapshot, EMPTY, shown, now_ms)
 
 
 def _concern(topic: DeadLetterFigures) -> Concern:
-    most = max(topic.reasons, key=lambda reason: reason.letters, default=None)
-    reason = f", most with the error: {most.error}" if most is not None else ""
-    return Concern(Tone.WARNING, f"{_waiting([topic])} in {topic.topic}{reason}", messages=topic.waiting)
+    most = max(topic.reasons, key=lambda reason: reason.count, default=None)
+    reason = f", most often with the error: {most.error}" if most is not None else ""
+    return Concern(Tone.WARNING, f"{_pending([topic])} in {topic.topic}{reason}", messages=topic.pending)
 
 
-def _waiting(topics: Sequence[DeadLetterFigures]) -> str:
+def _pending(topics: Sequence[DeadLetterFigures]) -> str:
     unread = sum(topic.unread for topic in topics)
-    waiting = sum(topic.waiting for topic in topics) + unread
-    return f"{'up to ' if unread else ''}{count(waiting, 'dead letter waits', 'dead letters wait')}"
+    pending = sum(topic.pending for topic in topics) + unread
+    return f"{'up to ' if unread else ''}{count(pending, 'pending dead letter', 'pending dead letters')}"
 
 
-def _row(topic: DeadLetterFigures, reason: LetterReason) -> TableRow:
+def _row(topic: DeadLetterFigures, reason: DeadLetterReason) -> TableRow:
     cells = (
-        Cell(f"{reason.letters:,}", tone=Tone.WARNING, is_number=True),
+        Cell(f"{reason.count:,}", tone=Tone.WARNING, is_number=True),
         Cell(topic.topic),
         Cell(reason.origin_topic),
         Cell(reason.group or "\N{EN DASH}"),
         Cell(reason.error),
         Cell(clock(reason.newest_ms)),
     )
-    return TableRow(f"{topic.topic} {reason.origin_topic} {reason.error}", Tone.WARNING, reason.letters, cells)
+    return TableRow(f"{topic.topic} {reason.origin_topic} {reason.error}", Tone.WARNING, reason.count, cells)

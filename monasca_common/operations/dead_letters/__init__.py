@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters for operators: list them, replay them to their topics, delete them."""
+"""Dead letters for operators: list, replay and delete them."""
 
 from monasca_common.operations.dead_letters.replay import DeadLetterReplay
 from monasca_common.operations.dead_letters.replay_log import (
     MAX_REPLAYS,
-    Letter,
+    DeadLetter,
     ReplayLog,
     SentMessages,
     is_note,
 )
-from monasca_common.operations.dead_letters.topics import DeadLetterTopic
+from monasca_common.operations.dead_letters.topics import DeadLetterTopic, dead_letter_topics
 
 __all__ = [
     "MAX_REPLAYS",
+    "DeadLetter",
     "DeadLetterReplay",
     "DeadLetterTopic",
-    "Letter",
     "ReplayLog",
     "SentMessages",
+    "dead_letter_topics",
     "is_note",
 ]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends dead letters back to their original topics after the handler or the input was repaired.
 
-Progress is stored in Kafka: the group's offset is the first dead letter that waits. Handled dead letters after it are
+Progress is stored in Kafka: the group's offset is the first pending dead letter. Handled dead letters after it are
 listed in a note, a record written after them to their partition, so retention deletes it later than them. With a
 transactional producer, messages, notes and offsets are committed together, so a crash sends nothing twice. A dead
-letter that its topic refuses keeps waiting, and does not block others.
+letter whose topic refuses the message stays pending and does not block others.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 from monasca_common.operations.dead_letters.replay_log import (
-    AT_ONCE,
+    MAX_NOTED,
     MAX_REPLAYS,
-    Letter,
+    DeadLetter,
     ReplayLog,
     SentMessages,
     is_note,
@@ -47,7 +47,7 @@ LOG = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 30.0  # the time-out for an assignment, and for messages that exist
 
-_REPEATED = "its message is sent back from another dead letter"
+_REPEATED = "its message is replayed from another dead letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
 # Refusals that concern the topic, and so every dead letter of it, and those that concern the size of one. Any other
 # error may be a failure of the brokers, or an abort that another dead letter caused.
@@ -60,33 +60,33 @@ class _Row:
     """An offset of a dead-letter topic. ``letter``: ``None`` for a note, and for a dead letter handled before."""
 
     offset: int
-    letter: Letter | None
+    letter: DeadLetter | None
     chosen: bool
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether it is a dead letter that is left to another run."""
         return self.letter is not None and (not self.chosen or bool(self.letter.refusal))
 
     @property
     def is_handled(self) -> bool:
-        return self.letter is not None and not self.waits
+        return self.letter is not None and not self.is_pending
 
 
 class DeadLetterReplay:
     """Replays the messages that a dead-letter topic has when it starts. New dead letters are left to the next run.
 
     ``consumer``: reads that topic, in a group used only for replays, whose offsets record the progress. ``chosen``:
-    returns whether to handle a dead letter; the others keep waiting. ``max_replays``: how often a message is sent back.
+    returns whether to handle a dead letter; the others stay pending. ``max_replays``: how often a message is replayed.
     ``limit``: the maximum of dead letters per run, refused ones not counted. ``rate``: the maximum per second.
-    ``sent``: the messages already sent back; share it between topics to send each message back once.
+    ``sent``: the replayed messages; share it between topics to replay each message once.
     """
 
     def __init__(
         self,
         consumer: KafkaConsumer,
         *,
-        chosen: Callable[[Letter], bool] | None = None,
+        chosen: Callable[[DeadLetter], bool] | None = None,
         max_replays: int = MAX_REPLAYS,
         limit: int | None = None,
         rate: float | None = None,
@@ -99,19 +99,19 @@ class DeadLetterReplay:
         self._rate = rate
         self._known_notes: ReplayLog | None = None
         self._known_ends: dict[TopicPartition, int] | None = None
-        self._with_gap: set[TopicPartition] = set()  # an earlier dead letter keeps waiting
+        self._with_gap: set[TopicPartition] = set()  # an earlier dead letter stays pending
         self._sent = SentMessages() if sent is None else sent
         self._refusals: dict[str, str] = {}  # why a topic accepts no messages, or empty
 
-    def waiting(self) -> int:
-        """Return the number of dead letters that waited at the start; reads all that the group has not passed."""
-        return self._notes().waiting()
+    def pending_count(self) -> int:
+        """Return the number of pending dead letters at the start; reads all offsets from the group's offset on."""
+        return self._notes().pending_count()
 
     def offsets_left(self) -> int:
         """Return the number of offsets to read up to the initial ends; not all are dead letters."""
         return sum(max(0, end - (self._consumer.position(partition) or 0)) for partition, end in self._ends().items())
 
-    def letters(self) -> Iterator[Letter]:
+    def dead_letters(self) -> Iterator[DeadLetter]:
         """Return the dead letters that `send` would handle, without sending or committing."""
         for _, rows in self._portions():
             for row in rows:
@@ -120,9 +120,9 @@ class DeadLetterReplay:
                     self._remember([letter])
                     yield letter
 
-    def send(self, producer: KafkaProducer) -> Iterator[Letter]:
-        """Send messages back and commit. Yields each dead letter once it is handled or refused. A refused one (too
-        large, or without a topic) waits for another run and does not block others.
+    def send(self, producer: KafkaProducer) -> Iterator[DeadLetter]:
+        """Replay messages and commit. Yields each dead letter once it is handled or refused. A refused one (too large,
+        or without a topic) is left to another run and does not block others.
 
         With a ``transactional_id``, which must be unique to the topic and group, both happen in one transaction:
         neither a crash nor a second process sends a message twice, and the second process ends the first with
@@ -146,7 +146,7 @@ class DeadLetterReplay:
 
     def _in_transactions(
         self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]
-    ) -> Iterator[list[Letter]]:
+    ) -> Iterator[list[DeadLetter]]:
         refused: dict[int, DeliveryError] = {}
         while True:
             rows = [self._refused(row, refused) for row in rows]
@@ -167,12 +167,12 @@ class DeadLetterReplay:
         self,
         producer: KafkaProducer,
         partition: TopicPartition,
-        letters: Sequence[Letter],
+        letters: Sequence[DeadLetter],
         progress: _Progress,
     ) -> None:
         with producer.transaction() as transaction:
             for letter in letters:
-                if letter.goes:
+                if letter.is_replayable:
                     transaction.send(letter.origin_topic, letter.original())
             if progress.noted:
                 transaction.send(partition.topic, self._notes().note(partition, progress.noted))
@@ -183,10 +183,12 @@ class DeadLetterReplay:
 
     def _without_transactions(
         self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]
-    ) -> Iterator[list[Letter]]:
-        waiting = {row.offset for row in rows if row.is_handled}
+    ) -> Iterator[list[DeadLetter]]:
+        unsent = {row.offset for row in rows if row.is_handled}
         try:
-            for topic, run in groupby(self._letters(rows), lambda letter: letter.origin_topic if letter.goes else ""):
+            for topic, run in groupby(
+                self._letters(rows), lambda letter: letter.origin_topic if letter.is_replayable else ""
+            ):
                 same = list(run)
                 undelivered: dict[int, DeliveryError | None] = {}
                 if topic:
@@ -196,22 +198,22 @@ class DeadLetterReplay:
                 for index, letter in enumerate(same):
                     error = undelivered.get(index)
                     if index not in undelivered:
-                        waiting.discard(letter.message.offset)
+                        unsent.discard(letter.message.offset)
                         handled.append(letter)
                     elif error is not None and _is_refusal(error):
                         handled.append(replace(letter, refusal=_reason(error)))
                 yield handled
                 if len(handled) < len(same):
                     report.raise_for_undelivered()
-        finally:  # also after errors and Ctrl-C: delivered messages count as sent back
+        finally:  # also after errors and Ctrl-C: delivered messages count as replayed
             self._store(
-                producer, partition, [replace(row, chosen=row.chosen and row.offset not in waiting) for row in rows]
+                producer, partition, [replace(row, chosen=row.chosen and row.offset not in unsent) for row in rows]
             )
 
     def _refused(self, row: _Row, refused: Mapping[int, DeliveryError]) -> _Row:
         """Mark the row as refused if its dead letter, or its topic, was refused."""
         letter, error = row.letter, refused.get(row.offset)
-        if letter is None or not letter.goes:
+        if letter is None or not letter.is_replayable:
             return row
         if isinstance(error, DeliveryRefused) and error.cause.name in _BECAUSE_OF_TOPIC:
             self._refusals[letter.origin_topic] = _reason(error)
@@ -219,7 +221,7 @@ class DeadLetterReplay:
         return replace(row, letter=replace(letter, refusal=refusal)) if refusal else row
 
     def _refusal(self, topic: str) -> str:
-        """Return why this topic accepts no messages; empty if nothing is known against it."""
+        """Return why this topic accepts no messages, or an empty string."""
         if topic not in self._refusals:
             self._refusals[topic] = "" if is_topic_name(topic) else f"{topic!r} is not a topic name: {TOPIC_NAME_RULE}"
             try:
@@ -228,8 +230,8 @@ class DeadLetterReplay:
             except TransportError as error:
                 if isinstance(error, RetriableError):
                     raise
-                there_is_none = error.name in _NO_SUCH_TOPIC
-                self._refusals[topic] = f"there is no topic {topic}" if there_is_none else f"topic {topic}: {error}"
+                is_missing = error.name in _NO_SUCH_TOPIC
+                self._refusals[topic] = f"there is no topic {topic}" if is_missing else f"topic {topic}: {error}"
         return self._refusals[topic]
 
     def _store(self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]) -> None:
@@ -251,42 +253,42 @@ class DeadLetterReplay:
         """Return the progress to store once these rows are handled."""
         gap, next_offset, noted = partition in self._with_gap, None, []
         for row in rows:
-            gap |= row.waits
+            gap |= row.is_pending
             if not gap:
                 next_offset = row.offset + 1
             elif row.is_handled:
                 noted.append(row.offset)
         return _Progress(next_offset, noted, gap)
 
-    def _letters(self, rows: Sequence[_Row]) -> list[Letter]:
-        """Return the dead letters to handle. A message in several of them is sent back once."""
-        letters: list[Letter] = []
+    def _letters(self, rows: Sequence[_Row]) -> list[DeadLetter]:
+        """Return the dead letters to handle. A message in several of them is replayed once."""
+        letters: list[DeadLetter] = []
         here: set[tuple[str, bytes]] = set()
         for row in rows:
             if row.letter is None or not row.chosen:
                 continue
             letter = self._once(row.letter)
-            if letter.goes and (which := (letter.origin_topic, letter.message_id)) in here:
-                letter = replace(letter, stays=_REPEATED)
-            elif letter.goes:
+            if letter.is_replayable and (which := (letter.origin_topic, letter.message_id)) in here:
+                letter = replace(letter, obstacle=_REPEATED)
+            elif letter.is_replayable:
                 here.add(which)
             letters.append(letter)
         return letters
 
-    def _once(self, letter: Letter) -> Letter:
-        return replace(letter, stays=_REPEATED) if letter.goes and self._sent.has(letter) else letter
+    def _once(self, letter: DeadLetter) -> DeadLetter:
+        return replace(letter, obstacle=_REPEATED) if letter.is_replayable and self._sent.has(letter) else letter
 
-    def _remember(self, letters: Iterable[Letter]) -> None:
+    def _remember(self, letters: Iterable[DeadLetter]) -> None:
         for letter in letters:
             if self._left is not None and not letter.refusal:
                 self._left -= 1
-            if letter.goes:
+            if letter.is_replayable:
                 self._sent.add(letter)
 
     def _portions(self) -> Iterator[tuple[TopicPartition, list[_Row]]]:
-        """Return waiting dead letters, and the offsets between them, in portions of one partition."""
+        """Return pending dead letters, and the offsets between them, in portions of one partition."""
         notes = self._notes()
-        size = AT_ONCE if self._rate is None else max(1, min(AT_ONCE, int(self._rate)))
+        size = MAX_NOTED if self._rate is None else max(1, min(MAX_NOTED, int(self._rate)))
         for part in self._parts():
             rows: list[_Row] = []
             count = 0
@@ -304,9 +306,9 @@ class DeadLetterReplay:
     def _row(self, notes: ReplayLog, partition: TopicPartition, message: Message) -> _Row:
         if is_note(message) or notes.is_handled(partition, message.offset):
             return _Row(message.offset, None, chosen=False)
-        letter = Letter.of(message, self._max_replays)
+        letter = DeadLetter.of(message, self._max_replays)
         chosen = self._chosen is None or self._chosen(letter)
-        if chosen and letter.goes:
+        if chosen and letter.is_replayable:
             letter = replace(letter, refusal=self._refusal(letter.origin_topic))
         return _Row(message.offset, letter, chosen=chosen)
 
@@ -365,14 +367,14 @@ class DeadLetterReplay:
     ) -> list[TopicPartition]:
         """Return the owned partitions before their ends. Control records may precede an end."""
         consumer = self._consumer
-        mine = consumer.assignment() & ends.keys()
-        return [one for one in sorted(mine) if max(consumer.position(one) or 0, reached.get(one, 0)) < ends[one]]
+        owned = sorted(consumer.assignment() & ends.keys())
+        return [each for each in owned if max(consumer.position(each) or 0, reached.get(each, 0)) < ends[each]]
 
     def _poll(self) -> Batch:
         batch = self._consumer.poll(timeout=POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
-                LOG.warning("dead letters were deleted by retention or a purge before they were sent back: %s", error)
+                LOG.warning("dead letters were deleted by retention or a purge before they were replayed: %s", error)
                 self._consumer.seek_to_beginning([error.partition])
             elif not isinstance(error, RetriableError):
                 raise error
@@ -391,7 +393,7 @@ class _Progress:
     gap: bool
 
 
-def _refused_of(letters: Iterable[Letter], aborted: TransactionError) -> dict[int, DeliveryError]:
+def _refused_of(letters: Iterable[DeadLetter], aborted: TransactionError) -> dict[int, DeliveryError]:
     """Return the errors of messages that were refused; the others were only aborted with them."""
     report = aborted.report
     undelivered = () if report is None else (*report.failed, *report.unknown)
@@ -399,7 +401,7 @@ def _refused_of(letters: Iterable[Letter], aborted: TransactionError) -> dict[in
     refused = {}
     for letter in letters:
         error = errors.get((letter.origin_topic, letter.message_id))
-        if letter.goes and error is not None and _is_refusal(error):
+        if letter.is_replayable and error is not None and _is_refusal(error):
             refused[letter.message.offset] = error
     return refused
 

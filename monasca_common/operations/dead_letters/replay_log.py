@@ -15,7 +15,7 @@ from monasca_common.kafka.message import MESSAGE_ID_HEADER
 
 LOG = logging.getLogger(__name__)
 
-AT_ONCE = 500  # dead letters in a note, at most
+MAX_NOTED = 500  # dead letters in a note, at most
 MAX_REPLAYS = 3
 
 _NOTE_KEY = b"dead-letter-note/"  # the group's name follows
@@ -24,11 +24,11 @@ _DIGITS = 19  # of a 64-bit number; Python refuses to parse thousands of digits
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A dead letter. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty if unknown.
-    ``replays``: how often the message was sent back before. ``first_origin``, ``first_failure_ms``: of the message
-    before its first replay. ``stays``: why it cannot be sent back, or empty. ``refusal``: why its topic refused it, so
-    that it waits for another run, or empty."""
+    ``replays``: how often the message was replayed. ``first_origin``, ``first_failure_ms``: of the message before its
+    first replay. ``obstacle``: why it cannot be replayed, or empty. ``refusal``: why its topic refused it, or empty;
+    then it is left to another run."""
 
     message: Message
     origin_topic: str
@@ -37,13 +37,13 @@ class Letter:
     error: str
     attempts: int
     replays: int
-    stays: str
+    obstacle: str
     first_failure_ms: int | None = None
     refusal: str = ""
     first_origin: str = ""
 
     @classmethod
-    def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> Letter:
+    def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> DeadLetter:
         headers = dict(message.headers)
 
         def text(name: str) -> str:
@@ -55,13 +55,13 @@ class Letter:
 
         place = (dead_letters.ORIGIN_TOPIC, dead_letters.ORIGIN_PARTITION, dead_letters.ORIGIN_OFFSET)
         topic, replays = text(dead_letters.ORIGIN_TOPIC), number(dead_letters.REPLAYS)
-        stays = ""
+        obstacle = ""
         if not topic:
-            stays = "its original topic is unknown"
+            obstacle = "its original topic is unknown"
         elif dead_letters.VALUE_CUT_FROM in headers:
-            stays = "its value was truncated"
+            obstacle = "its value was truncated"
         elif replays >= max_replays:
-            stays = f"it was sent back {replays} times already: repair its reader first"
+            obstacle = f"it was already replayed {replays} times: repair its reader first"
         origin = "/".join(filter(None, map(text, place)))
         return cls(
             message,
@@ -71,7 +71,7 @@ class Letter:
             error=": ".join(filter(None, (text(dead_letters.ERROR_CLASS), text(dead_letters.ERROR_TEXT)))),
             attempts=number(dead_letters.ATTEMPTS),
             replays=replays,
-            stays=stays,
+            obstacle=obstacle,
             first_failure_ms=number(dead_letters.FIRST_FAILURE) or None,
             first_origin=text(dead_letters.FIRST_ORIGIN) or origin,
         )
@@ -102,23 +102,22 @@ class Letter:
         return dict(self.message.headers).get(dead_letters.ORIGIN_MESSAGE_ID) or self.message.message_id
 
     @property
-    def goes(self) -> bool:
-        """Whether it can be sent back."""
-        return not self.stays and not self.refusal
+    def is_replayable(self) -> bool:
+        return not self.obstacle and not self.refusal
 
 
 class SentMessages:
-    """The last million messages that were sent back, by original topic and message id."""
+    """The last million replayed messages, by original topic and message id."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, bytes], None] = {}
 
-    def add(self, letter: Letter) -> None:
+    def add(self, letter: DeadLetter) -> None:
         self._ids[letter.origin_topic, letter.message_id] = None
         if len(self._ids) > _REMEMBERED_IDS:
             del self._ids[next(iter(self._ids))]
 
-    def has(self, letter: Letter) -> bool:
+    def has(self, letter: DeadLetter) -> bool:
         return (letter.origin_topic, letter.message_id) in self._ids
 
 
@@ -134,7 +133,7 @@ class _Mark(IntEnum):
     """The content of an offset: a dead letter, or a note or no message (`NOTHING`)."""
 
     NOTHING = 0
-    WAITS = 1
+    PENDING = 1
     HANDLED = 2
 
 
@@ -153,14 +152,14 @@ class ReplayLog:
         marks = self._marks.setdefault(partition, bytearray())
         gap = message.offset - first - len(marks)
         if gap < 0:
-            return  # it was read before
+            return  # already read
         marks.extend(bytes(gap))
         if not is_note(message):
-            marks.append(_Mark.WAITS)
+            marks.append(_Mark.PENDING)
         elif self._is_of_group(message.key or b""):
             for lowest, highest in _ranges(message.value):
                 begin, end = max(0, lowest - first), max(0, highest + 1 - first)
-                marks[begin:end] = marks[begin:end].replace(bytes([_Mark.WAITS]), bytes([_Mark.HANDLED]))
+                marks[begin:end] = marks[begin:end].replace(bytes([_Mark.PENDING]), bytes([_Mark.HANDLED]))
 
     def _is_of_group(self, key: bytes) -> bool:
         """Return whether the key has this group, not one whose name starts with this group's and a slash."""
@@ -175,17 +174,17 @@ class ReplayLog:
     def is_handled(self, partition: TopicPartition, offset: int) -> bool:
         return self._mark(partition, offset) == _Mark.HANDLED
 
-    def waits(self, partition: TopicPartition, offset: int) -> bool:
-        return self._mark(partition, offset) == _Mark.WAITS
+    def is_pending(self, partition: TopicPartition, offset: int) -> bool:
+        return self._mark(partition, offset) == _Mark.PENDING
 
     def _mark(self, partition: TopicPartition, offset: int) -> int:
         index = offset - self._firsts.get(partition, 0)
         marks = self._marks.get(partition, b"")
         return marks[index] if 0 <= index < len(marks) else _Mark.NOTHING
 
-    def waiting(self) -> int:
-        """Return the number of waiting dead letters among those read."""
-        return sum(marks.count(_Mark.WAITS) for marks in self._marks.values())
+    def pending_count(self) -> int:
+        """Return the number of pending dead letters among those read."""
+        return sum(marks.count(_Mark.PENDING) for marks in self._marks.values())
 
     def note(self, partition: TopicPartition, offsets: Sequence[int]) -> Record:
         """Return the note that these offsets, in ascending order, are handled."""
@@ -203,6 +202,6 @@ def _ranges(value: bytes | None) -> Iterator[tuple[int, int]]:
     """Return no ranges if another program wrote the record."""
     try:
         for first, last in json.loads(value or b"[]"):
-            yield int(first), min(int(last), int(first) + AT_ONCE)
+            yield int(first), min(int(last), int(first) + MAX_NOTED)
     except (ValueError, TypeError, OverflowError, RecursionError):
         LOG.warning("ignoring an unreadable note of replayed dead letters")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -26,39 +26,46 @@ from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consum
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.operations.dead_letters.replay import DeadLetterReplay
-from monasca_common.operations.dead_letters.replay_log import Letter, SentMessages, is_note
+from monasca_common.operations.dead_letters.replay_log import DeadLetter, SentMessages, is_note
 from monasca_common.operations.log_reading import LogReader
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
+_SUFFIX = ".dlq"
 _WITH_TRANSACTIONS, _TRANSACTIONAL_DRIVER = "kafka", "confluent"  # the native client has no transactions
 
 
-@dataclass(slots=True)
-class Deletable:
-    """The selected dead letters at the beginning of a partition, because Kafka cannot delete from the middle.
+def dead_letter_topics(partition_counts: Mapping[str, int], names: Iterable[str] = ()) -> list[str]:
+    """Return the topics whose name ends in ``.dlq``, and those of ``names`` that exist."""
+    wanted = frozenset(names)
+    return sorted(topic for topic in partition_counts if topic in wanted or topic.endswith(_SUFFIX))
 
-    ``before``: the first offset that stays. ``behind``: selected dead letters that stay, after one not selected.
+
+@dataclass(slots=True)
+class DeletableDeadLetters:
+    """The selected dead letters at the beginning of a partition, because Kafka deletes only from there.
+
+    ``before``: the first offset that is kept. ``kept``: selected dead letters that are kept, after one not selected.
     """
 
     before: int
-    letters: int = 0
-    behind: int = 0
+    count: int = 0
+    kept: int = 0
     _ended: bool = False
 
-    def add(self, message: Message, *, is_letter: bool, is_selected: bool) -> None:
+    def add(self, message: Message, *, is_dead_letter: bool, is_selected: bool) -> None:
         """Add a message; in the order of offsets."""
         if not is_selected:
             self._ended = True
         elif not self._ended:
             self.before = message.offset + 1
-            self.letters += is_letter
+            self.count += is_dead_letter
         else:
-            self.behind += is_letter
+            self.kept += is_dead_letter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadLetterTopic:
-    """``consumer``, ``producer``: settings for the operator's group. ``sent``: messages sent back, shared by the topics
+    """``consumer``, ``producer``: settings for the operator's group. ``sent``: replayed messages, shared by the topics
     of a cluster."""
 
     name: str
@@ -113,7 +120,7 @@ class DeadLetterTopic:
         it."""
         return open_consumer(self.consumer, partitions=partitions)
 
-    def letter(self, partition: TopicPartition, offset: int) -> Letter | None:
+    def dead_letter(self, partition: TopicPartition, offset: int) -> DeadLetter | None:
         """Return the dead letter at this offset, or ``None``. Raises `TransportError`."""
         if partition not in self.partitions():
             return None
@@ -121,42 +128,42 @@ class DeadLetterTopic:
             first, end = consumer.seek_to_beginning()[partition], consumer.seek_to_end()[partition]
         if first <= offset < end:
             for message in LogReader(self.consumer.connection).messages({partition: offset}, {partition: offset + 1}):
-                return Letter.of(message)
+                return DeadLetter.of(message)
         return None
 
     @contextlib.contextmanager
     def replay(
         self, partitions: Sequence[TopicPartition], *, execute: bool, **arguments: Any
-    ) -> Iterator[tuple[DeadLetterReplay, Iterator[Letter]]]:
+    ) -> Iterator[tuple[DeadLetterReplay, Iterator[DeadLetter]]]:
         """``arguments``: those of `DeadLetterReplay`."""
         with contextlib.ExitStack() as stack:
             audited = audited_source(self.producer, self.audit if execute else None, self.consumer.group_id)
             producer = stack.enter_context(open_producer(stack.enter_context(audited))) if execute else None
             replay = DeadLetterReplay(stack.enter_context(self.reader(partitions)), sent=self.sent, **arguments)
-            yield replay, replay.letters() if producer is None else replay.send(producer)
+            yield replay, replay.dead_letters() if producer is None else replay.send(producer)
 
     def deletable(
         self,
         partitions: Sequence[TopicPartition],
-        selects: Callable[[Letter], bool] | None,
+        selects: Callable[[DeadLetter], bool] | None,
         *,
-        dealt_with: bool,
+        handled: bool,
         progress: Callable[[int, int], object],
-    ) -> dict[TopicPartition, Deletable]:
-        """Read the whole topic. ``selects``: dead letters to delete. ``dealt_with``: also delete those before the
-        group's offset. ``progress``: receives the numbers of messages read and left."""
+    ) -> dict[TopicPartition, DeletableDeadLetters]:
+        """Read the whole topic. ``selects``: dead letters to delete. ``handled``: also delete those before the group's
+        offset. ``progress``: receives the numbers of messages read and left."""
         with self.reader(partitions) as consumer:
-            passed = {each: (consumer.position(each) or 0) if dealt_with else 0 for each in partitions}
+            passed = {each: (consumer.position(each) or 0) if handled else 0 for each in partitions}
             firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
-        found = {partition: Deletable(first) for partition, first in firsts.items()}
+        found = {partition: DeletableDeadLetters(first) for partition, first in firsts.items()}
         total = sum(ends[each] - firsts[each] for each in partitions)
         for count, message in enumerate(LogReader(self.consumer.connection).messages(firsts, ends), 1):
             partition = TopicPartition(message.topic, message.partition)
-            letter = None if is_note(message) else Letter.of(message)
+            letter = None if is_note(message) else DeadLetter.of(message)
             is_selected = (
                 letter is None or message.offset < passed[partition] or (selects is not None and selects(letter))
             )
-            found[partition].add(message, is_letter=letter is not None, is_selected=is_selected)
+            found[partition].add(message, is_dead_letter=letter is not None, is_selected=is_selected)
             progress(count, total - count)
         return found
 
@@ -164,8 +171,8 @@ class DeadLetterTopic:
         """Delete everything below these offsets."""
         self.load_admin().delete_records(before)
 
-    def pass_deleted(self, before: Mapping[TopicPartition, int]) -> None:
+    def skip_deleted(self, before: Mapping[TopicPartition, int]) -> None:
         """Move lower offsets of the group to these."""
         with self.reader(list(before)) as consumer:
-            behind = {each: offset for each, offset in before.items() if (consumer.position(each) or 0) < offset}
-            consumer.commit(behind)
+            outdated = {each: offset for each, offset in before.items() if (consumer.position(each) or 0) < offset}
+            consumer.commit(outdated)

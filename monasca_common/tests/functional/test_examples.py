@@ -90,7 +90,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
         said = self.succeeds("replay_dead_letters.py", config)
 
-        self.assertIn("3 sent back", said)
+        self.assertIn("3 replayed", said)
         ids = Counter(dict(message.headers())["message-id"] for message in self.log_of(topic, 8))
         with each_once():
             self.assertEqual([1, 1, 2, 2, 2], sorted(ids.values()))

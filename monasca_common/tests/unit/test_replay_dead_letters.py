@@ -50,14 +50,14 @@ class ReplayDeadLettersTest(base.BaseTestCase):
     def test_it_says_what_became_of_each_letter(self):
         status, out, _ = self.run_program()
         self.assertEqual(0, status)
-        self.assertIn("sent back to readings: readings.dlq/0/0", out)
-        self.assertEqual("2 sent back, 0 stay, 0 wait", out.splitlines()[-1])
+        self.assertIn("replayed to readings: readings.dlq/0/0", out)
+        self.assertEqual("2 replayed, 0 not replayable, 0 refused", out.splitlines()[-1])
 
     def test_letters_of_a_topic_that_is_gone_wait_and_say_so(self):
         self.kafka.broker.delete_topic("readings")
         status, out, _ = self.run_program()
-        self.assertEqual((1, "1 sent back, 0 stay, 1 wait"), (status, out.splitlines()[-1]))
-        self.assertIn("waits, there is no topic readings: readings.dlq/0/0", out)
+        self.assertEqual((1, "1 replayed, 0 not replayable, 1 refused"), (status, out.splitlines()[-1]))
+        self.assertIn("refused, there is no topic readings: readings.dlq/0/0", out)
 
     def test_ctrl_c_ends_it_without_a_traceback_and_keeps_what_was_done(self):
         publish = self.producer.publish

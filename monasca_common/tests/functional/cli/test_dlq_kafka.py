@@ -17,7 +17,7 @@ LETTERS = 100_000
 
 
 def _sent_back(rows):
-    return sum(row["letters"] for row in rows if row["outcome"] == "sent back")
+    return sum(row["dead_letters"] for row in rows if row["outcome"] == "replayed")
 
 
 class DlqCase(ClusterCommandCase):
@@ -61,7 +61,7 @@ class DlqCase(ClusterCommandCase):
         """The letters by outcome and reason of a run with this exit status; its standard error: ``self.said``."""
         found, out, self.said = self.run_command("replay", *self.options, "--execute", "-f", "json")
         self.assertEqual(status, found, self.said)
-        return {(row["outcome"], row["reason"]): row["letters"] for row in json.loads(out)}
+        return {(row["outcome"], row["reason"]): row["dead_letters"] for row in json.loads(out)}
 
     def sent(self):
         return self.end(self.origin, 0) + self.end(self.origin, 1)
@@ -86,7 +86,7 @@ class TestReplay(DlqCase):
         self.assertEqual((130, True), (process.returncode, _sent_back(json.loads(out)) > 0), err)
         self.kill_at("replay.after_commit=kill@10")
         self.assertLess(len(self.ids()), LETTERS)
-        self.assertEqual(1, self.outcomes(4)["waits", "there is no topic gone"])
+        self.assertEqual(1, self.outcomes(4)["refused", "there is no topic gone"])
         ids = self.ids()
         with each_once():
             self.assertEqual(({b"id-%d" % number for number in range(LETTERS)}, {1}), (set(ids), set(ids.values())))
@@ -126,7 +126,7 @@ class TestReplay(DlqCase):
         self.assertEqual(3, self.replay("--reason", "keyerror"))
         self.assertEqual({b"id-3", b"id-4", b"id-5"}, set(self.ids()))
         waiting = self.run_json("list", *self.options)
-        self.assertEqual([0, 1, 2, 6, 7, 8], [int(each["letter"].rpartition("/")[2]) for each in waiting])
+        self.assertEqual([0, 1, 2, 6, 7, 8], [int(each["dead_letter"].rpartition("/")[2]) for each in waiting])
         self.assertEqual(6, self.replay())
         self.assertEqual((9, {1}), (len(self.ids()), set(self.ids().values())))
         self.assertEqual(0, self.replay())
@@ -144,10 +144,10 @@ class TestReplay(DlqCase):
         self.admin.delete_topic(gone)
         for sent in (6, 0):
             outcomes = self.outcomes(4 if sent else 1)
-            self.assertEqual(sent, outcomes.get(("sent back", ""), 0))
-            self.assertEqual(2, outcomes["waits", f"there is no topic {gone}"])
+            self.assertEqual(sent, outcomes.get(("replayed", ""), 0))
+            self.assertEqual(2, outcomes["refused", f"there is no topic {gone}"])
             self.assertIn("1048588", " ".join(reason for _, reason in outcomes))
-            self.assertIn("4 dead letters wait for another run: ", self.said)
+            self.assertIn("4 dead letters left to another run: ", self.said)
         self.cluster.create_topic(gone, 1)
         set_topic_config(self.admin, self.origin, {"max.message.bytes": "2000000"})
         set_topic_config(self.admin, narrow, {"max.message.bytes": "2000000"})
@@ -162,9 +162,9 @@ class TestReplay(DlqCase):
         self.bury(2)
         self.bury(2, first=2, origin=compacted)
         self.bury(2, first=4)
-        (sent, sent_back), (waits, waiting) = sorted(self.outcomes(4).items())
-        self.assertEqual((("sent back", ""), 4, 2), (sent, sent_back, waiting))
-        self.assertIn("refused by its topic", waits[1])
+        (refused, refused_count), replayed = sorted(self.outcomes(4).items())
+        self.assertEqual((2, (("replayed", ""), 4)), (refused_count, replayed))
+        self.assertIn("refused by its topic", refused[1])
         with each_once():
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 4, 5)}), self.ids())
 
@@ -174,18 +174,18 @@ class TestReplay(DlqCase):
         gather = DeadLetterGatherer(self.admin, connection, [self.letters], timeout_seconds=SECONDS)
         own = ("--topic", self.letters, "--execute")
 
-        def waiting():
+        def pending():
             (figures,) = (each for each in gather(0) if each.topic == self.letters)
-            return figures.waiting, figures.unread
+            return figures.pending, figures.unread
 
         self.bury(1, error="KeyError")
         self.bury(5, first=1)
-        self.assertEqual((6, 0), waiting())
+        self.assertEqual((6, 0), pending())
         self.assertEqual(0, self.run_command("replay", *own, "--reason", "ValueError")[0])
-        self.wait_until(lambda: waiting() == (1, 0), "the brokers' answer that the transaction has ended")
+        self.wait_until(lambda: pending() == (1, 0), "the brokers' answer that the transaction has ended")
         self.assertIn("1 dead letter waits", self.run_command("list", "--topic", self.letters)[2])
         self.assertEqual(0, self.run_command("replay", *own)[0])
-        self.wait_until(lambda: waiting() == (0, 0), "the brokers' answer that the transaction has ended")
+        self.wait_until(lambda: pending() == (0, 0), "the brokers' answer that the transaction has ended")
 
     @periodic("the unit tests count what a dry run sends")
     def test_a_look_sends_nothing(self):
@@ -205,7 +205,7 @@ class TestPurge(DlqCase):
         self.bury(2, first=3, error="ValueError")
         self.bury(4, first=5, error="KeyError")
         arguments = ("purge", *self.options, "--reason", "KeyError")
-        expected = {"topic": self.letters, "letters": 3, "deleted": False, "selected_behind": 4}
+        expected = {"topic": self.letters, "dead_letters": 3, "deleted": False, "kept": 4}
         self.assertEqual([expected], self.run_json(*arguments))
         self.assertEqual(0, self.first())
         self.assertEqual([expected | {"deleted": True}], self.run_json(*arguments, "--execute"))

@@ -131,11 +131,11 @@ class TestAThousandTopics(LargeCase):
     def test_dead_letters(self):
         words = ("--topic", NAMES[0], "--group", self.own)
         [letter] = self.rows("dlq", "list", *words)
-        self.assertEqual(f"{NAMES[0]}/0/0", letter["letter"])
+        self.assertEqual(f"{NAMES[0]}/0/0", letter["dead_letter"])
         [replayed] = self.rows("dlq", "replay", "--execute", *words)
-        self.assertEqual(("stays", 1), (replayed["outcome"], replayed["letters"]))
+        self.assertEqual(("not replayable", 1), (replayed["outcome"], replayed["dead_letters"]))
         [deletable] = self.rows("dlq", "purge", "--all", *words)
-        self.assertEqual((1, False), (deletable["letters"], deletable["deleted"]))
+        self.assertEqual((1, False), (deletable["dead_letters"], deletable["deleted"]))
         self.assertEqual(0, self.run_command("dlq", "show", f"{NAMES[0]}/0/0")[0])
 
     def test_durability_and_audit(self):

@@ -18,7 +18,7 @@ from monasca_common.kafka import dead_letters
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.app import make_app
 from monasca_common.operations.dashboard.audit_panel import audit_figures
-from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason
+from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterFigures, DeadLetterReason
 from monasca_common.operations.dashboard.durability_panel import DurabilityFigures
 from monasca_common.operations.dashboard.lag_panel import GroupFigures
 from monasca_common.operations.dashboard.load_panel import TopicLoad
@@ -157,7 +157,7 @@ class MadeUpFigures:
         text = "min.insync.replicas is 1: a leader acknowledges messages that only it has; set it to 2"
         findings = tuple(Finding(name, Severity.ERROR, "leader_alone", (), text) for name in names[::2])
         self.durability = DurabilityFigures(count, findings)
-        reason = LetterReason("topic-0001", "reader", "Poison: the value is not JSON", 7, 1_700_000_000_000)
+        reason = DeadLetterReason("topic-0001", "reader", "Poison: the value is not JSON", 7, 1_700_000_000_000)
         self.dead_letters = (DeadLetterFigures("topic-0001.dlq", 7, (reason,)),)
 
         self.audit = audit_figures(_balances(names), _now_ms(), 600)

@@ -25,7 +25,7 @@ connection = sqlite:////nowhere/monasca.sqlite
 [kafka_alarm_history]
 enabled = false
 """
-_LETTERS = TopicPartition("metrics.dlq", 0)
+_PARTITION = TopicPartition("metrics.dlq", 0)
 
 
 class DlqCase(CommandCase):
@@ -37,6 +37,11 @@ class DlqCase(CommandCase):
         self.kafka = self.useFixture(MemoryKafka())
         for topic in ("metrics", "log", "metrics.dlq"):
             self.kafka.broker.create_topic(topic, 1)
+        self.patch(plugins, "load_admin", lambda conf, group: self)
+
+    def partition_counts(self):
+        """The memory driver has no admin client."""
+        return dict.fromkeys(self.kafka.broker.topics(), 1)
 
     def bury(self, count, *, origin="metrics", topic="metrics.dlq", servers="memory:9092", **headers):
         named = {
@@ -49,7 +54,7 @@ class DlqCase(CommandCase):
         connection = replace(self.kafka.connection(), bootstrap_servers=servers)
         self.kafka.producer(connection=connection).publish(topic, [record] * count).raise_for_undelivered()
 
-    def told(self, *arguments, text=_CONFIGURATION):
+    def rows(self, *arguments, text=_CONFIGURATION):
         status, out, err = self.run_command(*arguments, "-f", "json", text=text)
         self.assertEqual(0, status, err)
         return json.loads(out)
@@ -58,8 +63,8 @@ class DlqCase(CommandCase):
         return len(self.kafka.broker.records(topic))
 
 
-class HostileLetterTest(DlqCase):
-    def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(self):
+class HostileDeadLetterTest(DlqCase):
+    def test_control_characters_are_shown_as_text(self):
         self.bury(
             1, **{dead_letters.ERROR_TEXT: "no \x1b]0;owned\x07\x1b[2J\u202enumber", dead_letters.GROUP: "\x1b[1mg"}
         )
@@ -69,36 +74,43 @@ class HostileLetterTest(DlqCase):
             self.assertNotRegex(out + err, "[\x00-\x08\x0b-\x1f\u202e]")
         self.assertIn("\\x1b[2J\\u202enumber", out)
 
-    def test_a_number_that_no_program_reads_does_not_stop_the_others(self):
+    def test_a_huge_number_in_a_header_is_read_as_0(self):
         self.bury(1, **{dead_letters.REPLAYS: "9" * 5000, dead_letters.ATTEMPTS: "9" * 5000})
         self.bury(1)
-        self.assertEqual([0, 0], [letter["replays"] for letter in self.told("list")])
-        self.assertEqual(0, self.told("show", "metrics.dlq/0/0")["attempts"])
+        self.assertEqual([0, 0], [letter["replays"] for letter in self.rows("list")])
+        self.assertEqual(0, self.rows("show", "metrics.dlq/0/0")["attempts"])
 
-    def test_what_only_looks_like_a_number_is_no_place(self):
+    def test_a_digit_outside_ascii_is_not_a_partition(self):
         self.assertEqual(2, self.run_command("show", "metrics.dlq/\N{SUPERSCRIPT TWO}/0")[0])
 
 
 class ListTest(DlqCase):
-    def test_each_letter_is_shown_with_where_it_came_from_and_why(self):
+    def test_each_dead_letter_is_shown_with_its_origin_error_and_action(self):
         self.bury(1, **{dead_letters.ORIGIN_PARTITION: "0", dead_letters.ORIGIN_OFFSET: "17"})
         self.bury(1, **{dead_letters.VALUE_CUT_FROM: "9000000"})
         _, out, err = self.run_command("list", "-f", "csv", "--quote", "none")
         header, *rows = [line.split(",") for line in out.splitlines()]
-        self.assertEqual(["letter", "time", "origin", "group", "error", "replays", "fate"], header)
+        self.assertEqual(["dead_letter", "time", "origin", "group", "error", "replays", "action"], header)
         self.assertEqual(
             [
-                ["metrics.dlq/0/0", "metrics/0/17", "", "ValueError: no number", "0", "goes back"],
-                ["metrics.dlq/0/1", "metrics", "", "ValueError: no number", "0", "stays: its value was truncated"],
+                ["metrics.dlq/0/0", "metrics/0/17", "", "ValueError: no number", "0", "replayable"],
+                [
+                    "metrics.dlq/0/1",
+                    "metrics",
+                    "",
+                    "ValueError: no number",
+                    "0",
+                    "not replayable: its value was truncated",
+                ],
             ],
             [[row[0], *row[2:]] for row in rows],
         )
-        self.assertEqual("monasca-common dlq list: metrics.dlq: 2 dead letters wait", err.strip())
+        self.assertEqual("monasca-common dlq list: metrics.dlq: 2 pending dead letters", err.strip())
 
-    def test_every_format_has_the_same_letters(self):
+    def test_only_tables_truncate_errors(self):
         error = f"no number {'x' * 200}"
         self.bury(1, **{dead_letters.ERROR_TEXT: error})
-        whole = {"letter": "metrics.dlq/0/0", "error": f"ValueError: {error}", "fate": "goes back"}
+        whole = {"dead_letter": "metrics.dlq/0/0", "error": f"ValueError: {error}", "action": "replayable"}
         for words, found in ((("list",), lambda read: read[0]), (("show", "metrics.dlq/0/0"), lambda read: read)):
             for form, parse in (("json", json.loads), ("yaml", yaml.safe_load)):
                 read = found(parse(self.run_command(*words, "-f", form)[1]))
@@ -106,50 +118,69 @@ class ListTest(DlqCase):
         table = self.run_command("list")[1]
         self.assertEqual((True, False), (f"ValueError: {error}"[:100] in table, error in table))
 
-    def test_it_shows_so_many_and_says_how_many_there_are(self):
+    def test_a_limited_list_reports_the_number_of_pending_dead_letters(self):
         self.bury(5)
         _, out, err = self.run_command("list", "--limit", "2", "-f", "value")
-        self.assertIn("metrics.dlq: 5 dead letters wait; 2 are shown: increase --limit to see more\n", err)
+        self.assertIn("metrics.dlq: 5 pending dead letters; 2 are shown: increase --limit to see more\n", err)
         self.assertEqual(2, len(out.splitlines()))
 
-    def test_what_was_sent_back_is_not_shown_again(self):
+    def test_replayed_dead_letters_are_not_listed(self):
         self.bury(1)
-        self.told("replay", "--execute")
-        self.assertEqual([], self.told("list"))
+        self.rows("replay", "--execute")
+        self.assertEqual([], self.rows("list"))
 
-    def test_a_topic_that_is_not_there_is_said_to_be_missing(self):
+    def test_a_missing_topic_of_a_service_is_reported(self):
         text = _CONFIGURATION.replace("[kafka_alarm_history]\nenabled = false\n", "")
         status, _, err = self.run_command("list", text=text)
         self.assertEqual(0, status)
         self.assertIn("alarm-state-transitions.dlq: there is no such topic", err)
 
-    def test_one_that_was_named_has_to_be_there(self):
+    def test_a_missing_topic_named_by_an_option_is_an_error(self):
         status, _, err = self.run_command("list", "--topic", "nowhere.dlq")
         self.assertEqual(
             (1, "monasca-common dlq list: --topic nowhere.dlq: there is no such topic: correct its name"),
             (status, err.strip()),
         )
 
-    def test_any_topic_can_be_named(self):
+    def test_any_topic_can_be_listed(self):
         self.kafka.broker.create_topic("elsewhere.dlq", 2)
         self.bury(3, topic="elsewhere.dlq")
-        self.assertEqual(3, len(self.told("list", "--topic", "elsewhere.dlq")))
+        self.assertEqual(3, len(self.rows("list", "--topic", "elsewhere.dlq")))
 
     def topics(self, text):
-        """The topics that are looked at."""
+        """Return the topics that are read."""
         _, _, err = self.run_command("list", text=text)
         return sorted(line.split(": ")[1] for line in err.splitlines())
 
-    def test_rejected_metrics_of_the_api_have_a_topic_too(self):
+    def test_the_topic_of_rejected_metrics_is_listed(self):
         self.kafka.broker.create_topic("rejected", 1)
         text = f"{_CONFIGURATION}[api]\ninvalid_metrics = drop\nrejected_metrics_topic = rejected\n"
         self.assertEqual(["metrics.dlq", "rejected"], self.topics(text))
 
-    def test_a_service_that_the_file_does_not_describe_is_left_out(self):
+    def test_a_service_without_configuration_is_skipped(self):
         text = _CONFIGURATION.partition("[database]")[0] + "[api]\ninvalid_metrics = drop\n"
         self.assertEqual(["metrics.dlq"], self.topics(text))
 
-    def test_a_file_that_describes_none_is_refused(self):
+    def test_without_configured_services_all_topics_ending_in_dlq_are_listed(self):
+        self.kafka.broker.create_topic("orders.dlq", 1)
+        self.bury(1)
+        self.bury(2, topic="orders.dlq")
+        text = _CONFIGURATION.partition("[database]")[0]
+        self.assertEqual(
+            ["metrics.dlq/0/0", "orders.dlq/0/0", "orders.dlq/0/1"],
+            [row["dead_letter"] for row in self.rows("list", text=text)],
+        )
+
+    def test_without_dead_letter_topics_the_error_names_the_option(self):
+        text = _CONFIGURATION.partition("[database]")[0]
+        for command in (("replay",), ("purge", "--all")):  # they change only topics that are configured or named
+            status, _, err = self.run_command(*command, text=text)
+            self.assertEqual((1, True), (status, "the configured services have no dead-letter topics: name one" in err))
+        self.kafka.broker.delete_topic("metrics.dlq")
+        status, _, err = self.run_command("list", text=text)
+        self.assertEqual((1, True), (status, "the brokers and the configured services have no dead-letter" in err), err)
+
+    def test_a_configuration_without_brokers_is_an_error(self):
         status, _, err = self.run_command("list", text="[database]\nconnection = sqlite:////x\n")
         self.assertEqual(1, status)
         self.assertIn("bootstrap_servers in group [kafka] is not set", err)
@@ -167,22 +198,22 @@ class HelpTest(DlqCase):
 
 
 class ShowTest(DlqCase):
-    def test_one_that_was_sent_back_before_says_where_it_was_first(self):
+    def test_the_first_origin_of_a_replayed_message_is_shown(self):
         place = {dead_letters.ORIGIN_PARTITION: "0", dead_letters.ORIGIN_OFFSET: "17"}
         self.bury(1, **place)
         self.bury(1, **place, **{dead_letters.REPLAYS: "1", dead_letters.FIRST_ORIGIN: "metrics/0/4"})
-        found = [self.told("show", f"metrics.dlq/0/{offset}")["first_origin"] for offset in (0, 1)]
+        found = [self.rows("show", f"metrics.dlq/0/{offset}")["first_origin"] for offset in (0, 1)]
         self.assertEqual(["metrics/0/17", "metrics/0/4"], found)
         self.assertIn("metrics/0/4", self.run_command("show", "metrics.dlq/0/1")[1])
 
-    def test_a_letter_of_a_topic_that_is_not_there_is_not_there(self):
+    def test_a_missing_dead_letter_is_status_3(self):
         for place in ("metrics.dlq/0/0", "metrics.dlq/7/0", "nowhere.dlq/0/0"):
             status, _, err = self.run_command("show", place)
             self.assertEqual(
                 (3, True), (status, f"there is no dead letter {place}: `monasca-common dlq list`" in err), err
             )
 
-    def test_its_place_names_the_topic(self):
+    def test_show_has_no_option_topic(self):
         self.assertEqual(2, self.run_command("show", "metrics.dlq/0/0", "--topic", "metrics.dlq")[0])
 
 
@@ -190,41 +221,41 @@ class ReplayTest(DlqCase):
     def outcomes(self, *arguments, status=0):
         found, out, err = self.run_command("replay", *arguments, "-f", "json")
         self.assertEqual(status, found, err)
-        return [(row["outcome"], row["reason"], row["letters"]) for row in json.loads(out)]
+        return [(row["outcome"], row["reason"], row["dead_letters"]) for row in json.loads(out)]
 
     def test_without_execute_nothing_is_sent(self):
         self.bury(3)
-        self.assertEqual([("goes back", "", 3)], self.outcomes())
+        self.assertEqual([("replayable", "", 3)], self.outcomes())
         self.assertIn("nothing was changed: use --execute to apply", self.run_command("replay")[2])
         self.assertEqual(0, self.count())
 
-    def test_with_nothing_to_send_no_change_is_offered(self):
+    def test_without_dead_letters_nothing_is_printed(self):
         self.assertEqual((0, "", ""), self.run_command("replay", "--topic", "metrics.dlq"))
 
-    def test_nothing_is_sent_if_one_of_the_topics_is_missing(self):
+    def test_nothing_is_replayed_if_a_named_topic_is_missing(self):
         self.bury(1)
         status, _, err = self.run_command("replay", "--topic", "metrics.dlq", "--topic", "nope", "--execute")
         self.assertEqual((1, 0), (status, self.count()), err)
         self.assertIn("--topic nope: there is no such topic", err)
 
-    def test_what_can_go_back_goes_and_the_rest_is_counted_with_the_reason(self):
+    def test_replayable_dead_letters_are_replayed_and_the_others_are_counted_by_reason(self):
         self.bury(2)
         self.bury(2, **{dead_letters.REPLAYS: "3"})
         self.bury(1, origin="log")
         self.assertEqual(
-            [("sent back", "", 3), ("stays", "it was sent back 3 times already: repair its reader first", 2)],
+            [("not replayable", "it was already replayed 3 times: repair its reader first", 2), ("replayed", "", 3)],
             self.outcomes("--execute"),
         )
         self.assertEqual((2, 1), (self.count("metrics"), self.count("log")))
 
-    def test_what_is_sent_back_is_reported_to_the_audit(self):
+    def test_replayed_messages_are_reported_to_the_audit(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
         folder = self.useFixture(fixtures.TempDir()).path
         text = f"{_CONFIGURATION}[audit]\nenabled = true\nfolder = {folder}\n"
         self.bury(2)
-        self.told("replay", text=text)
+        self.rows("replay", text=text)
         self.assertEqual(0, self.count("monasca-audit"))
-        self.told("replay", "--execute", text=text)
+        self.rows("replay", "--execute", text=text)
 
         [message] = self.kafka.broker.records("monasca-audit")
         report = reports.decode(message.value)
@@ -233,48 +264,48 @@ class ReplayTest(DlqCase):
 
     def test_a_second_run_sends_nothing(self):
         self.bury(2)
-        self.assertEqual([[("sent back", "", 2)], []], [self.outcomes("--execute") for _ in "ab"])
+        self.assertEqual([[("replayed", "", 2)], []], [self.outcomes("--execute") for _ in "ab"])
         self.assertEqual(2, self.count())
 
-    def test_so_many_at_a_time(self):
+    def test_a_run_is_limited(self):
         self.bury(3)
         runs = [self.outcomes("--execute", "--limit", "2") for _ in "ab"]
-        self.assertEqual([[("sent back", "", 2)], [("sent back", "", 1)]], runs)
+        self.assertEqual([[("replayed", "", 2)], [("replayed", "", 1)]], runs)
 
-    def test_what_is_not_delivered_is_status_4_after_what_was_is_said(self):
+    def test_partial_delivery_is_status_4_and_the_delivered_ones_are_printed(self):
         self.bury(1)
         self.bury(1, origin="log")
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic="log", count=None)
         status, out, err = self.run_command("replay", "--execute", "-f", "value")
-        self.assertEqual((4, "metrics.dlq sent back  1\n"), (status, out))
+        self.assertEqual((4, "metrics.dlq replayed  1\n"), (status, out))
         self.assertTrue(err.splitlines()[-1].startswith("monasca-common dlq replay: "))
-        self.assertEqual({_LETTERS: 1}, self.kafka.broker.committed("monasca-dlq-replay"))
+        self.assertEqual({_PARTITION: 1}, self.kafka.broker.committed("monasca-dlq-replay"))
 
-    def test_what_its_topic_refuses_waits_is_counted_and_is_status_4(self):
+    def test_refused_dead_letters_stay_pending_and_are_status_4(self):
         self.bury(1)
         self.bury(2, origin="gone")
         self.bury(1, origin="log")
-        waits = ("waits", "there is no topic gone", 2)
-        for words, outcome in (((), "goes back"), (("--execute",), "sent back")):
-            self.assertEqual([(outcome, "", 2), waits], self.outcomes(*words, status=4))
-            self.assertIn("2 dead letters wait for another run", self.run_command("replay")[2])
-        self.assertEqual(["waits: there is no topic gone"] * 2, [letter["fate"] for letter in self.told("list")])
-        self.assertEqual([waits], self.outcomes("--execute", status=1))
+        refused = ("refused", "there is no topic gone", 2)
+        for words, outcome in (((), "replayable"), (("--execute",), "replayed")):
+            self.assertEqual(sorted([(outcome, "", 2), refused]), self.outcomes(*words, status=4))
+            self.assertIn("2 dead letters left to another run", self.run_command("replay")[2])
+        self.assertEqual(["refused: there is no topic gone"] * 2, [letter["action"] for letter in self.rows("list")])
+        self.assertEqual([refused], self.outcomes("--execute", status=1))
 
     # Rule 17
-    def test_a_message_of_letters_in_several_topics_goes_back_once(self):
+    def test_a_message_with_dead_letters_in_several_topics_is_replayed_once(self):
         self.kafka.broker.create_topic("other.dlq", 1)
         for topic in ("metrics.dlq", "other.dlq"):
             self.bury(1, topic=topic, **{dead_letters.ORIGIN_MESSAGE_ID: "one"})
         both = ("--topic", "metrics.dlq", "--topic", "other.dlq")
         for arguments in (("replay",), ("replay", "--execute")):
-            first, second = self.told(*arguments, *both)
-            self.assertEqual(("metrics.dlq", 1, "other.dlq"), (first["topic"], first["letters"], second["topic"]))
-            self.assertEqual(("stays", 1), (second["outcome"], second["letters"]))
+            first, second = self.rows(*arguments, *both)
+            self.assertEqual(("metrics.dlq", 1, "other.dlq"), (first["topic"], first["dead_letters"], second["topic"]))
+            self.assertEqual(("not replayable", 1), (second["outcome"], second["dead_letters"]))
         self.assertEqual(1, self.count())
-        self.assertEqual([], self.told("list", *both))
+        self.assertEqual([], self.rows("list", *both))
 
-    def test_what_a_job_on_spark_has_rejected_may_have_no_effect_which_is_said(self):
+    def test_dead_letters_of_spark_jobs_are_reported_because_jobs_may_ignore_them(self):
         self.bury(1)
         self.assertEqual("", self.run_command("replay", "--execute")[2])
         error = f"{NotAggregated.__module__}.{NotAggregated.__qualname__}"
@@ -296,11 +327,11 @@ class ReplayTest(DlqCase):
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic="metrics", count=None)
         self.assertEqual(1, self.run_command("replay", "--execute")[0])
 
-    def test_progress_is_reported_on_standard_error_on_request_alone(self):
+    def test_progress_is_reported_only_on_request(self):
         self.bury(100)
         _, out, err = self.run_command("replay", "--progress", "-f", "json")
         self.assertIn("metrics.dlq: 100 offsets done, 0 left", err)
-        self.assertEqual(100, json.loads(out)[0]["letters"])
+        self.assertEqual(100, json.loads(out)[0]["dead_letters"])
         self.assertNotIn("offsets done", self.run_command("replay")[2])
 
 
@@ -311,12 +342,12 @@ class SelectionTest(DlqCase):
         self.bury(1, **{dead_letters.ERROR_CLASS: "KeyError", dead_letters.ORIGIN_PARTITION: "3"})
         self.bury(1, origin="log")
 
-    def test_what_was_sent_back_behind_one_that_waits_is_not_counted(self):
-        self.assertEqual(1, self.told("replay", "--origin", "log", "--execute")[0]["letters"])
-        self.assertEqual(3, len(self.told("list")))
+    def test_a_replayed_dead_letter_after_a_pending_one_is_not_pending(self):
+        self.assertEqual(1, self.rows("replay", "--origin", "log", "--execute")[0]["dead_letters"])
+        self.assertEqual(3, len(self.rows("list")))
 
     def selected(self, *arguments):
-        return [each["letter"] for each in self.told("list", *arguments)]
+        return [each["dead_letter"] for each in self.rows("list", *arguments)]
 
     def test_by_reason_origin_and_time(self):
         self.assertEqual(["metrics.dlq/0/2"], self.selected("--reason", "keyerr"))
@@ -328,27 +359,29 @@ class SelectionTest(DlqCase):
             status, _, err = self.run_command(*command, "--reason", "else")
             self.assertEqual((3, True), (status, "no pending dead letter is selected" in err))
 
-    def test_they_are_counted_by_reason(self):
-        first = {"topic": "metrics.dlq", "origin": "metrics", "error": "ValueError", "letters": 2}
-        self.assertEqual(first, self.told("list", "--by-reason")[0])
+    def test_dead_letters_are_counted_by_reason(self):
+        first = {"topic": "metrics.dlq", "origin": "metrics", "error": "ValueError", "dead_letters": 2}
+        self.assertEqual(first, self.rows("list", "--by-reason")[0])
         rows = self.run_command("list", "--by-reason", "-f", "csv")[1].splitlines()
-        self.assertEqual(['"topic","origin","error","letters"', '"metrics.dlq","metrics","ValueError",2'], rows[:2])
+        self.assertEqual(
+            ['"topic","origin","error","dead_letters"', '"metrics.dlq","metrics","ValueError",2'], rows[:2]
+        )
 
-    def test_the_first_of_those_selected_are_said_to_be_that(self):
+    def test_a_limited_selection_is_reported(self):
         _, _, err = self.run_command("list", "--reason", "ValueError", "--limit", "1")
-        self.assertIn("metrics.dlq: 4 dead letters wait; 1 are shown: increase --limit to see more\n", err)
+        self.assertIn("metrics.dlq: 4 pending dead letters; 1 are shown: increase --limit to see more\n", err)
 
-    def test_where_all_that_are_selected_are_shown_none_is_said_to_be_left_out(self):
+    def test_a_complete_selection_has_no_remark(self):
         _, _, err = self.run_command("list", "--reason", "KeyError", "--limit", "2")
-        self.assertEqual("monasca-common dlq list: metrics.dlq: 4 dead letters wait", err.strip())
+        self.assertEqual("monasca-common dlq list: metrics.dlq: 4 pending dead letters", err.strip())
 
-    def test_letters_that_are_read_and_not_selected_are_progress(self):
+    def test_progress_includes_dead_letters_that_are_not_selected(self):
         for arguments in ((), ("--by-reason",), ("--reason", "no such reason")):
             _, _, err = self.run_command("list", *arguments, "--progress")
             self.assertIn("metrics.dlq: 4 offsets done, 0 left", err)
             self.assertNotIn("offsets done", self.run_command("list", *arguments)[2])
 
-    def test_what_is_no_time_or_count_is_wrong_usage(self):
+    def test_an_invalid_time_or_count_is_wrong_usage(self):
         for arguments in (("--max-replays", "x"), ("--since", "yesterday")):
             self.assertEqual(2, self.run_command("list", *arguments)[0])
 
@@ -356,7 +389,6 @@ class SelectionTest(DlqCase):
 class PurgeTest(DlqCase):
     def setUp(self):
         super().setUp()
-        self.patch(plugins, "load_admin", lambda conf, group: self)
         self.refused = self.interrupted = None
         self.bury(2)
         self.bury(1, **{dead_letters.ERROR_CLASS: "KeyError"})
@@ -373,24 +405,24 @@ class PurgeTest(DlqCase):
     def left(self):
         return len(self.kafka.broker.records("metrics.dlq"))
 
-    def test_those_at_the_beginning_go_and_the_group_goes_on_behind_them(self):
+    def test_the_selected_ones_at_the_beginning_are_deleted_and_the_group_skips_them(self):
         status, _, err = self.run_command("purge", "--reason", "ValueError", "--execute")
         self.assertEqual((0, 2), (status, self.left()))
         self.assertIn("1 dead letter also selected cannot be deleted", err)
-        self.assertEqual({_LETTERS: 2}, self.kafka.broker.committed("monasca-dlq-replay"))
+        self.assertEqual({_PARTITION: 2}, self.kafka.broker.committed("monasca-dlq-replay"))
 
-    def test_where_one_topic_refuses_what_was_deleted_before_is_said(self):
+    def test_deletions_before_an_error_are_printed(self):
         self.kafka.broker.create_topic("other.dlq", 1)
         self.bury(3, topic="other.dlq")
         self.refused = "other.dlq"
         arguments = ("purge", "--all", "--topic", "metrics.dlq", "--topic", "other.dlq", "--execute")
         status, out, err = self.run_command(*arguments, "-f", "json")
         self.assertEqual((1, 0, 3), (status, self.left(), len(self.kafka.broker.records("other.dlq"))))
-        found = [(row["topic"], row["letters"], row["deleted"]) for row in json.loads(out)]
+        found = [(row["topic"], row["dead_letters"], row["deleted"]) for row in json.loads(out)]
         self.assertEqual([("metrics.dlq", 4, True), ("other.dlq", 3, False)], found)
         self.assertIn("it may not", err)
 
-    def test_one_that_is_interrupted_says_what_it_has_deleted(self):
+    def test_deletions_before_an_interrupt_are_printed(self):
         self.kafka.broker.create_topic("other.dlq", 1)
         self.bury(3, topic="other.dlq")
         self.interrupted = "other.dlq"
@@ -399,16 +431,21 @@ class PurgeTest(DlqCase):
         self.assertEqual((143, 0, 3), (status, self.left(), len(self.kafka.broker.records("other.dlq"))))
         self.assertEqual(["metrics.dlq 4 True 0", "other.dlq 3 False 0"], out.splitlines())
 
-    def test_who_says_nothing_deletes_nothing(self):
+    def test_a_selection_is_required(self):
         status, _, err = self.run_command("purge")
         self.assertEqual((1, True), (status, "nothing is selected" in err))
-        (row,) = self.told("purge", "--all")
-        self.assertEqual((4, False), (row["letters"], row["deleted"]))
+        (row,) = self.rows("purge", "--all")
+        self.assertEqual((4, False), (row["dead_letters"], row["deleted"]))
         self.assertEqual(4, self.left())
 
-    def test_what_was_dealt_with_is_one_selection(self):
+    def test_with_a_reason_deletion_stops_at_the_first_pending_one_with_another_reason(self):
+        self.rows("replay", "--execute", "--reason", "ValueError")
+        self.assertEqual(0, self.run_command("purge", "--dealt-with", "--reason", "no such", "--execute")[0])
+        self.assertEqual(2, self.left() - 1)  # the note of the replay is also a record
+
+    def test_handled_dead_letters_are_selected(self):
         self.assertEqual(3, self.run_command("purge", "--dealt-with", "--execute")[0])
-        self.told("replay", "--execute", "--limit", "2")
+        self.rows("replay", "--execute", "--limit", "2")
         self.assertEqual(0, self.run_command("purge", "--dealt-with", "--execute")[0])
         self.assertEqual(2, self.left())
 
@@ -422,15 +459,15 @@ class ServersTest(DlqCase):
         install_broker("other:9092", other)
         self.text = f"{_CONFIGURATION}[kafka_metrics]\nbootstrap_servers = other:9092\ngroup_instance_id = one\n"
 
-    def test_letters_are_on_the_servers_that_their_consumer_reads_from(self):
+    def test_dead_letters_are_read_from_the_brokers_of_their_consumer(self):
         self.bury(1)  # at the servers of [kafka]
         _, _, err = self.run_command("list", "--topic", "metrics.dlq", text=self.text)
-        waiting = sorted(line.partition("metrics.dlq: ")[2] for line in err.splitlines())
+        pending = sorted(line.partition("metrics.dlq: ")[2] for line in err.splitlines())
         # The persister's, and those of the job that reads from [kafka].
-        self.assertEqual(["0 dead letters wait", "1 dead letter waits"], waiting)
+        self.assertEqual(["0 pending dead letters", "1 pending dead letter"], pending)
 
-    def test_a_message_that_a_mirror_has_copied_goes_back_on_either_side(self):
+    def test_a_mirrored_message_is_replayed_on_each_side(self):
         for servers in ("memory:9092", "other:9092"):
             self.bury(1, servers=servers, **{dead_letters.ORIGIN_MESSAGE_ID: "one"})
-        rows = self.told("replay", "--execute", text=self.text)
-        self.assertEqual([("sent back", 1)] * 2, [(row["outcome"], row["letters"]) for row in rows])
+        rows = self.rows("replay", "--execute", text=self.text)
+        self.assertEqual([("replayed", 1)] * 2, [(row["outcome"], row["dead_letters"]) for row in rows])

@@ -11,7 +11,7 @@ from oslotest import base
 from monasca_common.kafka import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.app import make_app
-from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason
+from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterFigures, DeadLetterReason
 from monasca_common.operations.dashboard.lag_panel import GroupFigures
 from monasca_common.operations.dashboard.panel_source import PanelSource
 from monasca_common.operations.dashboard.panels import Panels
@@ -56,7 +56,7 @@ class AppCase(base.BaseTestCase):
 
 class PagesTest(AppCase):
     def test_text_from_a_message_is_text_and_no_html(self):
-        reason = LetterReason("metrics", "g", "<script>alert(1)</script>", 1, 0)
+        reason = DeadLetterReason("metrics", "g", "<script>alert(1)</script>", 1, 0)
         client = self.client(dead_letters=(DeadLetterFigures("metrics.dlq", 1, (reason,)),))
         for path in ("/", "/dead-letters"):
             text = client.simulate_get(path).text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many dead letters wait, as the dashboard counts them: over a broker in memory."""
+"""The number of pending dead letters, as the dashboard counts them, over a broker in memory."""
 
 import itertools
 from unittest import mock
@@ -61,16 +61,16 @@ class GathererTest(base.BaseTestCase):
         return topic
 
     def reasons(self):
-        return {reason.origin_topic: reason.letters for reason in self.figures().reasons}
+        return {reason.origin_topic: reason.count for reason in self.figures().reasons}
 
     def test_replayed_dead_letters_after_a_waiting_one_are_not_counted(self):
         self.bury(1, origin="gone")
         self.bury(5)
-        self.assertEqual((6, {"gone": 1, "metrics": 5}), (self.figures().waiting, self.reasons()))
+        self.assertEqual((6, {"gone": 1, "metrics": 5}), (self.figures().pending, self.reasons()))
         self.assertEqual(6, self.replay())
-        self.assertEqual((1, {"gone": 1}), (self.figures().waiting, self.reasons()))
+        self.assertEqual((1, {"gone": 1}), (self.figures().pending, self.reasons()))
         self.bury(2)
-        self.assertEqual((3, {"gone": 1, "metrics": 2}), (self.figures().waiting, self.reasons()))
+        self.assertEqual((3, {"gone": 1, "metrics": 2}), (self.figures().pending, self.reasons()))
 
     def test_reasons_count_all_waiting_dead_letters(self):
         self.bury(501)
@@ -78,9 +78,9 @@ class GathererTest(base.BaseTestCase):
         self.assertEqual({"gone": 1, "metrics": 501}, self.reasons())
 
     def test_reasons_are_counted_up_to_a_limit(self):
-        self.patch(dead_letter_panel, "_REASONS_KEPT", 3)
+        self.patch(dead_letter_panel, "_MAX_REASONS", 3)
         self.bury(5)
-        self.assertEqual((5, {"metrics": 3}), (self.figures().waiting, self.reasons()))
+        self.assertEqual((5, {"metrics": 3}), (self.figures().pending, self.reasons()))
 
     def test_a_long_origin_is_truncated(self):
         self.bury(1, origin="t" * 100_000)
@@ -90,14 +90,14 @@ class GathererTest(base.BaseTestCase):
         self.bury(1, origin="gone")
         self.bury(5)
         self.replay()
-        self.assertEqual((1, {"gone": 1}), (self.figures().waiting, self.reasons()))
+        self.assertEqual((1, {"gone": 1}), (self.figures().pending, self.reasons()))
 
     def test_offsets_without_a_message_are_not_dead_letters(self):
         self.bury(2)
         self.kafka.broker.skip_offsets(*LETTERS, 1)
         self.replay()
         self.kafka.broker.skip_offsets(*LETTERS, 1)
-        self.assertEqual((0, 0, ()), (self.figures().waiting, self.figures().unread, self.figures().reasons))
+        self.assertEqual((0, 0, ()), (self.figures().pending, self.figures().unread, self.figures().reasons))
 
     def test_dead_letters_of_a_limited_replay_are_not_counted(self):
         self.bury(1)
@@ -106,21 +106,21 @@ class GathererTest(base.BaseTestCase):
         self.replay(chosen=lambda letter: letter.origin_topic == "log")
         self.replay(limit=1)
         self.assertEqual(1, self.kafka.broker.committed(DLQ_GROUP)[LETTERS])  # notes and what they name lie behind it
-        self.assertEqual(0, self.figures().waiting)
+        self.assertEqual(0, self.figures().pending)
 
     def test_a_large_topic_is_read_in_portions(self):
-        self.patch(dead_letter_panel, "_READ_AT_ONCE", 4)
+        self.patch(dead_letter_panel, "_MAX_OFFSETS", 4)
         self.bury(1, origin="gone")
         self.bury(6)
         self.replay()  # its note is at offset 7
         looks = [self.figures() for _ in range(3)]
-        self.assertEqual([(4, 4), (1, 0), (1, 0)], [(each.waiting, each.unread) for each in looks])
+        self.assertEqual([(4, 4), (1, 0), (1, 0)], [(each.pending, each.unread) for each in looks])
 
     def test_an_unchanged_topic_is_not_read_again(self):
         self.bury(3)
         self.figures()
         with mock.patch.object(LogReader, "messages", side_effect=RetriableError("read again")):
-            self.assertEqual(3, self.figures().waiting)
+            self.assertEqual(3, self.figures().pending)
 
     def test_a_check_after_a_failed_one_is_complete(self):
         self.bury(3)
@@ -128,7 +128,7 @@ class GathererTest(base.BaseTestCase):
         self.bury(2)
         with mock.patch.object(LogReader, "messages", side_effect=RetriableError("no broker")):
             self.assertRaises(RetriableError, self.gather, 0)
-        self.assertEqual(5, self.figures().waiting)
+        self.assertEqual(5, self.figures().pending)
 
     def test_a_check_after_a_time_out_continues_where_it_ended(self):
         self.bury(6)
@@ -145,15 +145,15 @@ class GathererTest(base.BaseTestCase):
         with mock.patch.object(LogReader, "messages", slow):
             for _ in range(2):
                 self.assertRaises(RetriableError, self.gather, 0)
-            self.assertEqual(6, self.figures().waiting)
+            self.assertEqual(6, self.figures().pending)
         self.assertEqual([0, 2, 4], starts[:3])
 
     def test_deletions_and_offset_resets_change_the_counts(self):
         self.bury(4)
         self.replay(limit=3)
-        self.assertEqual(1, self.figures().waiting)
+        self.assertEqual(1, self.figures().pending)
         with self.kafka.consumer("metrics.dlq", DLQ_GROUP, partitions=[LETTERS]) as consumer:
             consumer.commit({LETTERS: 0})
-        self.assertEqual(4, self.figures().waiting)
+        self.assertEqual(4, self.figures().pending)
         self.kafka.broker.delete_records(*LETTERS, 3)
-        self.assertEqual(1, self.figures().waiting)
+        self.assertEqual(1, self.figures().pending)

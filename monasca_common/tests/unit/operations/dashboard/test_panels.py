@@ -11,7 +11,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.audit_panel import audit_figures, audit_panel
 from monasca_common.operations.dashboard.dead_letter_panel import (
     DeadLetterFigures,
-    LetterReason,
+    DeadLetterReason,
     dead_letter_panel,
 )
 from monasca_common.operations.dashboard.durability_panel import DurabilityFigures, durability_panel
@@ -265,13 +265,13 @@ class DurabilityPanelTest(base.BaseTestCase):
 
 class DeadLetterPanelTest(base.BaseTestCase):
     def test_dead_letters_have_their_origin_and_reason(self):
-        few = LetterReason("metrics", "persister", "Poison: too long", 1, 0)
-        many = LetterReason("metrics", "persister", "Poison: not JSON", 9, 60_000)
+        few = DeadLetterReason("metrics", "persister", "Poison: too long", 1, 0)
+        many = DeadLetterReason("metrics", "persister", "Poison: not JSON", 9, 60_000)
         figures = (DeadLetterFigures("metrics.dlq", 10, (few, many)), DeadLetterFigures("log.dlq", 0, ()))
         view = dead_letter_panel(Snapshot(figures, 0), 0)
-        self.assertEqual("10 dead letters wait in 2 dead-letter topics.", view.summary)
+        self.assertEqual("10 pending dead letters in 2 dead-letter topics.", view.summary)
         self.assertEqual(
-            ["10 dead letters wait in metrics.dlq, most with the error: Poison: not JSON"],
+            ["10 pending dead letters in metrics.dlq, most often with the error: Poison: not JSON"],
             [each.text for each in view.concerns],
         )
         self.assertEqual(
@@ -281,9 +281,9 @@ class DeadLetterPanelTest(base.BaseTestCase):
     def test_unread_offsets_count_as_possible_dead_letters(self):
         figures = (DeadLetterFigures("metrics.dlq", 1, (), unread=9), DeadLetterFigures("log.dlq", 2, ()))
         view = dead_letter_panel(Snapshot(figures, 0), 0)
-        self.assertEqual("up to 12 dead letters wait in 2 dead-letter topics.", view.summary)
+        self.assertEqual("up to 12 pending dead letters in 2 dead-letter topics.", view.summary)
         self.assertEqual(
-            ["up to 10 dead letters wait in metrics.dlq", "2 dead letters wait in log.dlq"],
+            ["up to 10 pending dead letters in metrics.dlq", "2 pending dead letters in log.dlq"],
             [each.text for each in view.concerns],
         )
 

@@ -26,7 +26,7 @@ from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
 from monasca_common.kafka.producer import serving
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, VirtualClock
-from monasca_common.operations.dead_letters import DeadLetterReplay, DeadLetterTopic, Letter, SentMessages, replay
+from monasca_common.operations.dead_letters import DeadLetter, DeadLetterReplay, DeadLetterTopic, SentMessages, replay
 from monasca_common.tests.unit.kafka.transactional_memory import (
     TransactionalMemoryConsumer,
     TransactionalMemoryProducer,
@@ -60,7 +60,7 @@ class ReplayCase(base.BaseTestCase):
         with self.kafka.consumer(LETTERS, "replay") as consumer:
             letters = list(DeadLetterReplay(consumer, **arguments).send(self.producer))
         self.refused = [letter.message.value for letter in letters if letter.refusal]
-        return sum(letter.goes for letter in letters), sum(bool(letter.stays) for letter in letters)
+        return sum(letter.is_replayable for letter in letters), sum(bool(letter.obstacle) for letter in letters)
 
     def committed(self):
         return self.kafka.broker.committed("replay").get(TopicPartition(LETTERS, 0))
@@ -124,7 +124,7 @@ class BoundTest(ReplayCase):
     def test_a_dry_run_sends_and_commits_nothing(self):
         self.die(b"one", b"two")
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
-            (letter,) = DeadLetterReplay(consumer, limit=1).letters()
+            (letter,) = DeadLetterReplay(consumer, limit=1).dead_letters()
         self.assertEqual(
             (TOPIC, f"{TOPIC}/0/0", "readers", 1, 0, ""),
             (
@@ -133,7 +133,7 @@ class BoundTest(ReplayCase):
                 letter.group,
                 letter.attempts,
                 letter.replays,
-                letter.stays,
+                letter.obstacle,
             ),
         )
         self.assertEqual("ValueError: bad", letter.error)
@@ -145,9 +145,9 @@ class ChoiceTest(ReplayCase):
     def replay_of(self, *values, **arguments):
         return self.replay(chosen=lambda letter: letter.message.value in values, **arguments)
 
-    def waiting(self):
+    def pending(self):
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
-            return [letter.message.value for letter in DeadLetterReplay(consumer).letters()]
+            return [letter.message.value for letter in DeadLetterReplay(consumer).dead_letters()]
 
     def setUp(self):
         super().setUp()
@@ -156,9 +156,9 @@ class ChoiceTest(ReplayCase):
     def test_chosen_dead_letters_are_sent_back_and_others_wait(self):
         self.assertEqual((2, 0), self.replay_of(b"one", b"three"))
         self.assertEqual(1, self.committed())
-        self.assertEqual([b"two", b"four"], self.waiting())
+        self.assertEqual([b"two", b"four"], self.pending())
         self.assertEqual((1, 0), self.replay_of(b"four"))
-        self.assertEqual([b"two"], self.waiting())
+        self.assertEqual([b"two"], self.pending())
         self.assertEqual((1, 0), self.replay())
         self.assertEqual([b"one", b"three", b"four", b"two"], self.values(TOPIC)[4:])
         self.assertEqual(len(self.kafka.broker.records(LETTERS)), self.committed())
@@ -168,23 +168,23 @@ class ChoiceTest(ReplayCase):
         self.kafka.broker.skip_offsets(LETTERS, 0, 3)
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
             replay = DeadLetterReplay(consumer)
-            self.assertEqual((2, 2), (replay.waiting(), len(list(replay.letters()))))
+            self.assertEqual((2, 2), (replay.pending_count(), len(list(replay.dead_letters()))))
         self.replay()
         self.kafka.broker.skip_offsets(LETTERS, 0, 3)
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
-            self.assertEqual(0, DeadLetterReplay(consumer).waiting())
+            self.assertEqual(0, DeadLetterReplay(consumer).pending_count())
 
     def test_a_repeated_choice_sends_nothing_twice(self):
         self.assertEqual([(1, 0), (0, 0)], [self.replay_of(b"three") for _ in "ab"])
 
     def test_the_limit_counts_chosen_dead_letters(self):
         self.assertEqual((1, 0), self.replay_of(b"two", b"four", limit=1))
-        self.assertEqual([b"one", b"three", b"four"], self.waiting())
+        self.assertEqual([b"one", b"three", b"four"], self.pending())
 
     def test_each_group_has_its_own_notes(self):
         self.replay_of(b"two")
         with self.kafka.consumer(LETTERS, "another", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
-            self.assertEqual(4, len(list(DeadLetterReplay(consumer).letters())))
+            self.assertEqual(4, len(list(DeadLetterReplay(consumer).dead_letters())))
 
     def test_foreign_records_with_the_key_of_a_note_are_ignored(self):
         for value in (b"x", b"7", b"[[1]]", b"[[0, 1e999]]", b"[" * 100_000, None):
@@ -203,12 +203,12 @@ class ChoiceTest(ReplayCase):
     def test_an_undelivered_message_is_not_in_a_note(self):
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=2)
         self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
-        self.assertEqual([b"one", b"three", b"four"], self.waiting())
+        self.assertEqual([b"one", b"three", b"four"], self.pending())
 
     def test_a_message_delivered_after_an_undelivered_one_is_in_a_note(self):
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=1)
         self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
-        self.assertEqual([b"one", b"two", b"three"], self.waiting())
+        self.assertEqual([b"one", b"two", b"three"], self.pending())
 
 
 class RefusalTest(ReplayCase):
@@ -231,7 +231,7 @@ class RefusalTest(ReplayCase):
     def test_dead_letters_of_a_deleted_topic_wait_and_others_are_sent_back(self):
         self.kafka.broker.delete_topic(OTHER)
         with self.kafka.consumer(LETTERS, "replay") as consumer:
-            reasons = [letter.refusal for letter in DeadLetterReplay(consumer).letters()]
+            reasons = [letter.refusal for letter in DeadLetterReplay(consumer).dead_letters()]
         self.assertEqual(["", f"there is no topic {OTHER}", ""], reasons)
         self.assertEqual((2, 0), self.replay())
         self.assertEqual([b"two"], self.refused)
@@ -259,7 +259,7 @@ class RefusalTest(ReplayCase):
         with KafkaConsumer(reading, TransactionalMemoryConsumer(reading)) as consumer:
             letters = list(DeadLetterReplay(consumer).send(self.producer))
 
-        self.assertEqual([True, False, True], [letter.goes for letter in letters])
+        self.assertEqual([True, False, True], [letter.is_replayable for letter in letters])
         self.assertIn("refused by its topic", letters[1].refusal)
 
     def test_the_limit_does_not_count_refused_dead_letters(self):
@@ -312,7 +312,7 @@ class PatienceTest(ReplayCase):
         consumer.poll = poll
         self.patch(replay, "_PATIENCE_SECONDS", 5.0)
         run = DeadLetterReplay(consumer)
-        self.assertEqual(1, run.waiting())
+        self.assertEqual(1, run.pending_count())
         consumer.pause(consumer.assignment())
         error = self.assertRaises(MessagingError, list, run.send(self.producer))
         self.assertIn(f"{LETTERS}/0 has more", str(error))
@@ -338,7 +338,7 @@ class LetterTest(ReplayCase):
                 self.assertEqual(offset, message.offset)
                 self.write(LETTERS, dead_letter(message, Failure(ValueError("bad"), 1, failed_ms), "readers"))
                 self.assertEqual((1, 0), self.replay())
-        letters = [Letter.of(each) for each in self.kafka.broker.records(LETTERS)]
+        letters = [DeadLetter.of(each) for each in self.kafka.broker.records(LETTERS)]
         self.assertEqual([f"{TOPIC}/0/{offset}" for offset in range(3)], [each.origin for each in letters])
         self.assertEqual([f"{TOPIC}/0/0"] * 3, [each.first_origin for each in letters])
         self.assertEqual([1000] * 3, [each.first_failure_ms for each in letters])

@@ -29,32 +29,32 @@ class NotesTest(base.BaseTestCase):
         self.letters(4, 5, 6, 9)
         for offset, group in ((10, "another"), (11, "g/1")):
             self.note(offset, 5, 6, 9, of=group)
-        self.assertEqual((4, []), (self.notes.waiting(), self.handled()))
+        self.assertEqual((4, []), (self.notes.pending_count(), self.handled()))
         self.note(12, 5, 6, 9)
-        self.assertEqual((1, [5, 6, 9]), (self.notes.waiting(), self.handled()))
+        self.assertEqual((1, [5, 6, 9]), (self.notes.pending_count(), self.handled()))
 
     def test_offsets_without_a_message_are_not_dead_letters(self):
         self.letters(4, 90)
         self.note(91, 4, 5, 6)
         self.note(99, 90)
-        self.assertEqual((0, [4, 90]), (self.notes.waiting(), self.handled()))
+        self.assertEqual((0, [4, 90]), (self.notes.pending_count(), self.handled()))
 
     def test_a_note_affects_only_earlier_offsets_that_were_read(self):
         self.letters(50, 51)
         self.note(52, 1, 2, 3)
         self.note(53, 53, 54, 55)
         self.letters(54, 55)
-        self.assertEqual((4, []), (self.notes.waiting(), self.handled()))
+        self.assertEqual((4, []), (self.notes.pending_count(), self.handled()))
 
     def test_offsets_that_the_group_has_passed_are_forgotten(self):
         self.letters(4, 5, 6)
         self.notes.forget_before(ONE, 6)
-        self.assertEqual((1, True), (self.notes.waiting(), self.notes.waits(ONE, 6)))
+        self.assertEqual((1, True), (self.notes.pending_count(), self.notes.is_pending(ONE, 6)))
         self.notes.forget_before(ONE, 90)
         self.letters(95)
         self.note(96, 95)
-        self.assertEqual((0, [95]), (self.notes.waiting(), self.handled()))
+        self.assertEqual((0, [95]), (self.notes.pending_count(), self.handled()))
 
     def test_an_offset_read_twice_counts_once(self):
         self.letters(4, 5, 4, 5, 3)
-        self.assertEqual(2, self.notes.waiting())
+        self.assertEqual(2, self.notes.pending_count())
