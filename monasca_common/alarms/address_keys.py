@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -29,7 +30,6 @@ LOG = logging.getLogger(__name__)
 
 _METHOD = tables.notification_method
 _ID_BYTES = 4
-_PORTION = 500
 
 
 class AddressUnreadable(StorageUnavailable):
@@ -122,23 +122,23 @@ class Rotated:
 
 
 def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
-    """Encrypt each address with the first key, in portions. Services may run, and it may be repeated at any time."""
-    changed, unreadable, last = 0, dict[str, int](), ""
-    while True:
-        columns = (_METHOD.c.id, _METHOD.c.address, _METHOD.c.address_key)
-        other = sa.or_(_METHOD.c.address_key.is_(None), _METHOD.c.address_key != keys.first)
-        statement = sa.select(*columns).where(other, _METHOD.c.id > last).order_by(_METHOD.c.id).limit(_PORTION)
-        rows = database.rows(statement)
-        if not rows:
-            return Rotated(changed, unreadable)
-        last = rows[-1].id
-        sealed = []
-        for row in rows:
+    """Encrypt each address with the first key, in one transaction. Services may run, and it may be repeated."""
+    other = sa.or_(_METHOD.c.address_key.is_(None), _METHOD.c.address_key != keys.first)
+    statement = sa.select(_METHOD.c.id, _METHOD.c.address, _METHOD.c.address_key).where(other).with_for_update()
+
+    def work(connection: sa.Connection) -> Rotated:
+        changed, unreadable = 0, Counter[str]()
+        for row in connection.execute(statement).all():
             try:
-                sealed.append((row.id, row.address, keys.seal(keys.open(row.address, row.address_key))))
+                columns = keys.seal(keys.open(row.address, row.address_key))
             except AddressUnreadable:
-                unreadable[row.address_key] = unreadable.get(row.address_key, 0) + 1
-        changed += database.write(lambda connection, sealed=sealed: _store(connection, sealed))  # type: ignore[misc]
+                unreadable[row.address_key] += 1
+            else:
+                connection.execute(_METHOD.update().where(_METHOD.c.id == row.id).values(columns))
+                changed += 1
+        return Rotated(changed, unreadable)
+
+    return database.write(work)
 
 
 def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
@@ -154,13 +154,3 @@ def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
         return rotate(database, keys)
     finally:
         database.close()
-
-
-def _store(connection: sa.Connection, sealed: Sequence[tuple[str, str, Mapping[str, Any]]]) -> int:
-    """Return the number of rows that changed. A row that was written in the meantime has another address, and stays."""
-    return sum(
-        connection.execute(
-            _METHOD.update().where(_METHOD.c.id == method_id, _METHOD.c.address == stored).values(columns)
-        ).rowcount
-        for method_id, stored, columns in sealed
-    )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from monasca_common.storage.sql import schema, tables
 _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 _PART, _SERIES = tables.alarm_part, tables.alarm_series
 _SERIES_AT_ONCE = 1000
+_KEY = ("alarm_id", "series_id", "tenant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,15 @@ class AlarmSeries:
 def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
     """Insert series that the alarms do not have yet, in the transaction that creates the alarms or finds the series."""
     for start in range(0, len(rows), _SERIES_AT_ONCE):
-        some = rows[start : start + _SERIES_AT_ONCE]
-        _insert(connection, _METRIC, [_metric(row) for row in some])
-        _insert(connection, _DIMENSION, [each for row in some for each in _dimensions(row)])
+        some = [asdict(row) for row in rows[start : start + _SERIES_AT_ONCE]]
+        dimensions = [
+            {**{key: row[key] for key in _KEY}, "metric_name": row["name"], "name": name, "value": value}
+            for row in some
+            for name, value in row["dimensions"].items()
+        ]
+        for table, values in ((_METRIC, some), (_DIMENSION, dimensions)):
+            if values:
+                connection.execute(schema.insert(connection, table).on_conflict_do_nothing(), values)
 
 
 def forget_metrics(connection: sa.Connection, series: Sequence[Mapping[str, Any]]) -> None:
@@ -51,21 +58,3 @@ def forget_metrics(connection: sa.Connection, series: Sequence[Mapping[str, Any]
         is_known = sa.select(_SERIES.c.series_id).where(*same, *known).correlate(table).exists()
         which = table.c.series_id == sa.bindparam("of_series_id"), table.c.alarm_id.in_(alarms), ~is_known
         connection.execute(table.delete().where(*which), rows)
-
-
-def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        connection.execute(schema.insert(connection, table).on_conflict_do_nothing(), rows)
-
-
-def _metric(row: AlarmSeries) -> dict[str, Any]:
-    return {**_key(row), "name": row.name, "dimensions": dict(row.dimensions)}
-
-
-def _dimensions(row: AlarmSeries) -> list[dict[str, Any]]:
-    key = {**_key(row), "metric_name": row.name}
-    return [{**key, "name": name, "value": value} for name, value in row.dimensions.items()]
-
-
-def _key(row: AlarmSeries) -> dict[str, Any]:
-    return {"alarm_id": row.alarm_id, "series_id": row.series_id, "tenant": row.tenant}

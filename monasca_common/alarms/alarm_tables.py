@@ -10,13 +10,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from monasca_common.alarms import alarm_queries
+from monasca_common.alarms import alarm_queries, outbox
 from monasca_common.alarms.alarm_queries import WhichAlarms
 from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, of_tenant
 from monasca_common.alarms.definition_tables import next_version
 from monasca_common.alarms.definitions import STATES
 from monasca_common.alarms.errors import UnknownId, refuse
-from monasca_common.alarms.outbox import TRANSITION, Unpublished, put
 from monasca_common.alarms.transitions import BY_HAND, AlarmChange, AlarmedMetric
 from monasca_common.models.errors import Violation
 from monasca_common.models.limits import TextRule
@@ -79,13 +78,13 @@ class Alarms:
 
     def change(
         self, tenant: str, alarm_id: str, changed: Callable[[StoredAlarm], StoredAlarm], now_ms: int
-    ) -> tuple[StoredAlarm, Unpublished | None]:
-        """Change an alarm by ``changed``. Return it, and the row of the outbox if its state has changed.
+    ) -> tuple[StoredAlarm, bool]:
+        """Change an alarm by ``changed``. Return it, and whether its state has changed, which the outbox then has.
 
         Raises `UnknownId`, `BrokenRules`.
         """
 
-        def work(connection: sa.Connection) -> tuple[StoredAlarm, Unpublished | None]:
+        def work(connection: sa.Connection) -> tuple[StoredAlarm, bool]:
             own = of_tenant(_ALARM, tenant, alarm_id)
             connection.execute(sa.select(_ALARM.c.id).where(*own).with_for_update())
             before = self._one(connection, tenant, alarm_id)
@@ -93,13 +92,13 @@ class Alarms:
             _check(after)
             # The time of a state is later than that of the one before, so that each change has its own id.
             time_ms = max(now_ms, before.state_updated + 1)
-            due = None
-            if after.state != before.state:
+            is_transition = after.state != before.state
+            if is_transition:
                 after = replace(after, state_updated=time_ms)
-                due = _put_change(connection, tenant, before, after, now_ms)
+                outbox.put(connection, [_change(connection, tenant, before, after)])
             after = replace(after, updated=max(now_ms, before.updated))
             connection.execute(_ALARM.update().where(*own).values(_row(after)))
-            return after, due
+            return after, is_transition
 
         return self._database.write(work)
 
@@ -151,12 +150,10 @@ def _check(alarm: StoredAlarm) -> None:
     refuse(broken)
 
 
-def _put_change(
-    connection: sa.Connection, tenant: str, before: StoredAlarm, after: StoredAlarm, now_ms: int
-) -> Unpublished:
+def _change(connection: sa.Connection, tenant: str, before: StoredAlarm, after: StoredAlarm) -> AlarmChange:
     columns = (_DEFINITION.c.description, _DEFINITION.c.actions_enabled)
     description, enabled = connection.execute(sa.select(*columns).where(_DEFINITION.c.id == after.definition_id)).one()
-    change = AlarmChange(
+    return AlarmChange(
         tenant=tenant,
         alarm_id=after.id,
         definition_id=after.definition_id,
@@ -172,7 +169,6 @@ def _put_change(
         lifecycle_state=after.lifecycle_state,
         metrics=after.metrics,
     ).bounded()
-    return put(connection, TRANSITION, after.id, change.message_id, change.message, now_ms)
 
 
 def _row(alarm: StoredAlarm) -> dict[str, Any]:

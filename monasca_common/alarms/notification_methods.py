@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
-from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, new_id, of_tenant, ordered
+from monasca_common.alarms.database import AlarmsDatabase, Row, Slice, Sort, new_id, of_tenant
 from monasca_common.alarms.errors import UnknownId, refuse
 from monasca_common.models.errors import Violation
 from monasca_common.models.limits import TextRule
@@ -33,11 +33,6 @@ SORTS = ("id", "name", "type", "address", "created_at", "updated_at")
 
 _WHAT = "notification method"
 _METHOD, _ACTION = tables.notification_method, tables.alarm_action
-_COLUMNS = {
-    **{name: _METHOD.c[name] for name in ("id", "name", "type", "address")},
-    "created_at": _METHOD.c.created,
-    "updated_at": _METHOD.c.updated,
-}
 _SELECT = sa.select(*(_METHOD.c[name] for name in ("id", "name", "type", "address", "address_key", "period")))
 _NOTIFIED = (
     _SELECT.join(_ACTION, _ACTION.c.method_id == _METHOD.c.id)
@@ -144,19 +139,14 @@ class NotificationMethods:
 
     def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
         """Raises `AddressUnreadable`, as all methods except `notified` and `get_or_unreadable` do."""
-        those = _SELECT.where(_METHOD.c.tenant == tenant)
-        if all(sort.field != "address" for sort in sorts):
-            return self._opened(self._database.rows(ordered(those, sorts, _COLUMNS, _METHOD.c.id, part)))
-        return self._sorted_by_address(those, sorts, part)
-
-    def _sorted_by_address(self, those: Select, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        """Sort in Python, because the database cannot order encrypted addresses."""
-        rows = self._database.rows(those.add_columns(_METHOD.c.created, _METHOD.c.updated).order_by(_METHOD.c.id))
+        # Sorted in Python, because the database cannot order encrypted addresses.
+        times = (_METHOD.c.created, _METHOD.c.updated)
+        rows = self._database.rows(_SELECT.add_columns(*times).where(_METHOD.c.tenant == tenant).order_by(_METHOD.c.id))
         pairs = list(zip(rows, self._opened(rows), strict=True))
         for sort in reversed(sorts):
-            column = _COLUMNS[sort.field].name
+            name = sort.field.removesuffix("_at")
             pairs.sort(
-                key=lambda pair: pair[1].address if column == "address" else getattr(pair[0], column),
+                key=lambda pair: pair[1].address if name == "address" else getattr(pair[0], name),
                 reverse=sort.descending,
             )
         return [method for _, method in pairs[part.offset : part.offset + part.limit]]

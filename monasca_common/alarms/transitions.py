@@ -19,8 +19,6 @@ BY_HAND = "Alarm state updated via API"
 MOST_METRICS = 100
 """The maximum number of metrics in a message."""
 MOST_METRICS_BYTES = 262_144
-MOST_VALUES = 100
-"""The maximum number of values of each sub-alarm in a message: the newest."""
 MOST_REASON_CHARACTERS = 16_384
 MOST_MESSAGE_BYTES = 819_200
 """A message that is `bounded` is smaller. Kafka's default limit is 1 MiB."""
@@ -104,12 +102,7 @@ class AlarmChange:
         reason = self.reason
         if len(reason) > MOST_REASON_CHARACTERS:
             reason = f"{reason[: MOST_REASON_CHARACTERS - 1]}…"
-        return replace(
-            self,
-            reason=reason,
-            metrics=metrics,
-            sub_alarms=[{**each, "currentValues": each["currentValues"][-MOST_VALUES:]} for each in self.sub_alarms],
-        )
+        return replace(self, reason=reason, metrics=metrics)
 
     @property
     def message_id(self) -> bytes:

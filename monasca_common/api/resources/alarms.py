@@ -18,7 +18,6 @@ from monasca_common.alarms import outbox
 from monasca_common.alarms.alarm_queries import GROUPS, SORTS
 from monasca_common.alarms.alarm_tables import Alarms, StoredAlarm
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.alarms.outbox import Unpublished
 from monasca_common.api import paging
 from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
 from monasca_common.api.paging import one_more
@@ -106,17 +105,17 @@ class Alarm:
         changed: Callable[[StoredAlarm], StoredAlarm],
     ) -> None:
         database, now_ms = self._context.needed_database(), self._context.now_ms()
-        alarm, due = Alarms(database).change(request.context.tenant, alarm_id, changed, now_ms)
-        if due is not None:
-            self._publish_due(database, due, now_ms)
+        alarm, is_transition = Alarms(database).change(request.context.tenant, alarm_id, changed, now_ms)
+        if is_transition:
+            self._publish(database, alarm_id)
         paging.answer(response, _shown(request, alarm))
 
-    def _publish_due(self, database: AlarmsDatabase, due: Unpublished, now_ms: int) -> None:
-        """Publish ``due``, and up to 100 older messages of the outbox. The change is committed, so a failure is logged
-        and the messages stay in the outbox: the evaluator publishes them, or counts them as lost."""
+    def _publish(self, database: AlarmsDatabase, alarm_id: str) -> None:
+        """Publish the messages of the alarm in the outbox. The change is committed, so a failure is logged and the
+        messages stay in the outbox: the evaluator publishes them, or counts them as lost."""
         topic = self._context.settings.alarm_transitions_topic
         try:
-            pending = outbox.oldest(database, before_ms=now_ms - outbox.LEFT_AFTER_MS, limit=_MAX_PUBLISHED, due=due)
+            pending = database.read(lambda connection: outbox.waiting(connection, _MAX_PUBLISHED, alarm_id))
             if not pending:
                 return  # another process has published it
             records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in pending]
@@ -125,7 +124,8 @@ class Alarm:
             if undelivered:
                 LOG.warning("%d alarm transitions stay in the outbox: %s", len(undelivered), undelivered[0].error)
             left = {delivery.index for delivery in undelivered}
-            outbox.remove(database, [each for index, each in enumerate(pending) if index not in left])
+            acknowledged = [each for index, each in enumerate(pending) if index not in left]
+            database.write(lambda connection: outbox.clear(connection, acknowledged))
         except (Problem, StorageError, MessagingError) as error:
             reason = error.description if isinstance(error, Problem) else error
             LOG.warning("an alarm transition stays in the outbox: %s", reason)

@@ -42,9 +42,7 @@ def read_gauges(connection: sa.Connection, job: str) -> EvaluationGauges | None:
         return None
     counted = sa.select(alarm.c.state, sa.func.count()).group_by(alarm.c.state)
     alarms = dict.fromkeys(STATES, 0) | {row.state: row[1] for row in connection.execute(counted).all()}
-    return EvaluationGauges(
-        stored.evaluated_to_ms, stored.watermarks_ms, alarms, outbox.count(connection, outbox.TRANSITION)
-    )
+    return EvaluationGauges(stored.evaluated_to_ms, stored.watermarks_ms, alarms, outbox.count(connection))
 
 
 LOG = logging.getLogger(__name__)

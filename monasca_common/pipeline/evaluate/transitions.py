@@ -19,7 +19,7 @@ from monasca_common.alarms import outbox
 from monasca_common.alarms.database import Row, Select
 from monasca_common.alarms.definitions import StoredSubExpression
 from monasca_common.alarms.evaluation import AlarmState, Evaluated, Measured, SubAlarm, Transition
-from monasca_common.alarms.outbox import TRANSITION, Unpublished
+from monasca_common.alarms.outbox import Unpublished
 from monasca_common.alarms.partials import readings_text
 from monasca_common.alarms.transitions import MOST_METRICS, AlarmChange, AlarmedMetric
 from monasca_common.kafka import KafkaProducer, Record
@@ -63,7 +63,7 @@ def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms:
         return 0
     _write_alarms(connection, changed, now_ms)
     changes = _changes(connection, changed)
-    outbox.put_all(connection, changes, now_ms)
+    outbox.put(connection, changes)
     return len(changes)
 
 
@@ -250,7 +250,7 @@ class TransitionPublisher:
 
     def _waiting(self) -> list[Unpublished]:
         with self._offset_store.reading() as connection:
-            return outbox.waiting(connection, TRANSITION, _MOST_AT_ONCE)
+            return outbox.waiting(connection, _MOST_AT_ONCE)
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
         """Return the acknowledged rows, and those that Kafka never accepts, which would block others."""

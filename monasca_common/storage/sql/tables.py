@@ -447,15 +447,13 @@ alarm_staging = sa.Table(
     sa.Index("alarm_staging_by_batch", "batch", "attempt"),
 )
 
-# Messages to publish, written in the transaction of their cause and removed once Kafka has them. ``kind``:
-# ``transition``, ``event`` or ``notification``; each has its own topic.
+# Transitions to publish, written in the transaction of their cause and removed once Kafka has them. ``key``: the alarm.
 alarm_outbox = sa.Table(
     "alarm_outbox",
     metadata,
     sa.Column("number", _BIG.with_variant(sa.Integer(), "sqlite"), primary_key=True),
-    *_columns(sa.Text, "kind", "key"),
+    sa.Column("key", sa.Text, nullable=False),
     *_columns(sa.LargeBinary, "message_id", "value"),
-    sa.Column("created", _BIG, nullable=False),
 )
 
 # The ledger of notifications. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be

@@ -3,21 +3,19 @@
 
 from dataclasses import replace
 
-import sqlalchemy as sa
 from oslotest import base
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.evaluation import MOST_VALUES
 from monasca_common.alarms.transitions import (
     MOST_MESSAGE_BYTES,
     MOST_METRICS,
     MOST_REASON_CHARACTERS,
-    MOST_VALUES,
     AlarmChange,
     AlarmedMetric,
 )
 from monasca_common.models.errors import InvalidEnvelope
-from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 CHANGE = AlarmChange(
@@ -45,7 +43,7 @@ class AlarmChangeTest(base.BaseTestCase):
 
     def test_the_largest_change_has_a_message_that_kafka_takes_by_default(self):
         dimensions = {f"{number:03}".ljust(255, "k"): "\U0001f600" * 255 for number in range(100)}
-        values = [-1.7976931348623157e308] * 20_160
+        values = [-1.7976931348623157e308] * MOST_VALUES
         largest = replace(
             CHANGE,
             name="\x01" * 255,
@@ -59,14 +57,12 @@ class AlarmChangeTest(base.BaseTestCase):
         self.assertEqual((9_000, MOST_REASON_CHARACTERS), (largest.metrics_total, len(largest.reason)))
         self.assertEqual(largest, AlarmChange.read(largest.message))
 
-    def test_the_newest_values_and_the_first_metrics_are_kept(self):
+    def test_the_first_metrics_are_kept(self):
         change = replace(
             CHANGE,
             metrics=[AlarmedMetric(str(number), {}) for number in range(MOST_METRICS + 1)],
-            sub_alarms=[SUB_ALARM | {"currentValues": list(range(MOST_VALUES + 1))}],
         ).bounded()
         self.assertEqual([str(number) for number in range(MOST_METRICS)], [each.name for each in change.metrics])
-        self.assertEqual(list(range(1, MOST_VALUES + 1)), change.sub_alarms[0]["currentValues"])
 
     def test_the_number_of_metrics_of_an_older_message_is_that_of_its_list(self):
         older = CHANGE.message.replace(b',"metrics_total":1', b"")
@@ -75,38 +71,36 @@ class AlarmChangeTest(base.BaseTestCase):
         self.assertRaises(InvalidEnvelope, AlarmChange.read, damaged)
 
 
-class TestOutbox(SqliteTestCase):
-    def test_who_removes_a_row_late_removes_no_other_that_got_its_number(self):
-        database = AlarmsDatabase(self.database.settings)
-        self.addCleanup(database.close)
+class OutboxTest(SqliteTestCase):
+    def setUp(self):
+        super().setUp()
+        self.alarms_database = AlarmsDatabase(self.database.settings)
+        self.addCleanup(self.alarms_database.close)
 
-        def put(message_id):
-            return database.write(
-                lambda connection: outbox.put(connection, outbox.TRANSITION, "a", message_id, b"{}", 5)
-            )
+    def put(self, alarm_id, time_ms):
+        change = replace(CHANGE, alarm_id=alarm_id, time_ms=time_ms)
+        self.alarms_database.write(lambda connection: outbox.put(connection, [change]))
 
-        first = put(b"1")
-        outbox.remove(database, [first])  # by another request, which published it too
-        second = put(b"2")
+    def waiting(self, *which):
+        return self.alarms_database.read(lambda connection: outbox.waiting(connection, 100, *which))
+
+    def clear(self, *rows):
+        self.alarms_database.write(lambda connection: outbox.clear(connection, rows))
+
+    def test_clearing_a_row_late_keeps_a_later_row_with_its_number(self):
+        self.put("a", 1)
+        (first,) = self.waiting()
+        self.clear(first)  # by another request, which published it too
+        self.put("a", 2)
+        (second,) = self.waiting()
         self.assertEqual(first.number, second.number)
-        outbox.remove(database, [first])
-        self.assertEqual([b"2"], [row.message_id for row in database.rows(sa.select(tables.alarm_outbox))])
-        outbox.remove(database, [first, second])
-        outbox.remove(database, [])
-        self.assertEqual([], database.rows(sa.select(tables.alarm_outbox)))
+        self.clear(first)
+        self.assertEqual([second], self.waiting())
+        self.clear(first, second)
+        self.clear()
+        self.assertEqual([], self.waiting())
 
-    def test_messages_about_one_alarm_keep_their_order_however_many_others_wait(self):
-        database = AlarmsDatabase(self.database.settings)
-        self.addCleanup(database.close)
-
-        def put(key):
-            return database.write(lambda connection: outbox.put(connection, outbox.TRANSITION, key, b"i", b"{}", 5))
-
-        others = [put(f"other {number}") for number in range(3)]
-        earlier, due = put("a"), put("a")
-        oldest = outbox.oldest(database, before_ms=6, limit=2, due=due)
-        self.assertEqual([earlier.number, due.number], [row.number for row in oldest])
-        oldest = outbox.oldest(database, before_ms=6, limit=1, due=due)
-        self.assertEqual([earlier.number], [row.number for row in oldest])
-        oldest = outbox.oldest(database, before_ms=6, limit=3, due=due)
-        self.assertEqual([others[0].number, earlier.number, due.number], [row.number for row in oldest])
+    def test_the_messages_of_one_alarm_are_found_in_order(self):
+        for time_ms, alarm_id in enumerate("aba"):
+            self.put(alarm_id, time_ms)
+        self.assertEqual([1, 3], [row.number for row in self.waiting("a")])

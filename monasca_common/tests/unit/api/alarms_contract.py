@@ -7,7 +7,6 @@ import json
 import sqlalchemy as sa
 
 from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
-from monasca_common.alarms.outbox import put
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.api import paging
 from monasca_common.api.query import iso
@@ -289,8 +288,7 @@ class AlarmsContract(AlarmsCase):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC)
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
         (left,) = self.rows(tables.alarm_outbox)
-        self.assertEqual(("transition", "a"), (left.kind, left.key))
-        self.now_ms += 61_000
+        self.assertEqual("a", left.key)
         self.ask("PATCH", f"{PATH}/a", {"state": "OK"})
         self.assertEqual([], self.rows(tables.alarm_outbox))
         told = [told["alarm-transitioned"]["newState"] for _, told in self.published()]
@@ -304,58 +302,15 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(200, change["metrics_total"])
         self.assertEqual([{"name": "cpu", "dimensions": {"host": "x" * 6000}}] * 43, change["metrics"])
 
-    def test_a_message_too_large_for_the_topic_stays_in_the_outbox_without_blocking_others(self):
-        self.alarm("b", self.definition(), state="OK")
-        too_large = b"x" * 1_100_000
-        self.alarms_database.write(
-            lambda connection: put(connection, "transition", "a", b"id", too_large, NOW_MS - 61_000)
-        )
-        for state in ("ALARM", "OK"):
-            self.ask("PATCH", f"{PATH}/b", {"state": state})
-        self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
-        self.assertEqual(["ALARM", "OK"], [told["alarm-transitioned"]["newState"] for _, told in self.published()])
-
-    def test_only_unacknowledged_messages_stay_in_the_outbox(self):
-        definition = self.definition()
-        for alarm_id in "abc":
-            self.alarm(alarm_id, definition, state="OK")
-        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, count=3)
-        for alarm_id in "ab":
-            self.ask("PATCH", f"{PATH}/{alarm_id}", {"state": "ALARM"})
-        self.now_ms += 61_000
-        self.ask("PATCH", f"{PATH}/c", {"state": "ALARM"})
-        self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
-        self.assertEqual(["b", "c"], [told["alarm-transitioned"]["alarmId"] for _, told in self.published()])
-
-    def test_an_earlier_transition_of_the_outbox_is_published_first(self):
+    def test_a_change_publishes_the_messages_of_its_alarm_only(self):
         definition = self.definition()
         self.alarm("a", definition, state="OK")
         self.alarm("b", definition, state="OK")
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC)
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
-        self.now_ms += 1000
-        self.ask("PATCH", f"{PATH}/a", {"state": "OK"})
-        self.now_ms += 61_000
         self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
-        told = [told["alarm-transitioned"] for _, told in self.published()]
-        self.assertEqual("a:ALARM a:OK b:ALARM", " ".join(f"{each['alarmId']}:{each['newState']}" for each in told))
-
-    def test_the_age_in_the_outbox_is_measured_by_the_clock(self):
-        definition = self.definition()
-        self.alarm("a", definition, state="OK", state_updated=NOW_MS + 86_400_000)
-        self.alarm("b", definition, state="OK")
-        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC)
-        self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
-        self.now_ms += 61_000
-        self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
-        self.assertEqual([], self.rows(tables.alarm_outbox))
-
-    def test_messages_for_another_topic_stay_in_the_outbox(self):
-        self.alarm("a", self.definition(), state="OK")
-        self.alarms_database.write(lambda connection: put(connection, "event", "a", b"id", b"{}", NOW_MS - 61_000))
-        self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
-        self.assertEqual(["event"], [row.kind for row in self.rows(tables.alarm_outbox)])
-        self.assertEqual(1, len(self.published()))
+        self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
+        self.assertEqual(["b"], [told["alarm-transitioned"]["alarmId"] for _, told in self.published()])
 
     def test_violations_are_refused(self):
         self.alarm("a", self.definition(), state="OK", link="l")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from monasca_common.alarms import outbox
 from monasca_common.cli.pipeline_status import status_row
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
@@ -20,6 +19,7 @@ from monasca_common.pipeline.settings import aggregate_settings
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.pipeline.source.unread import event_ms
 from monasca_common.pipeline.status import job_statuses
+from monasca_common.storage.sql.tables import alarm_outbox
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
 
@@ -118,7 +118,7 @@ class EvaluationTest(JobStatusCase):
         with self.offset_store.writing() as connection:
             watermarks_ms = {0: NOON_MS + 9000, 1: NOON_MS + 8000}
             watermark.save(connection, job, EvaluatorState(NOON_MS, 0, watermarks_ms=watermarks_ms))
-            outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
+            connection.execute(alarm_outbox.insert().values(key="a", message_id=b"id", value=b"{}"))
         _, status = job_statuses(self.configuration(), SetClock(self.now_ms))
         gauges = status.evaluation
         self.assertEqual(("evaluate", NOON_MS, 1), (status.job, gauges.evaluated_to_ms, status.due))

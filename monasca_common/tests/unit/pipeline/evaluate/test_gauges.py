@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from unittest import mock
 
-from monasca_common.alarms import outbox
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.pipeline.evaluate import gauges, watermark
 from monasca_common.pipeline.evaluate.gauges import KNOWN_SECONDS, EvaluationMetrics
@@ -34,7 +33,7 @@ class EvaluationMetricsTest(DatabaseCase):
                 texts = {"id": str(number), "tenant": "t", "definition_id": "d", "match_values": [], "state": state}
                 times = dict.fromkeys(("state_updated", "updated", "created"), 0)
                 connection.execute(tables.alarm.insert().values(**texts, **times, match_key=bytes([number] * 16)))
-            outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
+            connection.execute(tables.alarm_outbox.insert().values(key="a", message_id=b"id", value=b"{}"))
         ages = [self.value("horizon_age_seconds", partition=partition) for partition in "01"]
         self.assertEqual((60, [2, 1]), (self.value("evaluation_delay_seconds"), ages))
         states = [self.value("alarms", state=state) for state in ("OK", "UNDETERMINED", "ALARM")]
