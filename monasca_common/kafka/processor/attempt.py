@@ -58,6 +58,7 @@ class Attempts:
     shutdown: Shutdown
     accounted: Accounted | None
     log_limit: LogLimit
+    ignored: Callable[[str, Exception], None]  # counts and logs a temporary error
     failed: Callable[[BaseException], None]  # must halt the lanes
     transactional: bool
 
@@ -123,6 +124,8 @@ class Attempts:
 
     def _later(self, task: Task, instruction: RetryLater) -> float:
         task.waits += 1
+        cause = "" if instruction.__cause__ is None else f" ({type(instruction.__cause__).__name__})"
+        self.ignored(f"messages of {task.part.topic_partition.topic} wait for their next attempt{cause}", instruction)
         if instruction.after is not None:
             return instruction.after
         return self.retry.delay(task.waits, random.random())

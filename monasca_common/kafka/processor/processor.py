@@ -146,6 +146,7 @@ class Processor(RebalanceListener):
             self._shutdown,
             accounted,
             self._log_limit,
+            self._log_ignored,
             self._fail,
             transactional,
         )
@@ -160,7 +161,8 @@ class Processor(RebalanceListener):
         self._patience_seconds = min(_COMMIT_PATIENCE_SECONDS, self._settings.max_poll_interval_seconds * _COMMIT_SHARE)
         self._inner_listener = consumer.listener  # the listener of the caller; it is called after this one
         self._chosen: set[TopicPartition] = set()  # partitions whose start the caller's listener returned
-        self.ignored_errors: Counter[str] = Counter()  # temporary errors of polls and commits, by class
+        self.ignored_errors: Counter[str] = Counter()  # temporary errors, and `RetryLater`, by class
+        self._counting = threading.Lock()  # by the polling thread and handler threads
 
     def run(self) -> StopReport:
         """Run until `stop` (return the uncommitted work) or until an error ends it (raise that). Only once."""
@@ -278,7 +280,8 @@ class Processor(RebalanceListener):
         self._log_ignored("temporary error while reading", error)
 
     def _log_ignored(self, what: str, error: Exception) -> None:
-        self.ignored_errors[type(error).__name__] += 1
+        with self._counting:
+            self.ignored_errors[type(error).__name__] += 1
         more = self._log_limit.admit(what, type(error).__name__, getattr(error, "name", None))
         if more is not None:
             LOG.warning("%s: %s%s", what, error, more)

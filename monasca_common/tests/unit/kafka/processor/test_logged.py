@@ -5,7 +5,7 @@ import logging
 
 import fixtures
 
-from monasca_common.kafka.errors import Poison
+from monasca_common.kafka.errors import Poison, RetryLater
 from monasca_common.kafka.log_limit import REPEAT_SECONDS
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.tests.unit.kafka.processor.processor_case import ONCE, ProcessorCase
@@ -71,6 +71,20 @@ class LoggedTest(ProcessorCase):
         self.assertEqual(1, len(self.lines("temporary error while reading")))
         self.pass_time(REPEAT_SECONDS + 1)
         self.until(lambda: len(self.lines("times since this was logged last")) == 1)
+
+    def test_a_serializer_that_waits_for_its_registry_is_logged_once_and_counted(self):
+        class NeedsRegistry:
+            def loads(self, value):
+                raise RetryLater(0.1) from ConnectionError("registry")
+
+        self.fill(b"x")
+        running = self.start(lambda part: None, serializer=NeedsRegistry())
+        self.until(lambda: running.processor.ignored_errors["RetryLater"] > 5)
+        [line] = self.lines("wait for their next attempt")
+        self.assertEqual(
+            "messages of in wait for their next attempt (ConnectionError): a dependency is unavailable; again in 0.1 s",
+            line,
+        )
 
     def test_errors_of_another_kind_are_not_held_back_by_it(self):
         self.broker.inject("fetch", Fail("LEADER_NOT_AVAILABLE"), count=3)
