@@ -88,14 +88,14 @@ def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
         producer = stack.enter_context(kafka_producer(stream.producer))
         whole = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages)
         warm = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages // 10)
-        warmed = warm.step().offsets
+        warmed = warm.step().done
         before = cpu_seconds(os.getpid())
         with Stopwatch() as watch:
             report = whole.step()
         used = cpu_seconds(os.getpid()) - before
-        assert report.rejected == 0 and report.groups > 0
-        read_all = warmed + report.offsets
-    return Figures(report.offsets, watch.seconds, used, next_offsets=read_all, versions=versions())
+        assert report.results["rejected"] == 0 and report.results["groups"] > 0
+        read_all = warmed + report.done
+    return Figures(report.done, watch.seconds, used, next_offsets=read_all, versions=versions())
 
 
 def _aggregation(

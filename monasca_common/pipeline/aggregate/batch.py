@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -24,12 +24,13 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import periods, usage_table
 from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
-from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher, Published
+from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher
 from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records
 from monasca_common.pipeline.aggregate.usage_table import Retention
 from monasca_common.pipeline.errors import NotAggregated
-from monasca_common.pipeline.jobs.durations import PartitionLag, StageSeconds
+from monasca_common.pipeline.jobs.durations import StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
+from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
@@ -71,35 +72,6 @@ _STAGED = (  # the columns of `usage_table.STAGED`
 KEY = ("specification", "window_start", "group_values")
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateReport:
-    """The result of one batch. ``offsets``: how many the batch accounted for. ``behind``: how many are left.
-    ``rejected``: dead letters. ``duplicates``: records that the batch left out. ``stage_seconds``, ``lags``: see
-    `JobProgress`."""
-
-    offsets: int = 0
-    behind: int = 0
-    records: int = 0
-    rejected: int = 0
-    groups: int = 0
-    duplicates: int = 0
-    published: Published = field(default_factory=Published)
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    lags: tuple[PartitionLag, ...] = ()
-
-    def results(self) -> dict[str, int]:
-        return {
-            "records": self.records,
-            "rejected": self.rejected,
-            "groups": self.groups,
-            "duplicates": self.duplicates,
-            "published_periods": self.published.periods,
-            "published_messages": self.published.messages,
-            "undelivered_messages": self.published.undelivered,
-            **self.published.dropped,
-        }
-
-
 class Aggregation:
     """One driver of the job. Its caller repeats `step`. A `step` that raises changes nothing."""
 
@@ -120,7 +92,7 @@ class Aggregation:
         self._rejected = RejectedPublisher.of(stream, NotAggregated)
         self._retention = Retention(offset_store, settings.publisher.job, settings.retention_days * DAY_MS)
 
-    def step(self) -> AggregateReport:
+    def step(self) -> JobProgress:
         """Compute one batch, if there is one, and publish what is due.
 
         Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
@@ -134,19 +106,15 @@ class Aggregation:
         with timing.stage("publish"):
             published = self._publisher.publish(now_ms)
         self._retention.apply(now_ms)
+        results = {
+            "published_periods": published.periods,
+            "published_messages": published.messages,
+            UNDELIVERED: published.undelivered,
+            **published.dropped,
+        }
         # An idle turn is not a batch, and its duration would hide those of batches.
-        seconds = timing.seconds if batch.offsets or published.periods else {}
-        return AggregateReport(
-            batch.offsets,
-            planned.behind,
-            batch.records,
-            batch.rejected,
-            batch.groups,
-            batch.duplicates,
-            published,
-            seconds,
-            batch.lags,
-        )
+        seconds = timing.seconds if batch.done or published.periods else {}
+        return batch.plus(JobProgress(results=results, stage_seconds=seconds))
 
     def _stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
         return self._partials.stage(records, batch, counts, self._rejected)

@@ -9,8 +9,8 @@ manifest is never moved. A file that is in it always is, by this process or by t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -23,7 +23,8 @@ from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.archive.writer import HourFiles, StagedFiles
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
-from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.jobs.durations import EventTimeLags, StageSeconds
+from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import plan
@@ -35,48 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OWNER = "_archive"
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveReport:
-    """The result of one batch. ``offsets``: how many it accounted for. ``behind``: how many are left. ``undated``:
-    records that are filed by Kafka's timestamp. ``expired``: files that were removed. ``stage_seconds``, ``lags``: see
-    `JobProgress`."""
-
-    offsets: int = 0
-    behind: int = 0
-    records: int = 0
-    undated: int = 0
-    files: int = 0
-    size_bytes: int = 0
-    expired: int = 0
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    lags: tuple[PartitionLag, ...] = ()
-
-    def plus(self, other: ArchiveReport) -> ArchiveReport:
-        return ArchiveReport(
-            self.offsets + other.offsets,
-            self.behind + other.behind,
-            self.records + other.records,
-            self.undated + other.undated,
-            self.files + other.files,
-            self.size_bytes + other.size_bytes,
-            self.expired + other.expired,
-            {
-                name: self.stage_seconds.get(name, 0.0) + other.stage_seconds.get(name, 0.0)
-                for name in {**self.stage_seconds, **other.stage_seconds}
-            },
-            self.lags + other.lags,
-        )
-
-    def results(self) -> dict[str, int]:
-        return {
-            "records": self.records,
-            "undated_records": self.undated,
-            "files": self.files,
-            "bytes": self.size_bytes,
-            "expired_files": self.expired,
-        }
 
 
 class Archiver:
@@ -104,7 +63,7 @@ class Archiver:
         self._lags = EventTimeLags(stream.topic)
         self._is_tidy = False
 
-    def step(self) -> ArchiveReport:
+    def step(self) -> JobProgress:
         """Archive one batch, if there is one.
 
         Raises `Fenced`, `RecordsLost`, `AlreadyArchived`, and the errors of Kafka, storage, Spark and the store.
@@ -119,21 +78,22 @@ class Archiver:
         with timing.stage("plan"):
             planned = plan(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
         if planned.ranges:
-            report = replace(self._batch(source, planned.ranges, timing), stage_seconds=timing.seconds)
+            progress = replace(self._batch(source, planned.ranges, timing), stage_seconds=timing.seconds)
         else:
-            report = ArchiveReport(lags=self._lags.after((), {}, self._clock.time_ms()))
+            lags = self._lags.after((), {}, self._clock.time_ms())
+            progress = replace(_progress((), StagedFiles((), 0, {})), lags=lags)
         expired = self._expiry.apply(source, self._clock.time_ms())
         self._is_tidy = True
-        return report.plus(ArchiveReport(behind=planned.behind, expired=expired))
+        return progress.plus(JobProgress(left=planned.behind, results={"expired_files": expired}))
 
-    def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> ArchiveReport:
+    def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> JobProgress:
         stream, batch, began = self._stream, uuid.uuid4().hex, self._clock.monotonic()
-        records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
+        frame = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
         folder = layout.staging_folder(stream.topic, batch)
         files = HourFiles(self._store, stream.topic, batch, folder)
         with timing.stage("write"), described(self._spark, batch, f"archive: {offsets_text(stream.topic, ranges)}"):
-            staged = files.stage(records)
-        report = _report(ranges, staged)
+            staged = files.stage(frame)
+        progress = _progress(ranges, staged)
         fail_point("archive.after_write")
         with timing.stage("commit"), self._offset_store.advance(source, ranges) as connection:
             manifest.lock(connection, source)
@@ -141,14 +101,15 @@ class Archiver:
             self._placement.check_staged(staged.files)
             manifest.add(connection, source, staged.files, self._clock.time_ms())
             seconds = self._clock.monotonic() - began
-            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, report.offsets, report.records))
+            records = progress.results["records"]
+            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, progress.done, records))
             fail_point("archive.inside_transaction")
         fail_point("archive.before_rename")
         with timing.stage("place"):
             self._placement.place(source, staged.files)
             self._store.remove_folder(folder)
         self._topic.commit({each.partition: each.end for each in ranges})
-        return replace(report, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
+        return replace(progress, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
 
     def _recover(self, source: Source) -> None:
         """Place the committed files, and remove the files of a crash or of a failed batch."""
@@ -178,11 +139,12 @@ def check_owner(store: Store, group: str) -> None:
         )
 
 
-def _report(ranges: Sequence[OffsetRange], staged: StagedFiles) -> ArchiveReport:
-    return ArchiveReport(
-        offsets=sum(each.span for each in ranges),
-        records=sum(file.records for file in staged.files),
-        undated=staged.undated,
-        files=len(staged.files),
-        size_bytes=sum(file.size_bytes for file in staged.files),
-    )
+def _progress(ranges: Sequence[OffsetRange], staged: StagedFiles) -> JobProgress:
+    """Return the progress of a batch. ``undated_records`` are filed by Kafka's timestamp."""
+    results = {
+        "records": sum(file.records for file in staged.files),
+        "undated_records": staged.undated,
+        "files": len(staged.files),
+        "bytes": sum(file.size_bytes for file in staged.files),
+    }
+    return JobProgress(sum(each.span for each in ranges), results=results)

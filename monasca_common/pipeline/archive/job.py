@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 
 from oslo_config import cfg
 
-from monasca_common.pipeline.archive.batch import Archiver, ArchiveReport
+from monasca_common.pipeline.archive.batch import Archiver
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
@@ -52,10 +53,7 @@ class ArchiveJob(Job):
                 for stream, topic in zip(settings.streams, topics, strict=True)
             ]
 
-            def step() -> ArchiveReport:
-                report = ArchiveReport()
-                for archiver in archivers:
-                    report = report.plus(archiver.step())
-                return report
+            def step() -> JobProgress:
+                return functools.reduce(JobProgress.plus, [archiver.step() for archiver in archivers])
 
             return loop.run(step, spark, first.trigger_seconds, request, watched)

@@ -43,18 +43,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillReport:
-    """The result of a run. ``offsets``: how many it read. ``groups``: of windows that it replaced. ``periods``: how
-    many are published again. ``duplicates``: records that it left out."""
-
-    offsets: int
-    records: int
-    groups: int
-    periods: int
-    duplicates: int
-
-
 @dataclass(slots=True)
 class _Staging:
     """The rows that one run has staged. ``windows``: a half-open range of window starts. ``firsts``: the first offset
@@ -94,8 +82,8 @@ class Backfill:
         self._records = SourceRecords(spark, settings.stream, leaves_out=settings.limits.duplicates_lookback > 0)
         self._partials = StagedPartials(spark, settings, offset_store, self._clock)
 
-    def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> BackfillReport:
-        """Compute and replace all windows that overlap [from_ms, to_ms).
+    def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> JobProgress:
+        """Compute and replace all windows that overlap [from_ms, to_ms). ``periods`` are published again.
 
         Raises `RecordsLost` if the log, or the retention, no longer reaches back so far, and `BackfillStopped`.
         """
@@ -130,7 +118,13 @@ class Backfill:
             except Fenced:
                 LOG.info("the stream has advanced; what it has read since is computed as well")
                 continue
-            return BackfillReport(offsets, staging.counts.records, groups, periods, staging.duplicates)
+            results = {
+                "records": staging.counts.records,
+                "groups": groups,
+                "duplicates": staging.duplicates,
+                "periods": periods,
+            }
+            return JobProgress(offsets, results=results)
 
     def _check_range(self, source: Source, from_ms: int) -> None:
         days = self._settings.retention_days

@@ -15,7 +15,7 @@ from monasca_common.pipeline.aggregate.job import open_period_publisher
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.backfill.batch import Backfill
 from monasca_common.pipeline.backfill.history import History
-from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.job import UNDELIVERED, Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.resources import open_audit
 from monasca_common.pipeline.settings import (
@@ -63,17 +63,10 @@ class BackfillJob(Job):
             spark = stack.enter_context(spark_session(self._spark, "monasca-backfill"))
             history = self._history(spark, topic) if self._archive is not None else None
             backfill = Backfill(spark, settings, topic, offset_store, self._backfill.margin_ms, history)
-            report = backfill.run(request.from_ms, request.to_ms, watched)
+            replaced = backfill.run(request.from_ms, request.to_ms, watched)
             published = publisher.publish(clock.time_ms())
-            results = {
-                "records": report.records,
-                "groups": report.groups,
-                "duplicates": report.duplicates,
-                "periods": report.periods,
-                "published_messages": published.messages,
-                "undelivered_messages": published.undelivered,
-            }
-            progress = JobProgress(report.offsets, 0, clock.monotonic() - began, results)
+            results = {"published_messages": published.messages, UNDELIVERED: published.undelivered}
+            progress = replaced.plus(JobProgress(batch_seconds=clock.monotonic() - began, results=results))
             watched.tell(progress)
             return progress
 

@@ -31,13 +31,14 @@ from monasca_common.pipeline.evaluate.definitions import (
     MatchTarget,
     SubExpressionIndex,
 )
-from monasca_common.pipeline.evaluate.passes import PassReport, PassRunner
+from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.settings import EvaluateSettings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Arrivals, EvaluatorState, Scan, SteadyTime
 from monasca_common.pipeline.evaluate.windows import FoldedRow, FoldedSeries, WindowFold, merged_rows
-from monasca_common.pipeline.jobs.durations import PartitionLag, StageSeconds
-from monasca_common.pipeline.jobs.fenced_batch import BatchResult, FencedBatches, PlannedBatch
+from monasca_common.pipeline.jobs.durations import StageSeconds
+from monasca_common.pipeline.jobs.fenced_batch import FencedBatches, PlannedBatch
+from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
@@ -77,36 +78,6 @@ _TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks dif
 OnArrivals = Callable[[Mapping[int, tuple[int, int]], Set[int]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateReport:
-    """The result of one step. ``behind``: the number of offsets that are left. ``evaluated``: see `PassReport`."""
-
-    batch: BatchResult = field(default_factory=BatchResult)
-    behind: int = 0
-    evaluated: PassReport = field(default_factory=PassReport)
-    published: int = 0
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def offsets(self) -> int:
-        return self.batch.offsets
-
-    @property
-    def lags(self) -> tuple[PartitionLag, ...]:
-        return self.batch.lags
-
-    def results(self) -> dict[str, int]:
-        return {
-            "records": self.batch.records,
-            "rejected": self.batch.rejected,
-            "duplicates": self.batch.duplicates,
-            "new_alarms": self.batch.groups,
-            "evaluated_alarms": self.evaluated.alarms,
-            "transitions": self.evaluated.transitions,
-            "published_transitions": self.published,
-        }
-
-
 class Evaluation:
     """One driver of the job. Its caller repeats `step`. After an exception, the next `step` continues from what was
     committed."""
@@ -132,7 +103,7 @@ class Evaluation:
         self._cleanup = Cleanup(offset_store, stream.name)
         self._publisher = publisher
 
-    def step(self) -> EvaluateReport:
+    def step(self) -> JobProgress:
         """Merge one batch, if there is one, evaluate what is due, and publish what has changed.
 
         Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
@@ -149,10 +120,16 @@ class Evaluation:
         with timing.stage("publish"):
             published = self._publisher.publish()
         self._cleanup.run(self._clock.time_ms())
-        seconds = timing.seconds if batch.offsets or done.alarms else {}
-        return EvaluateReport(batch, planned.behind, done, published, seconds)
+        results = {
+            **batch.results,
+            "evaluated_alarms": done.alarms,
+            "transitions": done.transitions,
+            "published_transitions": published,
+        }
+        results["new_alarms"] = results.pop("groups")
+        return replace(batch, results=results, stage_seconds=timing.seconds if batch.done or done.alarms else {})
 
-    def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Scan, BatchResult]:
+    def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Scan, JobProgress]:
         # A step forward may be right, as when a suspended machine resumes: its measurements are not too new.
         latest_ms = max(planned.scan_ms, steady_ms) + FUTURE_MS
         ended, partitions = planned.range_plan.ended, planned.range_plan.partitions

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import sqlalchemy as sa
@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
-from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.jobs.durations import EventTimeLags, StageSeconds
+from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.settings import BatchLimits, StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import RangePlan, below, plan
@@ -45,27 +46,6 @@ class PlannedBatch:
     source: Source
     scan_ms: int
     range_plan: RangePlan
-
-    @property
-    def ranges(self) -> tuple[OffsetRange, ...]:
-        return self.range_plan.ranges
-
-    @property
-    def behind(self) -> int:
-        return self.range_plan.behind
-
-
-@dataclass(frozen=True, slots=True)
-class BatchResult:
-    """``offsets``: how many the batch accounted for. ``rejected``: dead letters. ``duplicates``: records that it left
-    out. ``lags``: see `JobProgress`."""
-
-    offsets: int = 0
-    records: int = 0
-    rejected: int = 0
-    groups: int = 0
-    duplicates: int = 0
-    lags: tuple[PartitionLag, ...] = field(default=())
 
 
 class FencedBatches:
@@ -101,14 +81,16 @@ class FencedBatches:
         most = stream.max_offsets_per_trigger
         return PlannedBatch(source, scan_ms, plan(self._topic, self._offset_store, source, most))
 
-    def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> BatchResult:
-        """Compute the batch, if it has offsets. One that raises changes nothing but what is staged.
+    def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> JobProgress:
+        """Compute the batch, if it has offsets. Its results count ``records``, ``rejected`` ones (dead letters),
+        ``groups`` and ``duplicates``, which it left out. A batch that raises changes only what is staged.
 
         Raises `Fenced`, and the errors of Kafka, storage and Spark.
         """
-        source, ranges = planned.source, planned.ranges
+        source, ranges, left = planned.source, planned.range_plan.ranges, planned.range_plan.behind
         if not ranges:
-            return BatchResult(lags=self._lags.after((), {}, self._clock.time_ms()))
+            results = dict.fromkeys(("records", "rejected", "groups", "duplicates"), 0)
+            return JobProgress(0, left, results=results, lags=self._lags.after((), {}, self._clock.time_ms()))
         began = self._clock.monotonic()
         batch, known = uuid.uuid4().hex, self._below(source)
         offsets = sum(each.span for each in ranges)
@@ -135,7 +117,8 @@ class FencedBatches:
             self._small.accounted(ranges, small)
         self._topic.commit({each.partition: each.end for each in ranges})
         lags = self._lags.after(ranges, counts.newest_ms, self._clock.time_ms())
-        return BatchResult(offsets, counts.records, counts.rejected, groups, duplicates, lags)
+        results = {"records": counts.records, "rejected": counts.rejected, "groups": groups, "duplicates": duplicates}
+        return JobProgress(offsets, left, results=results, lags=lags)
 
     def _below(self, source: Source) -> list[OffsetRange]:
         """The stored ranges below the batch that it searches for earlier copies of its messages."""

@@ -8,7 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from oslo_config import cfg
 
@@ -17,6 +17,10 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.jobs.durations import PartitionLag
 
 JOBS = "monasca_common.pipeline.jobs"
+UNDELIVERED = "undelivered_messages"
+"""The result that counts unacknowledged messages. With ``once``, a job ends only when there are none."""
+
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +49,33 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a run. ``done`` and ``left``: in the job's unit. ``results``: the job's counts by name.
+    """The progress of a run, or the result of one batch. ``done`` and ``left``: in the job's unit. ``results``: the
+    job's counts by name.
 
-    The last batch has ``batch_seconds``, ``stage_seconds`` by stage, and ``lags`` of the partitions whose lag it
-    determined.
+    ``batch_seconds``, ``stage_seconds`` by stage, and ``lags`` of the partitions whose lag is known: of the last batch.
     """
 
-    done: int
-    left: int
-    batch_seconds: float
-    results: dict[str, int] = field(default_factory=dict)
+    done: int = 0
+    left: int = 0
+    batch_seconds: float = 0.0
+    results: Mapping[str, int] = field(default_factory=dict)
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     lags: tuple[PartitionLag, ...] = ()
 
     def plus(self, other: JobProgress) -> JobProgress:
-        """Return the progress of a run that has several parts."""
-        results = self.results | {name: self.results.get(name, 0) + count for name, count in other.results.items()}
-        seconds = self.batch_seconds + other.batch_seconds
-        return JobProgress(self.done + other.done, self.left + other.left, seconds, results)
+        """Add the progress of another part."""
+        return JobProgress(
+            self.done + other.done,
+            self.left + other.left,
+            self.batch_seconds + other.batch_seconds,
+            _sums(self.results, other.results),
+            _sums(self.stage_seconds, other.stage_seconds),
+            self.lags + other.lags,
+        )
+
+
+def _sums(one: Mapping[str, _Number], other: Mapping[str, _Number]) -> dict[str, _Number]:
+    return {**one, **{name: one.get(name, 0) + number for name, number in other.items()}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from monasca_common.kafka.errors import TransportError, UndeliveredError
 from monasca_common.pipeline.errors import (
@@ -15,8 +16,7 @@ from monasca_common.pipeline.errors import (
     SparkUnavailable,
     StagingLost,
 )
-from monasca_common.pipeline.jobs.durations import PartitionLag
-from monasca_common.pipeline.jobs.job import JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.spark.session import has_ended, reason, spark_errors
 from monasca_common.runtime.restarts import Loop, restart_delay_seconds
 from monasca_common.storage.errors import StorageUnavailable
@@ -26,28 +26,15 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-UNDELIVERED = "undelivered_messages"
-"""The result that counts unacknowledged messages. With ``once``, a job ends only when there are none."""
 _MOST_FAILURES = 5  # in a row, with ``once``
 
 
-class Report(Protocol):
-    """The result of one batch. ``offsets``: the number of processed offsets; ``behind``: the number that is left;
-    ``stage_seconds`` and ``lags``: see `JobProgress`."""
-
-    @property
-    def offsets(self) -> int: ...
-    @property
-    def behind(self) -> int: ...
-    @property
-    def stage_seconds(self) -> Mapping[str, float]: ...
-    @property
-    def lags(self) -> tuple[PartitionLag, ...]: ...
-    def results(self) -> dict[str, int]: ...
-
-
 def run(
-    step: Callable[[], Report], spark: SparkSession, trigger_seconds: float, request: JobRequest, watcher: JobWatcher
+    step: Callable[[], JobProgress],
+    spark: SparkSession,
+    trigger_seconds: float,
+    request: JobRequest,
+    watcher: JobWatcher,
 ) -> JobProgress:
     """Repeat ``step`` until the watcher stops it, or, with ``once``, until nothing is left.
 
@@ -61,7 +48,7 @@ def run(
 class _Batches(Loop):
     def __init__(
         self,
-        step: Callable[[], Report],
+        step: Callable[[], JobProgress],
         spark: SparkSession,
         trigger_seconds: float,
         request: JobRequest,
@@ -70,7 +57,7 @@ class _Batches(Loop):
         super().__init__("a batch")
         self.expected = retriable_errors()
         self.stopping = watcher.stop
-        self.progress = JobProgress(0, 0, 0.0)
+        self.progress = JobProgress()
         self._step = step
         self._spark = spark
         self._trigger_seconds = trigger_seconds
@@ -90,10 +77,10 @@ class _Batches(Loop):
                 continue
             seconds = self.clock.monotonic() - began
             self._add(report, seconds)
-            undelivered = report.results().get(UNDELIVERED, 0)
+            undelivered = report.results.get(UNDELIVERED, 0)
             if not undelivered:
                 self._failures = 0
-            if report.behind:
+            if report.left:
                 continue
             if self._once:
                 if undelivered:
@@ -102,13 +89,10 @@ class _Batches(Loop):
                 return
             self.stopping.wait(max(0.0, self._trigger_seconds - seconds))
 
-    def _add(self, report: Report, seconds: float) -> None:
-        """Add the report of a batch to the progress."""
-        results = dict(self.progress.results)
-        for name, count in report.results().items():
-            results[name] = results.get(name, 0) + count
-        done = self.progress.done + report.offsets
-        self.progress = JobProgress(done, report.behind, seconds, results, report.stage_seconds, report.lags)
+    def _add(self, report: JobProgress, seconds: float) -> None:
+        """Add the result of a batch to the progress."""
+        total = self.progress.plus(report)
+        self.progress = replace(report, done=total.done, results=total.results, batch_seconds=seconds)
         self._watcher.tell(self.progress)
         self._watcher.turned("")
 

@@ -49,7 +49,7 @@ class RemoteReplay(RemoteArchive):
         sent = [metric(number) for number in range(60)]
         self.publish(sent)
         archiving = self.archiver(max_offsets_per_trigger=20)
-        while archiving.step().behind:
+        while archiving.step().left:
             pass
         url = self.new_database()
         configuration = self.configuration(replay="to = storage", url=url, name="replay")

@@ -214,9 +214,9 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         total = {}
         while True:
             report = aggregation.step()
-            for name, count in (report.results() | {"offsets": report.offsets}).items():
+            for name, count in (report.results | {"offsets": report.done}).items():
                 total[name] = total.get(name, 0) + count
-            if not (report.offsets or report.published.messages):
+            if not (report.done or report.results["published_messages"]):
                 return total
 
     # The database

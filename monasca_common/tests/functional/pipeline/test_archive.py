@@ -48,7 +48,7 @@ class ArchiveTest(ArchiveCase):
 
         report = self.archiver(clock=SetClock(kafka_ms + 9000)).step()
 
-        self.assertEqual((6, 6, 2, 5), (report.offsets, report.records, report.undated, report.files))
+        self.assertEqual((6, 6, 2, 5), (report.done, *map(report.results.get, ("records", "undated_records", "files"))))
         self.assertEqual({"plan", "write", "commit", "place"}, set(report.stage_seconds))
         # The newest is what has Kafka's time.
         self.assertEqual((PartitionLag(self.topic, 1, 9.0),), report.lags)
@@ -68,7 +68,7 @@ class ArchiveTest(ArchiveCase):
         batch = self.archiver(max_offsets_per_trigger=20)
         reports = [batch.step(), batch.step(), batch.step()]
 
-        self.assertEqual([(20, 20), (20, 0), (0, 0)], [(report.offsets, report.behind) for report in reports])
+        self.assertEqual([(20, 20), (20, 0), (0, 0)], [(report.done, report.left) for report in reports])
         self.assert_archived_once(sent)
         rows = self.manifest()
         self.assertEqual(12, len(rows))  # two batches, two partitions, three hours
@@ -94,12 +94,12 @@ class ArchiveTest(ArchiveCase):
         clock = SetClock(SIX_MS + 24 * HOUR_MS + 59 * 60_000)
         self.publish([metric(number, hours=3) for number in range(12)])
         batch = self.archiver(clock=clock, retention_days=1)
-        self.assertEqual(0, batch.step().expired)  # the hour of six ends within what is kept
+        self.assertEqual(0, batch.step().results["expired_files"])  # the hour of six ends within what is kept
         clock.now_ms += HOUR_MS
 
         report = batch.step()
 
-        self.assertEqual(2, report.expired)
+        self.assertEqual(2, report.results["expired_files"])
         self.assertEqual({7, 8}, {row.hour for row in self.archived()})
         self.assertEqual(8, len(self.places()))
         self.assertFalse((self.location / f"topic={self.topic}" / _folder(SIX_MS)).exists())
@@ -156,7 +156,7 @@ class TogetherTest(ArchiveCase):
     def test_the_slower_one_is_fenced_and_goes_on_behind_the_other(self):
         with self.meanwhile(self.other.step):
             self.assertRaises(Fenced, self.one.step)
-        self.assertEqual(0, self.one.step().records)
+        self.assertEqual(0, self.one.step().results["records"])
         self.assert_archived_once(self.sent)
         self.assertEqual([], self.staged_files())
 
@@ -171,12 +171,12 @@ class TogetherTest(ArchiveCase):
         with self.meanwhile(starts_and_dies):
             self.assertRaises(StagingLost, self.one.step)
         self.assertEqual([], self.manifest())
-        self.assertEqual(30, self.one.step().records)
+        self.assertEqual(30, self.one.step().results["records"])
         self.assert_archived_once(self.sent)
 
     def test_what_one_has_committed_the_other_may_put_in_place(self):
         with self.meanwhile(self.other.step, at="archive.before_rename"):
-            self.assertEqual(30, self.one.step().records)
+            self.assertEqual(30, self.one.step().results["records"])
         self.assert_archived_once(self.sent)
         self.assertEqual({"placed"}, {row.state for row in self.manifest()})
 
@@ -211,7 +211,7 @@ class CrashTest(ArchiveCase):
             sent += self.publish(metric(number) for number in range(30, 40))
             batch = self.archiver()
             batch.step()
-            self.assertEqual(0, batch.step().records)
+            self.assertEqual(0, batch.step().results["records"])
             watch.look()
         self.assertEqual([], watch.faults)
         self.assert_archived_once(sent)

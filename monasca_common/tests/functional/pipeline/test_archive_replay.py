@@ -133,7 +133,7 @@ class ReplayToStorageTest(ArchiveCase):
         chance.shuffle(values)
         self.publish(values)
         archiver = self.archiver(max_offsets_per_trigger=30)
-        while archiver.step().behind:
+        while archiver.step().left:
             pass
         find_files = reader.find_files
         for order in (list, lambda paths: chance.sample(paths, len(paths))):
@@ -179,7 +179,7 @@ class ReplayToStorageTest(ArchiveCase):
         self.publish([metric(number) for number in range(60)])
         self.archiver(max_offsets_per_trigger=20).step()
         archiver = self.archiver(max_offsets_per_trigger=20)
-        while archiver.step().behind:
+        while archiver.step().left:
             pass
         url = self.new_database()
         send = self.to_storage(url)

@@ -111,7 +111,7 @@ class StepTest(EvaluateCase):
         self.measure(9.0)
         self.measure(1.0, host="b")
         report = job.step()
-        self.assertEqual((2, 2, 1), (report.offsets, report.batch.groups, report.evaluated.transitions))
+        self.assertEqual((2, 2, 1), (report.done, report.results["new_alarms"], report.results["transitions"]))
         self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
         job.step()
         self.assertEqual(1, len(self.transitions()))
@@ -130,7 +130,7 @@ class StepTest(EvaluateCase):
     def test_what_is_no_metric_or_too_far_ahead_is_a_dead_letter(self):
         self.define("max(cpu) > 5")
         self.publish([b"{", envelope("cpu", self.event_ms + 86_400_000, 9.0, meta={"tenantId": "t", "region": "r"})])
-        self.assertEqual(2, self.evaluation().step().batch.rejected)
+        self.assertEqual(2, self.evaluation().step().results["rejected"])
         self.assertEqual(2, len(self.read(self.dlq, 1)))
         self.assertEqual([], self.changes())
 
@@ -155,7 +155,7 @@ class StepTest(EvaluateCase):
         for partition in (0, 0, 1):
             self.measure(1.0, message_id=b"a", partition=partition)
         self.measure(1.0, message_id=b"b", partition=1)
-        self.assertEqual(2, job.step().batch.duplicates)
+        self.assertEqual(2, job.step().results["duplicates"])
         self.measure(1.0, message_id=b"a", partition=0)
         job.step()
         self.assert_changes()
@@ -203,7 +203,7 @@ class StepTest(EvaluateCase):
 
         with mock.patch.object(job._fold, "stage", overtaken):
             report = job.step()
-        self.assertEqual((2, 3), (len(computed), report.batch.rejected))
+        self.assertEqual((2, 3), (len(computed), report.results["rejected"]))
         self.assertEqual(3, len(self.read(self.dlq, 1)))
         self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_staging"))
 

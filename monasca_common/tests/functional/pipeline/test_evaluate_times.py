@@ -179,10 +179,10 @@ class PauseTest(TimelineCase):
             if minute in (0, 1):
                 self.go_on(job, minute + 1)
         self.clock.now_ms = self.base_ms + 122 * MINUTE_MS
-        self.assertGreater(job.step().behind, 0)
+        self.assertGreater(job.step().left, 0)
         self.lose_group()
         job = self.begin(max_offsets_per_trigger=100)
-        while job.step().behind:
+        while job.step().left:
             pass
         self.assert_as_the_reference_says(122)
 

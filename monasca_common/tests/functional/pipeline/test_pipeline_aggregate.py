@@ -88,14 +88,16 @@ class GoldenTest(KafkaPipelineCase):
 
         report = aggregation.step()
 
-        self.assertEqual((109, 0, 0), (report.offsets, report.behind, report.rejected))
+        self.assertEqual((109, 0, 0), (report.done, report.left, report.results["rejected"]))
         found = self.stored(specs)
         self.assertEqual(expected(pre_rows, rows, messages), found)
         self.assert_golden({(key[0], dict(key[2:]).get("host")): row for key, row in found.items()}, found)
         # What was published lies in the topic that is read, and is no input.
-        self.assertEqual(len(found), report.published.messages)
+        self.assertEqual(len(found), report.results["published_messages"])
         again = aggregation.step()
-        self.assertEqual((len(found), 0, 0), (again.offsets, again.records, again.published.messages))
+        self.assertEqual(
+            (len(found), 0, 0), (again.done, again.results["records"], again.results["published_messages"])
+        )
         self.assertEqual([], self.read(self.dlq, 1))
         self.spoil()
         self.backfill(aggregation, values)
@@ -114,7 +116,7 @@ class GoldenTest(KafkaPipelineCase):
         settings, topic = aggregation._partials._settings, aggregation._batches._topic
         backfill = Backfill(spark, settings, topic, self.offset_store, 86_400_000)
         report = backfill.run(int(min(times)), int(max(times)) + 1)
-        self.assertGreater(report.periods, 0)
+        self.assertGreater(report.results["periods"], 0)
 
     def assert_golden(self, of, found):
         memory = {"latest": 1024, "oldest": 4096, "max": 8192, "min": 1024, "avg": 3840, "sum": 15360}
@@ -245,7 +247,7 @@ class InputTest(CpuCase):
 
         report = self.job(retention_days=1).step()
 
-        self.assertEqual((len(reasons), len(reasons) + 304), (report.rejected, report.offsets))
+        self.assertEqual((len(reasons), len(reasons) + 304), (report.results["rejected"], report.done))
         letters = self.read(self.dlq, 1)
         self.assertEqual(len(reasons), len(letters))
         for letter in letters:
@@ -261,7 +263,7 @@ class InputTest(CpuCase):
         self.send(cpu(1, 1))
         self.publish([b"x" * 1_048_450])
         report = self.job().step()
-        self.assertEqual((2, 1), (report.offsets, report.rejected))
+        self.assertEqual((2, 1), (report.done, report.results["rejected"]))
         (letter,) = self.read(self.dlq, 1)
         self.assertEqual(b"1048450", dict(letter.headers())[dead_letters.VALUE_CUT_FROM])
         self.assert_exact()
@@ -273,7 +275,7 @@ class InputTest(CpuCase):
             envelope("cpu", float(NOON_MS), 2, dimensions={"hostname": "a", "zone": None}, without=["value_meta"]),
             envelope("cpu", NOON_MS, 4, without=["dimensions", "meta", "creation_time"]),
         )
-        self.assertEqual(0, self.job().step().rejected)
+        self.assertEqual(0, self.job().step().results["rejected"])
         self.assert_exact()
 
     # Rule 37
@@ -299,7 +301,7 @@ class InputTest(CpuCase):
         self.send(cpu(11, 5), partition=1)
         job = self.job(max_offsets_per_trigger=4)
         report = job.step()
-        self.assertEqual((4, 7), (report.offsets, report.behind))
+        self.assertEqual((4, 7), (report.done, report.left))
         self.until_quiet(job)
         self.assert_exact()
 

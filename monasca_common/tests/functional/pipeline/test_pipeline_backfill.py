@@ -57,9 +57,9 @@ class BackfillTest(KafkaPipelineCase):
 
         report = self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS, JobWatcher(tell=told.append))
 
-        self.assertGreaterEqual(report.offsets, 34)
-        self.assertEqual((report.offsets, 0), (told[-1].done, told[-1].left))
-        self.assertEqual((34, 1, 1), (report.records, report.groups, report.periods))
+        self.assertGreaterEqual(report.done, 34)
+        self.assertEqual((report.done, 0), (told[-1].done, told[-1].left))
+        self.assertEqual((34, 1, 1), tuple(map(report.results.get, ("records", "groups", "periods"))))
         self.assertEqual([29, 12], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
 
@@ -80,8 +80,8 @@ class BackfillTest(KafkaPipelineCase):
         with mock.patch.object(backfill, "_replace", stream_first):
             report = backfill.run(FIRST_MS, FIRST_MS + HOUR_MS)
 
-        self.assertGreaterEqual(report.offsets, 27)
-        self.assertEqual((2, 1), (report.groups, report.periods))
+        self.assertGreaterEqual(report.done, 27)
+        self.assertEqual((2, 1), (report.results["groups"], report.results["periods"]))
         self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
@@ -102,7 +102,7 @@ class BackfillTest(KafkaPipelineCase):
         self.until_quiet(self.stream_job)
         with mock.patch.object(self.jobs_topic, "at_time", lambda _: dict.fromkeys(range(self.partitions), 1000)):
             report = self.backfill().run(FIRST_MS + HOUR_MS, FIRST_MS + 2 * HOUR_MS)
-        self.assertEqual((0, 0), (report.offsets, report.groups))
+        self.assertEqual((0, 0), (report.done, report.results["groups"]))
         self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
 
     @periodic("test_a_crash_within_changes_nothing is the stronger test")
@@ -135,7 +135,7 @@ class BackfillTest(KafkaPipelineCase):
             stage(*arguments)
 
         with mock.patch.object(backfill, "_stage", later):
-            self.assertEqual(20, backfill.run(FIRST_MS, FIRST_MS + HOUR_MS).records)
+            self.assertEqual(20, backfill.run(FIRST_MS, FIRST_MS + HOUR_MS).results["records"])
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     # Rule 36
@@ -172,7 +172,7 @@ class BackfillTest(KafkaPipelineCase):
 
         report = self.backfill(history=history).run(FIRST_MS, FIRST_MS + HOUR_MS)
 
-        self.assertEqual(24, report.records)
+        self.assertEqual(24, report.results["records"])
         self.assertEqual([24, 11], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
 
@@ -191,7 +191,7 @@ class BackfillTest(KafkaPipelineCase):
         with mock.patch.object(history, "records", stream_first):
             report = self.backfill(history=history).run(FIRST_MS, FIRST_MS + HOUR_MS)
 
-        self.assertEqual(24, report.records)
+        self.assertEqual(24, report.results["records"])
         self.assertEqual([24], self.scalars("SELECT record_count FROM aggregate_usage"))
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 

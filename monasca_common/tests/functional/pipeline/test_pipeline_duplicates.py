@@ -50,7 +50,7 @@ class BatchTest(DuplicatesCase):
         self.first(b"b", 1, value=4)
         self.again(b"b", 1, value=4)
         report = self.job().step()
-        self.assertEqual((3, 5), (report.duplicates, report.offsets))
+        self.assertEqual((3, 5), (report.results["duplicates"], report.done))
         self.assert_exact()
 
     def test_what_has_no_id_or_an_empty_one_is_no_copy_of_anything(self):
@@ -64,7 +64,7 @@ class BatchTest(DuplicatesCase):
             producer.produce(self.topic, cpu(1, 2), partition=0, headers=headers)
         self.sent.append((cpu(1, 2), 0, 10))
         self.assertEqual(0, producer.flush(PATIENCE_SECONDS))
-        self.assertEqual(1, self.job().step().duplicates)
+        self.assertEqual(1, self.job().step().results["duplicates"])
         self.assert_exact()
 
     def test_what_was_taken_back_is_no_copy(self):
@@ -78,7 +78,7 @@ class BatchTest(DuplicatesCase):
         job = self.job()
         job.step()
         self.first(b"a", 0)
-        self.assertEqual(0, job.step().duplicates)
+        self.assertEqual(0, job.step().results["duplicates"])
         self.assert_exact()
 
 
@@ -90,10 +90,10 @@ class BatchesTest(DuplicatesCase):
         self.first(b"b", 1, value=2)
         job.step()
         self.again(b"a", 0, value=1)
-        self.assertEqual(1, job.step().duplicates)
+        self.assertEqual(1, job.step().results["duplicates"])
         self.first(b"c", 0, value=4)
         self.again(b"b", 0, value=2)  # while its own partition has nothing new
-        self.assertEqual(1, self.job().step().duplicates)
+        self.assertEqual(1, self.job().step().results["duplicates"])
         self.assert_exact()
 
     def test_a_copy_that_is_farther_away_counts(self):
@@ -102,12 +102,12 @@ class BatchesTest(DuplicatesCase):
         self.fill(0, 9)
         job.step()
         self.again(b"a", 1)
-        self.assertEqual(1, job.step().duplicates)
+        self.assertEqual(1, job.step().results["duplicates"])
         self.fill(0, 20)
         self.fill(1, 20)
         job.step()
         self.first(b"a", 1)
-        self.assertEqual(0, job.step().duplicates)
+        self.assertEqual(0, job.step().results["duplicates"])
         self.assert_exact()
 
     def test_what_retention_has_removed_is_not_looked_for(self):
@@ -117,7 +117,7 @@ class BatchesTest(DuplicatesCase):
         job.step()
         self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 4})
         self.first(b"a", 0)
-        self.assertEqual(0, job.step().duplicates)
+        self.assertEqual(0, job.step().results["duplicates"])
         self.assert_exact()
 
     def test_a_partition_that_is_added_has_copies_of_what_others_had(self):
@@ -133,7 +133,7 @@ class BatchesTest(DuplicatesCase):
         self.first(b"b", 2, value=2)
         job.step()
         self.again(b"b", 1, value=2)
-        self.assertEqual(1, job.step().duplicates)
+        self.assertEqual(1, job.step().results["duplicates"])
         self.assert_exact()
 
 
@@ -150,7 +150,7 @@ class CrashTest(DuplicatesCase):
                 self.assertRaises(failpoints.FailPointReached, self.job().step)
             # Whoever repeats the batch has this one first, and leaves out the one that the batch had kept.
             self.first(name, 0, minute=2, value=2 + number)
-        self.assertEqual(3, self.job().step().duplicates)
+        self.assertEqual(3, self.job().step().results["duplicates"])
         self.assert_exact()
 
     def test_a_batch_that_died_after_it_was_committed_is_looked_back_on(self):
@@ -158,7 +158,7 @@ class CrashTest(DuplicatesCase):
         with failpoints.armed("pipeline.after_commit", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.job().step)
         self.again(b"a", 1)
-        self.assertEqual(1, self.job().step().duplicates)
+        self.assertEqual(1, self.job().step().results["duplicates"])
         self.assert_exact()
 
     # Rule 28
@@ -174,12 +174,12 @@ class CrashTest(DuplicatesCase):
             self.first(b"a", 1)
             # It looked at the topic before the first copy came.
             with mock.patch.object(second._batches._topic, "extents", lambda: {0: Extent(0, 1), 1: Extent(0, 1)}):
-                self.assertEqual(1, second.step().records // 2)
+                self.assertEqual(1, second.step().results["records"] // 2)
             return staged
 
         with mock.patch.object(first._partials, "stage", overtaken):
             self.assertRaises(Fenced, first.step)
-        self.assertEqual(1, first.step().duplicates)
+        self.assertEqual(1, first.step().results["duplicates"])
         self.assert_exact()
 
 
@@ -196,7 +196,7 @@ class BackfillCase(DuplicatesCase):
         backfill = Backfill(spark, job._partials._settings, job._batches._topic, self.offset_store, 86_400_000, history)
         report = backfill.run(NOON_MS, NOON_MS + HOUR_MS)
         self.stream_job.step()
-        return report.duplicates
+        return report.results["duplicates"]
 
 
 class BackfillTest(BackfillCase):

@@ -17,7 +17,6 @@ from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate import batch, watermark
 from monasca_common.pipeline.evaluate.batch import Evaluation
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression
-from monasca_common.pipeline.evaluate.passes import PassReport
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
@@ -65,9 +64,11 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
         with failpoints.armed("evaluate.inside_page", "raise"), suppress(FailPointReached):
             self.evaluation.step()
         report = self.evaluation.step()
-        self.assertEqual(PassReport(1, 1), report.evaluated)
-        self.assertEqual((1, {"plan", "evaluate", "publish"}), (report.published, set(report.stage_seconds)))
-        self.assertEqual(0, self.evaluation.step().evaluated.alarms)
+        self.assertEqual((1, 1), (report.results["evaluated_alarms"], report.results["transitions"]))
+        self.assertEqual(
+            (1, {"plan", "evaluate", "publish"}), (report.results["published_transitions"], set(report.stage_seconds))
+        )
+        self.assertEqual(0, self.evaluation.step().results["evaluated_alarms"])
 
 
 class SteppingClock(VirtualClock):
@@ -107,7 +108,7 @@ class AcceptedTimeTest(ConfigurationTestCase, DatabaseCase):
         self.clock.step_ms = step_ms
         records = [Record(envelope("m", time_ms, meta={"tenantId": "t", "region": "r"})) for time_ms in times]
         self.producer.publish("metrics", records).raise_for_undelivered()
-        return self.evaluation.step().batch.rejected
+        return self.evaluation.step().results["rejected"]
 
     def test_after_a_step_forward_measurements_of_the_new_time_are_accepted(self):
         latest_ms = 11 * HOUR_MS + FUTURE_MS

@@ -5,8 +5,8 @@ import pyarrow as pa
 from oslotest import base
 
 from monasca_common.pipeline.aggregate.batch import RecordDecoder
-from monasca_common.pipeline.archive.batch import ArchiveReport
 from monasca_common.pipeline.jobs.durations import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.source.offset_store import OffsetRange
 from monasca_common.pipeline.spark.counts import Greatest
 from monasca_common.tests.unit.pipeline.pipeline_case import EVER, envelope, pre_row, shipped_row, specifications
@@ -49,8 +49,8 @@ class EventTimeLagsTest(base.BaseTestCase):
         self.assertEqual({0: 0.0}, self.after(0, newest={0: 11_000}))
 
     def test_reports_of_several_topics_are_told_together(self):
-        one = ArchiveReport(stage_seconds={"write": 1.0}, lags=(PartitionLag("metrics", 0, 1.0),))
-        other = ArchiveReport(stage_seconds={"write": 2.0, "place": 0.5}, lags=(PartitionLag("logs", 0, 2.0),))
+        one = JobProgress(stage_seconds={"write": 1.0}, lags=(PartitionLag("metrics", 0, 1.0),))
+        other = JobProgress(stage_seconds={"write": 2.0, "place": 0.5}, lags=(PartitionLag("logs", 0, 2.0),))
         both = one.plus(other)
         self.assertEqual(({"write": 3.0, "place": 0.5}, 2), (both.stage_seconds, len(both.lags)))
 

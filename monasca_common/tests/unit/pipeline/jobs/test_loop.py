@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
 import threading
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from unittest import mock
 
@@ -12,20 +11,8 @@ from testtools.matchers import EndsWith
 from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.durations import PartitionLag
-from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress, JobRequest, JobWatcher
 from monasca_common.storage.errors import StorageUnavailable
-
-
-@dataclass
-class Report:
-    offsets: int = 0
-    behind: int = 0
-    counted: dict[str, int] = field(default_factory=dict)
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    lags: tuple[PartitionLag, ...] = ()
-
-    def results(self):
-        return self.counted
 
 
 class LoopTest(base.BaseTestCase):
@@ -58,32 +45,36 @@ class LoopTest(base.BaseTestCase):
         return progress
 
     def test_once_ends_when_nothing_is_left_and_adds_up_the_results(self):
-        progress = self.run_through(Report(5, 7, {"records": 4}), Report(7, 0, {"records": 6}))
+        progress = self.run_through(
+            JobProgress(5, 7, results={"records": 4}), JobProgress(7, 0, results={"records": 6})
+        )
         self.assertEqual((12, 0, {"records": 10}), (progress.done, progress.left, progress.results))
         self.assertEqual([7, 0], [each.left for each in self.reported])
 
     def test_progress_has_the_stages_and_lags_of_the_last_batch(self):
         first, last = PartitionLag("metrics", 0, 9.0), PartitionLag("metrics", 0, 2.0)
         self.run_through(
-            Report(1, 1, stage_seconds={"merge": 1.0}, lags=(first,)),
-            Report(1, 0, stage_seconds={"merge": 2.0}, lags=(last,)),
+            JobProgress(1, 1, stage_seconds={"merge": 1.0}, lags=(first,)),
+            JobProgress(1, 0, stage_seconds={"merge": 2.0}, lags=(last,)),
         )
         self.assertEqual([{"merge": 1.0}, {"merge": 2.0}], [each.stage_seconds for each in self.reported])
         self.assertEqual([(first,), (last,)], [each.lags for each in self.reported])
 
     def test_each_retriable_error_in_a_row_waits_longer(self):
         self.run_through(
-            StorageUnavailable("unavailable"), StagingLost("gone"), StorageUnavailable("unavailable"), Report()
+            StorageUnavailable("unavailable"), StagingLost("gone"), StorageUnavailable("unavailable"), JobProgress()
         )
         self.assertEqual([0.5, 1.0, 2.0], self.rests)
 
     def test_five_failures_in_a_row_end_a_run_with_once(self):
         error = StorageUnavailable("unavailable")
         self.assertIs(error, self.assertRaises(StorageUnavailable, self.run_through, *[error] * 5))
-        self.run_through(*[error] * 4, Report(1, 1), *[error] * 4, Report())
+        self.run_through(*[error] * 4, JobProgress(1, 1), *[error] * 4, JobProgress())
 
     def test_a_run_without_once_retries_indefinitely(self):
-        self.assertEqual(3, self.run_through(*[StorageUnavailable("unavailable")] * 20, Report(3), once=False).done)
+        self.assertEqual(
+            3, self.run_through(*[StorageUnavailable("unavailable")] * 20, JobProgress(3), once=False).done
+        )
 
     def test_a_stopped_spark_ends_the_job(self):
         self.is_stopped = True
@@ -98,11 +89,11 @@ class LoopTest(base.BaseTestCase):
         self.assertRaises(RecordsLost, self.run_through, RecordsLost("gone"), once=False)
 
     def test_a_fenced_job_continues_however_often(self):
-        self.assertEqual(1, self.run_through(*[Fenced("t", 0, 1, 2)] * 9, Report(1)).done)
+        self.assertEqual(1, self.run_through(*[Fenced("t", 0, 1, 2)] * 9, JobProgress(1)).done)
 
     def test_once_does_not_end_before_all_messages_are_acknowledged(self):
-        left = Report(5, 0, {loop.UNDELIVERED: 2})
-        self.assertEqual(5, self.run_through(left, Report()).done)
+        left = JobProgress(5, 0, results={UNDELIVERED: 2})
+        self.assertEqual(5, self.run_through(left, JobProgress()).done)
         self.assertRaises(NotPublished, self.run_through, *[left] * 5)
 
     def test_the_trace_of_java_is_logged_at_debug_only(self):
@@ -110,7 +101,7 @@ class LoopTest(base.BaseTestCase):
 
         logged = self.useFixture(fixtures.FakeLogger(level=logging.DEBUG, format="%(levelname)s %(message)s"))
         error = PySparkException("Job aborted\n\tat a.b\nCaused by: java.io.IOException: no space left\n\tat c.d")
-        self.run_through(error, Report())
+        self.run_through(error, JobProgress())
         debug, line = logged.output.split("ERROR ")
         self.assertEqual(5, len(debug.splitlines()))
         self.assertThat(line, EndsWith(" s: java.io.IOException: no space left\n"))

@@ -96,9 +96,9 @@ class DuplicatesTest(SmallBatchesCase):
         driver = Driver(self)
         self.send("a", "b", "a")
         self.send("a", "c", partition=1)
-        self.assertEqual(2, driver.step().duplicates)
+        self.assertEqual(2, driver.step().results["duplicates"])
         self.send("c", "d", partition=2)
-        self.assertEqual(1, driver.step().duplicates)
+        self.assertEqual(1, driver.step().results["duplicates"])
         self.assertEqual(["a", "b", "c", "d"], self.counted())
 
     def test_a_later_batch_reads_only_its_own_records(self):
@@ -125,13 +125,13 @@ class DuplicatesTest(SmallBatchesCase):
         self.send("a", "b", "c")
         driver.step()
         self.send("b", "a")
-        self.assertEqual(1, driver.step().duplicates)
+        self.assertEqual(1, driver.step().results["duplicates"])
         self.assertEqual(["a", "a", "b", "c"], self.counted())
 
     def test_without_a_look_back_each_copy_counts(self):
         driver = Driver(self, lookback=0)
         self.send("a", "a")
-        self.assertEqual(0, driver.step().duplicates)
+        self.assertEqual(0, driver.step().results["duplicates"])
         self.assertEqual(["a", "a"], self.counted())
 
     def test_ids_that_are_too_many_to_remember_are_searched_in_the_log(self):
@@ -147,7 +147,7 @@ class DuplicatesTest(SmallBatchesCase):
 
         driver.batches._small._search_log = copies
         self.send("a", "d", "e", partition=1)
-        self.assertEqual(2, driver.step().duplicates)
+        self.assertEqual(2, driver.step().results["duplicates"])
         self.assertEqual([((OffsetRange(1, 0, 3),), [OffsetRange(0, 0, 2)])], searched)
         self.assertEqual(["a", "b", "c", "d", "e"], self.counted())
 
@@ -167,7 +167,7 @@ class DuplicatesTest(SmallBatchesCase):
         self.kafka.broker.add_partitions(self.topic, 4)
         self.producer = self.kafka.producer(linger_ms=0)
         self.send("a", "b", partition=3)
-        self.assertEqual(1, driver.step().duplicates)
+        self.assertEqual(1, driver.step().results["duplicates"])
         self.assertEqual(["a", "b"], self.counted())
 
 
@@ -238,7 +238,7 @@ class ReadingTest(SmallBatchesCase):
         for name in ("a", "b"):
             self.send(name)
             self.kafka.broker.skip_offsets(self.topic, 0, 2)  # as control records do
-            self.assertEqual((3, 0), (driver.step().offsets, driver.step().offsets))
+            self.assertEqual((3, 0), (driver.step().done, driver.step().done))
         self.assertEqual(["a", "b"], self.counted())
 
     def test_after_a_failed_read_the_batch_is_read_again(self):
