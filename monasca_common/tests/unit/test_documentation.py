@@ -16,6 +16,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common import kafka, pipeline
+from monasca_common.kafka import testing
 from monasca_common.pipeline import dataframes
 from monasca_common.pipeline.specification import reader
 from monasca_common.tests.unit.pipeline.pipeline_case import aggregates, golden, partials_of
@@ -160,9 +161,58 @@ class ServicesTest(base.BaseTestCase):
 
 class ReferenceTest(base.BaseTestCase):
     def test_each_public_name_has_its_entry(self):
-        page = (SOURCE / "reference" / "index.rst").read_text()
-        entries = set(re.findall(r"^\.\. auto\w+:: (\w+)", page, re.MULTILINE))
-        self.assertEqual(set(kafka.__all__) - {"Headers", "dead_letters"}, entries & set(kafka.__all__))
+        public = {f"monasca_common.kafka.{name}" for name in set(kafka.__all__) - {"Headers", "dead_letters"}}
+        public |= {f"monasca_common.kafka.testing.{name}" for name in testing.__all__}
+        self.assertEqual(set(), public - entries_of_the_reference())
+
+    def test_each_name_that_pages_and_examples_import_has_its_entry(self):
+        entries = entries_of_the_reference() | {"monasca_common.kafka.dead_letters"}
+        own_service = ROOT / "examples" / "own_service.py"  # for contributors
+        programs = {path: path.read_text() for path in (ROOT / "examples").rglob("*.py") if path != own_service}
+        for page in (ROOT / "README.rst", *(SOURCE / "user").glob("*.rst"), *(SOURCE / "configuration").glob("*.rst")):
+            for number, block in enumerate(
+                re.findall(r"code-block:: python\n(?:   :.*\n)*\n((?:   .*\n|\n)+)", page.read_text())
+            ):
+                programs[page, number] = textwrap.dedent(block)
+        for source, program in programs.items():
+            self.assertEqual(set(), imported_names(program) - entries, source)
+
+
+def entries_of_the_reference():
+    """Return the full name of each entry."""
+    found = set()
+    for page in (SOURCE / "reference").glob("*.rst"):
+        module = ""
+        for directive, name in re.findall(
+            r"^\.\. (py:currentmodule|auto\w+):: ([\w.]+)", page.read_text(), re.MULTILINE
+        ):
+            if directive == "py:currentmodule":
+                module = name
+            found.add(f"{module}.{name}")
+    return found
+
+
+def imported_names(program):
+    """Return the full names that a program imports from this package, or uses as attributes of its modules."""
+    tree = ast.parse(program)
+    modules, names = {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("monasca_common"):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if is_module(full):
+                    modules[alias.name] = full
+                else:
+                    names.add(full)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            names.add(f"{modules[node.value.id]}.{node.attr}")
+    return names
+
+
+def is_module(name):
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
 
 
 def rules(page):
