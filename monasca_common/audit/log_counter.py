@@ -9,8 +9,6 @@ bucket and the grace period again, for their ids. Sets of offsets ignore the rep
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 import uuid
 from collections import defaultdict
@@ -198,8 +196,6 @@ class LogCounter:
             id=uuid.uuid4().hex,
             tier=self._tier,
             application=self._consumer.settings.group_id,
-            host=socket.gethostname(),
-            instance=str(os.getpid()),
             sent_ms=self._clock.time_ms(),
             bucket_seconds=self._settings.bucket_seconds,
             counts=(count,),

@@ -19,22 +19,13 @@ _NAME = "monasca-audit-reader"  # this group never commits an offset
 
 
 class ReportLog:
-    """A context manager. ``extents``: the start of each partition of the topic, and its end at the time of the request.
+    """A context manager. ``starts``: the offset at which each partition of the topic is read first."""
 
-    ``done``, ``left``: the numbers of read and unread offsets up to these ends.
-    """
-
-    def __init__(
-        self, connection: ConnectionSettings, topic: str, extents: Mapping[TopicPartition, tuple[int, int]]
-    ) -> None:
-        starts = {partition: start for partition, (start, _) in extents.items()}
+    def __init__(self, connection: ConnectionSettings, topic: str, starts: Mapping[TopicPartition, int]) -> None:
         settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
         self._topic = topic
         self._unread = set(starts)
         self._consumer = open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
-        self.done = 0
-        self.left = sum(end - start for start, end in extents.values())
-        self._positions = dict(starts)
 
     def __enter__(self) -> ReportLog:
         return self
@@ -50,18 +41,11 @@ class ReportLog:
         for error in batch.errors:
             raise error
         for part in batch.partitions:
-            self._advance(part.topic_partition, part.next_offset)
             for value in part.values:
                 report = reports.decode(value)
                 if report is not None:
                     yield report
         self._unread -= self._consumer.take_ends().keys()
-
-    def _advance(self, partition: TopicPartition, position: int) -> None:
-        read = position - self._positions[partition]
-        self._positions[partition] = position
-        self.done += read
-        self.left = max(0, self.left - read)
 
     def read(self, seconds: float) -> Iterator[AuditReport]:
         """Yield all reports up to the end of the log. Raises `RetriableError` after ``seconds``."""
@@ -85,6 +69,6 @@ def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, si
         )
     partitions = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.end_offsets(partitions)
-    starts = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
-    extents = {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}
-    return ReportLog(connection, topic, extents)
+    found = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
+    starts = {each: ends[each] if (at := found[each]) is None else at for each in partitions}
+    return ReportLog(connection, topic, starts)

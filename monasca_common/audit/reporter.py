@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
 import threading
 import uuid
 from collections import Counter
@@ -52,7 +50,6 @@ class AuditReporter:
         self._tier = tier
         self._tier_of_counts = tier if tier in SOURCES else PRODUCER
         self._application = application
-        self._instance = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         # Reports are sent outside of transactions, because they describe the past, and are not audited.
         self._producer_settings = replace(producer, transactional_id=None, tap=None)
         self._delivered = DeliveryTotals(settings.bucket_seconds)
@@ -162,8 +159,6 @@ class AuditReporter:
             id=uuid.uuid4().hex,
             tier=self._tier if handled else self._tier_of_counts,
             application=self._application,
-            host=socket.gethostname(),
-            instance=self._instance,
             sent_ms=self.clock.time_ms(),
             bucket_seconds=self.settings.bucket_seconds,
             counts=counts,
@@ -216,7 +211,7 @@ class DeliveryTotals:
     def __init__(self, bucket_seconds: int) -> None:
         self.bucket_seconds = bucket_seconds
         self._lock = threading.Lock()
-        self._counts: DeliveryCounts = Counter()
+        self._counts: Counter[tuple[str, int]] = Counter()
 
     def tap(self) -> DeliveryTap:
         return _Tap(self)
@@ -239,7 +234,7 @@ class _Tap:
         self.bucket_seconds = totals.bucket_seconds
         self._totals = totals
         self._lock = threading.Lock()
-        self._open_counts: DeliveryCounts | None = None
+        self._open_counts: Counter[tuple[str, int]] | None = None
 
     def add(self, counts: DeliveryCounts) -> None:
         with self._lock:
@@ -255,5 +250,5 @@ class _Tap:
     def end(self, *, committed: bool) -> None:
         with self._lock:
             if committed:
-                self._totals.add(self._open_counts or Counter())
+                self._totals.add(self._open_counts or {})
             self._open_counts = None

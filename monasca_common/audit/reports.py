@@ -62,14 +62,12 @@ class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``application``: the consumer group of a reader. ``instance``: one process of it. ``since_ms``: the start of the
-    first counter of a log; ``None`` for one that continues."""
+    """``application``: the consumer group of a reader. ``since_ms``: the start of the first counter of a log; ``None``
+    for one that continues."""
 
     id: str
     tier: str
     application: str
-    host: str
-    instance: str
     sent_ms: int
     bucket_seconds: int
     counts: tuple[AuditCount, ...] = ()

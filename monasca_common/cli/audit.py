@@ -13,10 +13,9 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.audit.reconciliation import AuditTotals, Reconciliation
-from monasca_common.audit.report_log import ReportLog, open_report_log
+from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reports import COPIES, LOG, bucket_of
 from monasca_common.audit.settings import AuditSettings, audit_settings
-from monasca_common.cli import progress
 from monasca_common.cli.command import (
     NOTHING_FOUND,
     ClusterCommand,
@@ -62,7 +61,6 @@ class AuditShow(ClusterCommand, Lister):
             "window_seconds in group [audit])",
         )
         parser.add_argument("--missing", action="store_true", help="show only rows with lost or late messages")
-        progress.add_argument(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
@@ -71,7 +69,8 @@ class AuditShow(ClusterCommand, Lister):
         since_ms = _since_ms(settings, parsed_args.last_seconds)
         totals = AuditTotals(settings.rules)
         with open_report_log(admin, connection, settings.topic, since_ms) as log:
-            add_reports(log, totals, lines=parsed_args.progress)
+            for report in log.read(_READ_SECONDS):
+                totals.add(report)
         self._report_excluded(totals)
         found = [
             each
@@ -168,17 +167,6 @@ class AuditCounting(ServiceCommand):
             )
 
         return run
-
-
-def add_reports(log: ReportLog, totals: AuditTotals, *, lines: bool) -> None:
-    """Add all reports up to the end of the log. ``lines``: see `progress.Shown`. Raises `MessagingError`."""
-    shown_done = -1
-    with progress.Shown("reports", bounded=True, lines=lines) as shown:
-        for report in log.read(_READ_SECONDS):
-            totals.add(report)
-            if shown_done != log.done:
-                shown_done = log.done
-                shown.update(log.done, log.left)
 
 
 def _now_ms() -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -301,7 +300,7 @@ class OffsetAndEpoch(NamedTuple):
 
 
 #: Numbers of delivered messages by topic, and by the start of a bucket of event time in milliseconds since 1970.
-DeliveryCounts = Counter[tuple[str, int]]
+DeliveryCounts = dict[tuple[str, int], int]
 
 
 class DeliveryTap(Protocol):

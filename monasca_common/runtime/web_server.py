@@ -140,23 +140,12 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
 
 
 def allowed_idle_connections(threads: int) -> int:
-    """Return the number of idle connections that the limit of open files allows, after raising it if necessary."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = threads + _IDLE_CONNECTIONS + _OTHER_FILES
-    if resource.RLIM_INFINITY != soft < files:
-        soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= files:
+    """Raise the limit of open files as far as permitted, and return the number of idle connections that it allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
         return _IDLE_CONNECTIONS
-    allowed = max(_MIN_IDLE_CONNECTIONS, soft - threads - _OTHER_FILES)
-    LOG.warning(
-        "the limit of %d open files allows %d idle connections instead of %d; raise it (ulimit -n, LimitNOFILE) to %d",
-        soft,
-        allowed,
-        _IDLE_CONNECTIONS,
-        files,
-    )
-    return allowed
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min(_IDLE_CONNECTIONS, max(_MIN_IDLE_CONNECTIONS, hard - threads - _OTHER_FILES))
 
 
 def _bound_silence(listener: socket.socket) -> None:

@@ -10,7 +10,6 @@ Offsets mean *next to read* everywhere, except those of messages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -62,7 +61,7 @@ class Outcomes:
     offsets: Sequence[int] = ()
     bytes: Sequence[int] = ()
     undelivered: Sequence[UndeliveredMessage] = ()
-    counts: DeliveryCounts = field(default_factory=Counter)
+    counts: DeliveryCounts = field(default_factory=dict)
 
 
 class ProducerTransport(ABC):

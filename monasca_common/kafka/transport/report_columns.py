@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, DeliveryCounts, Message
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message
 from monasca_common.kafka.transport.base import (
     ANY_PARTITION,
     Outcomes,
@@ -31,7 +31,7 @@ class ReportColumns:
         self._translate = translate
         self._delivered: list[tuple[int, int, int, int]] = []
         self._undelivered: deque[UndeliveredMessage] = deque()
-        self._counts: DeliveryCounts = Counter()
+        self._counts: Counter[tuple[str, int]] = Counter()
 
     def report(self, sequence: int, error: Any, message: Any) -> None:
         """Note the report of a message of confluent-kafka; ``sequence`` is first, so that a callback can be bound to

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -114,7 +113,7 @@ class NativeProducer(LibrdkafkaProducer):
 
 
 def _added_up(counts: list[_librdkafka.Count]) -> DeliveryCounts:
-    total: DeliveryCounts = Counter()
+    total: DeliveryCounts = {}
     for topic, bucket_ms, messages in counts:
-        total[topic, bucket_ms] += messages
+        total[topic, bucket_ms] = total.get((topic, bucket_ms), 0) + messages
     return total

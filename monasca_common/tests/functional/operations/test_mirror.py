@@ -159,7 +159,7 @@ class TestCrashes(MirrorCase):
         with open_report_log(self.source.admin, connection, audit.topic, 0) as log:
             reports = list(log.read(SECONDS))
         counts = AuditCount(self.topic, 0, offsets=dict.fromkeys(range(2), ((0, _COUNT // 2),)))
-        whole = AuditReport("whole", "broker", "", "", "", 0, audit.bucket_seconds, (counts,))
+        whole = AuditReport("whole", "broker", "", 0, audit.bucket_seconds, (counts,))
         (mirrored,) = (each for each in reconciliations([*reports, whole], 0, audit.rules) if each.tier == MIRRORED)
         with each_once():
             self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))

@@ -24,7 +24,7 @@ _ids = itertools.count()
 
 
 def report(tier, *counts, handled=(), application="1_metrics", sent_ms=BUCKET, since_ms=None, **changes):
-    facts = {"id": f"r{next(_ids)}", "host": "h", "instance": "i", "bucket_seconds": 60}
+    facts = {"id": f"r{next(_ids)}", "bucket_seconds": 60}
     return AuditReport(
         tier=tier,
         application=application,

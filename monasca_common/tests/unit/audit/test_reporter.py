@@ -18,7 +18,7 @@ from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import AuditReport
 journal = Journal(sys.argv[1])
 for number in range(2):
-    journal.add(AuditReport(f"r{number}", "api", "api", "h", "i", 0, 60))
+    journal.add(AuditReport(f"r{number}", "api", "api", 0, 60))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -93,7 +93,7 @@ class ReporterTest(AuditCase):
         self.assertEqual(1, log.output.count("audit reports are dropped"))
 
     def audit_report(self, name):
-        return AuditReport(name, "api", "api", "h", "i", 0, 60)
+        return AuditReport(name, "api", "api", 0, 60)
 
     def opened_journal(self):
         journal = Journal(self.folder)

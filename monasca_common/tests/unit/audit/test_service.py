@@ -33,7 +33,7 @@ class AuditServiceTest(AuditCase):
         count = AuditCount(TOPIC, START_MS, 10)
         found = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10 - missing),)})
         for tier, each in (("api", count), ("broker", found)):
-            yield AuditReport(f"{report_id}-{tier}", tier, "a", "h", "i", START_MS, 60, (each,))
+            yield AuditReport(f"{report_id}-{tier}", tier, "a", START_MS, 60, (each,))
 
     def missing(self):
         """{tier: exported number of missing messages}."""
@@ -51,7 +51,7 @@ class AuditServiceTest(AuditCase):
         self.assertIn("3 of 10 messages are missing", self.log.output)
 
     def test_a_topic_that_is_not_counted_is_logged_and_exported(self):
-        self.totals.add(AuditReport("one", "api", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
+        self.totals.add(AuditReport("one", "api", "a", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
         self.service.reconcile(self.totals)
 
         self.assertEqual({"api": 0.0, "broker": 10.0}, self.missing())
@@ -72,9 +72,7 @@ class AuditServiceTest(AuditCase):
         self.service.reconcile(self.totals)
         self.lack(0, "one")
         self.totals.add(
-            AuditReport(
-                "late", "broker", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, offsets={0: ((7, 10),)}),)
-            )
+            AuditReport("late", "broker", "a", START_MS, 60, (AuditCount(TOPIC, START_MS, offsets={0: ((7, 10),)}),))
         )
         self.service.reconcile(self.totals)
 
@@ -84,7 +82,7 @@ class AuditServiceTest(AuditCase):
     def test_a_topic_that_was_recreated_is_logged_once_and_measured_nowhere(self):
         for log in ("first", "second"):
             count = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10),)}, log=log)
-            self.totals.add(AuditReport(log, "broker", "a", "h", "i", START_MS, 60, (count,)))
+            self.totals.add(AuditReport(log, "broker", "a", START_MS, 60, (count,)))
         for _ in range(2):
             self.service.reconcile(self.totals)
 

@@ -58,7 +58,7 @@ class AuditCommandCase(CommandCase):
     def reported(self, tier, *counts):
         self.ids += 1
         now_ms = round(time.time() * 1000)
-        report = AuditReport(f"r{self.ids}", tier, "agent", "h", "i", now_ms, 60, counts)
+        report = AuditReport(f"r{self.ids}", tier, "agent", now_ms, 60, counts)
         self.kafka.producer().publish(_REPORTS.topic, [reports.encode(report)]).raise_for_undelivered()
 
     def sent(self, messages, topic="metrics"):
@@ -85,10 +85,9 @@ class ShowTest(AuditCommandCase):
     def test_what_is_missing_is_status_1_whatever_is_shown(self):
         self.sent(10)
         self.logged(0, 7)
-        status, out, err = self.run_command("show", "--missing", "-f", "json", "--progress")
+        status, out, _ = self.run_command("show", "--missing", "-f", "json")
 
         self.assertEqual((1, [("broker", "INCOMPLETE", 3)]), (status, self.shown(out)))
-        self.assertIn("reports: 2 offsets done, 0 left", err)
 
     def test_an_expected_reader_that_never_reported_is_missing(self):
         self.sent(10)
