@@ -12,7 +12,7 @@ Usage: bash tools/run_tests.sh [--all | --unit] [--help]
 
 Creates .venv if it is missing, installs the tested versions, fetches Kafka's jars once, compares jars with their
 pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, the checks of wording and spelling,
-reno, sphinx, the unit tests, the functional tests that are not periodic, and two tests of our tempest plugin. The last
+reno, twine, sphinx, the unit tests, the functional tests that are not periodic, and two tests of our tempest plugin. The last
 line is
 
     N passed, N failed, N skipped
@@ -173,6 +173,7 @@ checks() {
     check "english" python tools/english.py
     check "codespell" codespell
     check "reno" reno lint
+    check "twine" bash tools/package_page.sh
     check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html
     if [[ "$mode" == all ]]; then
         check "software bill of materials" python tools/sbom.py --no-validate "$results/sbom.json"
