@@ -95,7 +95,6 @@ class Spool:
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
-        self._waiting: list[OutputMessage] = []
         self.count = 0
 
     def __enter__(self) -> Self:
@@ -105,17 +104,11 @@ class Spool:
         self._file.close()
 
     def add(self, message: OutputMessage) -> None:
-        self._waiting.append(message)
+        pickle.dump(tuple(message), self._file, pickle.HIGHEST_PROTOCOL)
         self.count += 1
-        if len(self._waiting) == BULK:
-            pickle.dump(self._waiting, self._file, pickle.HIGHEST_PROTOCOL)
-            self._waiting = []
 
     def bulks(self) -> Iterator[list[OutputMessage]]:
-        """The messages in their order, at most `BULK` at a time."""
-        last, self._waiting = self._waiting, []
+        """Yield the messages in their order, at most `BULK` at a time."""
         self._file.seek(0)
-        for _ in range(self.count // BULK):
-            yield pickle.load(self._file)
-        if last:
-            yield last
+        for start in range(0, self.count, BULK):
+            yield [OutputMessage(*pickle.load(self._file)) for _ in range(min(BULK, self.count - start))]

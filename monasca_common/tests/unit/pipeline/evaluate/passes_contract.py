@@ -474,22 +474,23 @@ class PassesContract:
         self.assertEqual([60_000, 120_000], sorted(row.window_start for row in self.rows(tables.alarm_window)))
         self.assertEqual({b"1" * 16, b"3" * 16}, {bytes(row.series_id) for row in self.rows(tables.alarm_series)})
 
-    def test_what_is_forgotten_is_forgotten_in_transactions_of_few_rows(self):
-        alarms = self.alarms(count=7)
+    def test_portions_of_sub_expressions_are_cleaned_up_in_separate_transactions(self):
+        alarms = self.alarms("max(m) > 1 and max(n) > 1 and max(o) > 1")
+        (alarm_id,) = alarms.ids
         with self.offset_store.writing() as connection:
-            for alarm_id in alarms.ids:
+            for position in range(3):
                 for name, seen in ((b"old", 0), (b"new", DAY_MS)):
-                    self.insert_series(connection, alarms, alarm_id, 0, name + alarms.key(alarm_id)[:8], seen)
-        for alarm_id in alarms.ids:
-            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
-        runner = self.runner(alarms)
-        runner.run(scan(0, 150_000))
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.cleanup.PORTION_ROWS", 3))
-        with mock.patch.object(cleanup, "_portion", wraps=cleanup._portion) as portion:
+                    self.insert_series(connection, alarms, alarm_id, position, name, seen)
+        alarms.arrive(alarm_id, [(1000, 2.0, position) for position in range(3)])
+        self.runner(alarms).run(scan(0, 150_000))
+        with (
+            mock.patch.object(cleanup, "PORTION", 2),
+            mock.patch.object(cleanup, "delete_windows", wraps=cleanup.delete_windows) as delete,
+        ):
             self.clean_up(alarms, DAY_MS + 1)
-        self.assertEqual({b"new"}, {bytes(row.series_id)[:3] for row in self.rows(tables.alarm_series)})
-        self.assertEqual((7, []), (len(self.rows(tables.alarm_series)), self.rows(tables.alarm_window)))
-        self.assertEqual(5 + 3, portion.call_count)  # of 14 series, and of 7 windows
+        self.assertEqual([2, 1], [len(call.args[1]) for call in delete.call_args_list])
+        self.assertEqual([b"new"] * 3, [bytes(row.series_id).strip() for row in self.rows(tables.alarm_series)])
+        self.assertEqual([], self.rows(tables.alarm_window))
 
     def test_series_of_an_alarm_that_ended_are_forgotten_once_another_is_seen(self):
         alarms = self.alarms()
