@@ -30,7 +30,6 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.ranges import plan
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import connector
-from monasca_common.pipeline.spark.description import described, offsets_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +80,7 @@ class Archiver:
             progress = replace(self._batch(source, planned.ranges, timing), stage_seconds=timing.seconds)
         else:
             lags = self._lags.after((), {}, self._clock.time_ms())
-            progress = replace(_progress((), StagedFiles((), 0, {})), lags=lags)
+            progress = replace(_progress(0, StagedFiles((), 0, {})), lags=lags)
         expired = self._expiry.apply(source, self._clock.time_ms())
         self._is_tidy = True
         return progress.plus(JobProgress(left=planned.behind, results={"expired_files": expired}))
@@ -91,9 +90,11 @@ class Archiver:
         frame = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
         folder = layout.staging_folder(stream.topic, batch)
         files = HourFiles(self._store, stream.topic, batch, folder)
-        with timing.stage("write"), described(self._spark, batch, f"archive: {offsets_text(stream.topic, ranges)}"):
+        count = sum(each.span for each in ranges)
+        self._spark.sparkContext.setJobGroup(batch, f"archive: {stream.topic}, {count} offsets")
+        with timing.stage("write"):
             staged = files.stage(frame)
-        progress = _progress(ranges, staged)
+        progress = _progress(count, staged)
         fail_point("archive.after_write")
         with timing.stage("commit"), self._offset_store.advance(source, ranges) as connection:
             manifest.lock(connection, source)
@@ -139,7 +140,7 @@ def check_owner(store: Store, group: str) -> None:
         )
 
 
-def _progress(ranges: Sequence[OffsetRange], staged: StagedFiles) -> JobProgress:
+def _progress(offsets: int, staged: StagedFiles) -> JobProgress:
     """Return the progress of a batch. ``undated_records`` are filed by Kafka's timestamp."""
     results = {
         "records": sum(file.records for file in staged.files),
@@ -147,4 +148,4 @@ def _progress(ranges: Sequence[OffsetRange], staged: StagedFiles) -> JobProgress
         "files": len(staged.files),
         "bytes": sum(file.size_bytes for file in staged.files),
     }
-    return JobProgress(sum(each.span for each in ranges), results=results)
+    return JobProgress(offsets, results=results)

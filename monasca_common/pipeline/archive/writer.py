@@ -35,9 +35,7 @@ _HOUR, _DATED = "of_hour", "is_dated"
 _REPORT = (
     "path string, partition long, hour long, first long, last long, records long, undated long, bytes long, newest long"
 )
-# Records that a task holds until they are a part of a file, and the files that it has open.
-_MOST_BYTES = 128 * 1024 * 1024
-_MOST_OPEN = 256
+_MOST_OPEN = 256  # files of a task
 # The values of the other columns are all different, so a dictionary would cost time and save nothing.
 _DICTIONARIES = ["partition", "key", "headers.list.element.key"]
 #: The last millisecond of the year 9999. A later time has no date, and counts as missing.
@@ -143,21 +141,18 @@ def _with_null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class TaskFiles:
-    """The files of one task. ``prefix``: how their paths begin."""
+    """The files of one task. ``prefix``: the start of their paths."""
 
-    def __init__(
-        self, store: Store, prefix: str, *, most_bytes: int = _MOST_BYTES, most_open: int = _MOST_OPEN
-    ) -> None:
+    def __init__(self, store: Store, prefix: str, *, most_open: int = _MOST_OPEN) -> None:
         self._store = store
         self._prefix = prefix
-        self._most_bytes = most_bytes
         self._most_open = most_open
-        self._open: dict[tuple[int, int], HourFile] = {}  # the one that was written last stands last
-        self._held_bytes = self._number = 0
+        self._open: dict[tuple[int, int], HourFile] = {}  # the last written file is the last
+        self._number = 0
         self._reports: list[dict[str, Any]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add records, in the order of their offsets."""
+        """Write records, in the order of their offsets."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -168,9 +163,7 @@ class TaskFiles:
             if places.num_rows > 1:
                 wanted = pc.and_(pc.equal(batch.column("partition"), partition), pc.equal(batch.column(_HOUR), hour))
                 part = batch.filter(wanted)
-            self._held_bytes += self._file(partition, hour).hold(part.drop_columns([_HOUR]))
-        while self._held_bytes > self._most_bytes:
-            self._held_bytes -= max(self._open.values(), key=lambda file: file.held_bytes).write()
+            self._file(partition, hour).write(part.drop_columns([_HOUR]))
 
     def close(self) -> list[dict[str, Any]]:
         """Complete the files. Returns a report of each."""
@@ -184,47 +177,36 @@ class TaskFiles:
         if file is None:
             if len(self._open) >= self._most_open:
                 self._close(next(iter(self._open)))
-            path = f"{self._prefix}-{self._number:05}{STAGED}"
+            file = HourFile(self._store, f"{self._prefix}-{self._number:05}{STAGED}")
             self._number += 1
-            file = HourFile(self._store, path)
         self._open[key] = file
         return file
 
     def _close(self, key: tuple[int, int]) -> None:
         partition, hour = key
         file = self._open.pop(key)
-        self._held_bytes -= file.held_bytes
         self._reports.append({"path": file.path, "partition": partition, "hour": hour, **file.close()})
 
 
 class HourFile:
-    """A file that is written part by part; what is held is the next part."""
+    """An open file; each call of `write` adds a row group."""
 
     def __init__(self, store: Store, path: str) -> None:
         self.path = path
-        self.held_bytes = 0
         self._store = store
-        self._held: list[pa.RecordBatch] = []
         self._writer: Any = None
         self._stack = contextlib.ExitStack()
-        self._offsets: list[tuple[int, int]] = []
+        self._offsets: list[int] = []
         self._records = self._undated = self._newest_ms = 0
 
-    def hold(self, batch: pa.RecordBatch) -> int:
-        """Keep records for the next part. Returns how many bytes they have in memory."""
-        held = int(batch.nbytes)
-        self._held.append(batch)
-        self.held_bytes += held
-        return held
-
-    def write(self) -> int:
-        """Write what is held. Returns how many bytes that were in memory."""
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write at least one record."""
         import pyarrow as pa
         import pyarrow.compute as pc
+        import pyarrow.parquet as pq
 
-        table = pa.Table.from_batches(self._held)
-        bounds = pc.min_max(table.column("offset")).as_py()
-        self._offsets.append((bounds["min"], bounds["max"]))
+        table = pa.Table.from_batches([batch])
+        self._offsets += pc.min_max(table.column("offset")).as_py().values()
         self._records += table.num_rows
         self._undated += table.num_rows - pc.sum(table.column(_DATED)).as_py()
         table = table.drop_columns([_DATED])
@@ -232,32 +214,23 @@ class HourFile:
             times_ms = table.column(name).cast(pa.timestamp("ms", tz="UTC"))
             table = table.set_column(table.schema.get_field_index(name), name, times_ms)
         self._newest_ms = max(self._newest_ms, pc.max(table.column("event_time")).value)
-        self._append(table)
-        written, self._held, self.held_bytes = self.held_bytes, [], 0
-        return written
-
-    def close(self) -> dict[str, int]:
-        """Complete the file: it is on disk. Returns what a report has of its content."""
-        if self._held:
-            self.write()
-        self._stack.close()
-        return {
-            "first": min(first for first, _ in self._offsets),
-            "last": max(last for _, last in self._offsets),
-            "records": self._records,
-            "undated": self._undated,
-            "bytes": self._store.size(self.path) or 0,
-            "newest": self._newest_ms,
-        }
-
-    def _append(self, table: pa.Table) -> None:
-        import pyarrow.parquet as pq
-
         if self._writer is None:
             stream = self._stack.enter_context(self._store.writing(self.path))
             writer = pq.ParquetWriter(stream, table.schema, compression="zstd", use_dictionary=_DICTIONARIES)
             self._writer = self._stack.enter_context(writer)
         self._writer.write_table(table)
+
+    def close(self) -> dict[str, int]:
+        """Complete the file, which is then on disk. Returns the facts of a report."""
+        self._stack.close()
+        return {
+            "first": min(self._offsets),
+            "last": max(self._offsets),
+            "records": self._records,
+            "undated": self._undated,
+            "bytes": self._store.size(self.path) or 0,
+            "newest": self._newest_ms,
+        }
 
 
 def with_own_ms(records: DataFrame) -> DataFrame:

@@ -30,7 +30,6 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.ranges import below, share
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
-from monasca_common.pipeline.spark.description import described, offsets_text
 from monasca_common.pipeline.spark.duplicates import Distinct
 from monasca_common.pipeline.spark.source_records import SourceRecords
 from monasca_common.pipeline.spark.staging import StagedAttempts
@@ -143,11 +142,8 @@ class Backfill:
             counted = [
                 (records["partition"] == partition) & (records["offset"] < end) for partition, end in stored.items()
             ]
-            text = f"backfill: {source.topic} from the archive"
-            with (
-                described(self._spark, staging.batch, text),
-                self._records.archive(records.where(functools.reduce(operator.or_, counted))) as taken,
-            ):
+            self._spark.sparkContext.setJobGroup(staging.batch, f"backfill: {source.topic} from the archive")
+            with self._records.archive(records.where(functools.reduce(operator.or_, counted))) as taken:
                 self._compute(taken, staging)
         extents = self._topic.extents()
         for partition, extent in extents.items():
@@ -175,8 +171,9 @@ class Backfill:
 
     def _stage(self, ranges: Sequence[OffsetRange], read: Mapping[int, int], staging: _Staging) -> None:
         known = below(read, staging.firsts, self._settings.limits.duplicates_lookback)
-        text = f"backfill: {offsets_text(self._topic.name, ranges)}"
-        with described(self._spark, staging.batch, text), self._records.topic(ranges, known) as taken:
+        text = f"backfill: {self._topic.name}, {sum(each.span for each in ranges)} offsets"
+        self._spark.sparkContext.setJobGroup(staging.batch, text)
+        with self._records.topic(ranges, known) as taken:
             self._compute(taken, staging)
 
     def _compute(self, taken: Distinct, staging: _Staging) -> None:

@@ -26,7 +26,6 @@ from monasca_common.pipeline.source.ranges import RangePlan, below, plan
 from monasca_common.pipeline.source.small_batch import DriverRecords, SmallBatches
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
-from monasca_common.pipeline.spark.description import described, offsets_text
 from monasca_common.pipeline.spark.source_records import SourceRecords
 from monasca_common.pipeline.spark.staging import StagedAttempts
 
@@ -101,8 +100,8 @@ class FencedBatches:
                 counts, duplicates = TaskCounts(None), small.duplicates
                 staged = stage(small, batch, counts)
             else:
-                text = f"{self._name}: {offsets_text(source.topic, ranges)}"
-                with described(self._spark, batch, text), self._records.topic(ranges, known) as taken:
+                self._spark.sparkContext.setJobGroup(batch, f"{self._name}: {source.topic}, {offsets} offsets")
+                with self._records.topic(ranges, known) as taken:
                     counts, duplicates = TaskCounts(self._spark), taken.duplicates
                     staged = stage(taken.records, batch, counts)
         fail_point("pipeline.after_staging")

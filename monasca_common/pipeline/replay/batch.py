@@ -16,7 +16,6 @@ from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.replay.senders import Archive, Send
-from monasca_common.pipeline.spark.description import described
 from monasca_common.pipeline.spark.session import reason, spark_errors
 
 if TYPE_CHECKING:
@@ -73,12 +72,11 @@ class Replay:
     def _sent(self, paths: Sequence[str]) -> list[Counter[str]]:
         """Send these files. Spark repeats a task that fails; on one machine (``local``) it does not."""
         text = f"replay: {len(paths)} files of {self._archive.topic}"
-        with described(self._spark, self._run_id, text):
-            files = self._spark.sparkContext.parallelize(paths, min(len(paths), self._tasks))
-            try:
-                return files.map(self._send).collect()
-            except spark_errors() as error:
-                raise ReplayFailed(
-                    f"{reason(error)}; a part of what was selected is sent: run the replay again, which adds nothing "
-                    "twice"
-                ) from error
+        self._spark.sparkContext.setJobGroup(self._run_id, text)
+        files = self._spark.sparkContext.parallelize(paths, min(len(paths), self._tasks))
+        try:
+            return files.map(self._send).collect()
+        except spark_errors() as error:
+            raise ReplayFailed(
+                f"{reason(error)}; some selected messages are sent: run the replay again, which adds nothing twice"
+            ) from error

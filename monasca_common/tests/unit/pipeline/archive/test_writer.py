@@ -67,12 +67,11 @@ class TaskFilesTest(TaskFilesCase):
         self.assertEqual([".staged"], [path.suffix for path in staged])
         self.assertEqual([], list(self.root.glob("**/*.parquet")))
 
-    def test_memory_is_bounded_by_writing_a_part_of_the_file_that_holds_most(self):
-        many = [records(*((0, turn * 10 + number, number % 2) for number in range(10))) for turn in range(50)]
-        found = self.files(*many, most_bytes=2_000)
-        self.assertEqual([250, 250], [each["records"] for each in found])
-        parts = [pq.ParquetFile(self.root / each["path"]).num_row_groups for each in found]
-        self.assertGreater(min(parts), 5)
+    def test_each_batch_is_a_row_group(self):
+        many = [records(*((0, turn * 10 + number, number % 2) for number in range(10))) for turn in range(5)]
+        found = self.files(*many)
+        self.assertEqual([25, 25], [each["records"] for each in found])
+        self.assertEqual([5, 5], [pq.ParquetFile(self.root / each["path"]).num_row_groups for each in found])
 
     def test_more_hours_than_open_files_create_more_files(self):
         turns = [records(*((0, turn * 9 + hour, hour) for hour in range(9))) for turn in range(3)]
