@@ -26,7 +26,7 @@ machine is notified of each change. Everything keeps running until Ctrl-C.
   --help          this text
 
 Exit status: 0 if no row was lost or duplicate, the alarm went from OK to ALARM and back, and the webhook received each
-change. Needs Python 3.11 or newer and git; Java 17 or newer for a real Kafka and Spark.
+change. Needs Python 3.11 or newer, git and Java 17 or newer.
 EOF
             exit 0
             ;;

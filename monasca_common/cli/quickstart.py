@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +19,14 @@ from rich.console import Console
 
 from monasca_common.cli.command import MonascaCommand, add_line_format
 from monasca_common.cli.terminal import obeyed
-from monasca_common.devbroker import DevBrokerError
+from monasca_common.devbroker import DevBrokerError, KafkaCluster
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.kafka.extras import remedy
 from monasca_common.quickstart import aggregates, alarm, webhook
-from monasca_common.quickstart.brokers import PARTITIONS, Broker, java_is_missing, mock, real_kafka
-from monasca_common.quickstart.load import MOST_SECONDS, PROCESS_NAME, OwnLoad
-from monasca_common.quickstart.run import Run, RunProgress
+from monasca_common.quickstart.load import PROCESS_NAME, GeneratedLoad
+from monasca_common.quickstart.run import Run
 from monasca_common.quickstart.services import (
-    TOPICS,
     ServiceFailed,
     ServiceProcess,
     make_folder,
@@ -38,19 +36,18 @@ from monasca_common.quickstart.services import (
 )
 from monasca_common.quickstart.table import RunSummary, StageResult, show, show_stages
 
-_DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
-_SERVICES = {
-    "persister": "the persister",
-    "api": "the API",
-    "pipeline run evaluate": "the evaluator",
-    "notification": "the notification service",
-    "audit count": "the audit counter",
-    "lag serve": "the lag service",
-    "dashboard": "the dashboard",
-    aggregates.JOB: "Spark",
-}
-_SAY_EVERY_SECONDS = 5.0
-_NEEDED = ("psutil", "monasca_common.api.server", "monasca_common.persister.service")
+_PARTITIONS = 4
+_INITIALIZED = ("api", "persister", "pipeline", "lag", "notification")
+_NEEDED = (
+    "psutil",
+    "jinja2",
+    "urllib3",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "monasca_common.api.server",
+    "monasca_common.persister.service",
+)
 
 
 class Quickstart(MonascaCommand):
@@ -59,8 +56,8 @@ class Quickstart(MonascaCommand):
     The quickstart starts a real Kafka, the API and the persister on this machine, loses some of Kafka's
     acknowledgements on purpose, kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly
     averages on Spark, generated load changes an alarm, a webhook on this machine is notified, and everything keeps
-    running until Ctrl-C. Without Java, it uses librdkafka's in-process broker. The exit status is 0 if no row was lost
-    or duplicate, the alarm went from OK to ALARM and back, and the webhook received each change.
+    running until Ctrl-C. It needs Java 17 or newer. The exit status is 0 if no row was lost or duplicate, the alarm
+    went from OK to ALARM and back, and the webhook received each change.
     For example, without waiting for Ctrl-C:
     monasca-common quickstart --once --seconds 30
     """
@@ -91,13 +88,12 @@ class Quickstart(MonascaCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         out = self.app.stderr if parsed_args.formatter == "json" else self.app.stdout
         self._console = Console(file=obeyed(out), highlight=False)
-        self._running: list[str] = []
         self._stages: list[StageResult] = []
         self._outcome = RunSummary()
         self._interrupted = False
         try:
             for part in _NEEDED:
-                importlib.import_module(part)  # what is not installed is reported before anything starts
+                importlib.import_module(part)  # reports missing packages before the start
         except ImportError as error:
             if parsed_args.formatter == "json":
                 self._stages.append(StageResult("installed packages", 0.0, remedy(error)))
@@ -110,7 +106,7 @@ class Quickstart(MonascaCommand):
                 except KeyboardInterrupt:
                     status = 130
                     self._report(parsed_args)
-                    self._say_what_stops(parsed_args.keep_data)
+                    self._say_stopping(parsed_args.keep_data)
                 except Exception as error:
                     self._report(parsed_args)
                     if not isinstance(error, DevBrokerError | ServiceFailed):
@@ -145,155 +141,95 @@ class Quickstart(MonascaCommand):
         if wanted.formatter == "json":
             self.print(json.dumps(self._outcome.as_json()))
 
-    def _say_what_stops(self, keep: Path | None) -> None:
+    def _say_stopping(self, keep: Path | None) -> None:
         self._interrupted = True
-        *others, last = self._running[::-1] or ["nothing"]
-        what = f"{', '.join(others)} and {last}" if others else last
-        self._say(f"stopping {what}; the data is " + (f"kept in {keep}" if keep else "removed"))
+        self._say("stopping; the data is " + (f"kept in {keep}" if keep else "removed"))
 
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
         with self._stage("Kafka"):
-            broker = stack.enter_context(self._broker())
-        self._outcome = replace(self._outcome, broker=broker.kind)
+            self._say("starting Apache Kafka (fetches its jars, 44 MB, at the first start)")
+            kafka = stack.enter_context(KafkaCluster(proxied=True))
         port, evaluator_port, dashboard_port = free_ports(3)
-        configuration, database = write_configuration(folder, broker, port, evaluator_port, dashboard_port)
+        configuration, database = write_configuration(
+            folder, kafka.bootstrap_servers, port, evaluator_port, dashboard_port
+        )
         aggregates.write_specifications(folder)
         with self._stage("database and topics"):
-            self._make_what_is_missing(broker, configuration)
+            self._say("creating the database and the topics")
+            named = [word for name in _INITIALIZED for word in ("--service", name)]
+            run_command("init", "--execute", "--partitions", str(_PARTITIONS), *named, configuration=configuration)
         supervisor = Supervisor()
         stack.callback(supervisor.close)
         dashboard = f"http://127.0.0.1:{dashboard_port}/"
-        evaluator: ServiceProcess | None = None
-        hook: webhook.LocalWebhook | None = None
-        with self._stage("services"):
-            self._say("starting the persister and the API")
-            persister, api = (self._started(name, supervisor, configuration, stack) for name in ("persister", "api"))
-            services = [persister, api]
-            if self._has_spark(broker):  # it starts slowly, while metrics are posted
-                evaluator = self._started("pipeline run evaluate", supervisor, configuration, stack)
-                services.append(evaluator)
-                hook = self._notified(supervisor, configuration, stack, services)
-            api.wait_until_answers(f"http://127.0.0.1:{port}/")
-            if self._has_dashboard(broker):
-                for name in ("audit count", "lag serve", "dashboard"):
-                    services += [self._started(name, supervisor, configuration, stack)]
-                services[-1].wait_until_answers(f"{dashboard}healthcheck")
-                self._say(f"the dashboard is at {dashboard}")
-        self._post(Run(broker, persister, database, port, seconds=wanted.seconds), wanted.seconds)
-        if evaluator is not None:
-            self._say("computing hourly averages on Spark (fetches its Kafka connector, 10 MB, at the first start)")
-            job = self._started(aggregates.JOB, supervisor, configuration, stack)
-            with contextlib.suppress(Exception), self._stage("alarm"):
-                evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
-                self._alarm(port, hook, services)
-            with contextlib.suppress(Exception), self._stage("hourly averages"):
-                self._show_averages(job, database)
-        self._report(wanted)
-        failed = any(stage.error for stage in self._stages)
-        if not wanted.once and not failed:
-            self._stay_up(port, dashboard, configuration, self._outcome, wanted.keep_data, *services)
-        return 0 if self._outcome.good else 1
-
-    def _post(self, run: Run, seconds: float) -> None:
-        self._say(f"posting this machine's metrics for {seconds:.0f} s")
-        try:
-            with self._stage("from POST to row"):
-                run.go(_ProgressLines(self._say))
-        finally:
-            self._outcome = run.summary()
-            show(self._outcome, self._console)
-
-    def _make_what_is_missing(self, broker: Broker, configuration: Path) -> None:
-        if broker.kind == "kafka":
-            self._say("creating the database and the topics")
-            needed = ["api", "persister", "pipeline", "lag", *(["notification"] if webhook.why_not() is None else [])]
-            named = [word for name in needed for word in ("--service", name)]
-            run_command("init", "--execute", "--partitions", str(PARTITIONS), *named, configuration=configuration)
-        else:
-            self._say("creating the database")
-            run_command("db", "upgrade", configuration=configuration)
-
-    def _started(
-        self, name: str, supervisor: Supervisor, configuration: Path, stack: contextlib.ExitStack, *more: Path
-    ) -> ServiceProcess:
-        self._running.append(_SERVICES[name])
-        service = ServiceProcess(supervisor, name, configuration, *more)
-        stack.callback(service.stop)
-        return service
-
-    def _has_dashboard(self, broker: Broker) -> bool:
-        installed = importlib.util.find_spec("jinja2") is not None
-        missing = "Jinja2 is not installed (monasca-common[dashboard])" if not installed else None
-        if broker.kind != "kafka":
-            missing = "needs Java and a real Kafka"
-        if missing is not None:
-            self._say(f"no dashboard: {missing}")
-        return missing is None
-
-    def _has_spark(self, broker: Broker) -> bool:
-        missing = aggregates.why_not() if broker.kind == "kafka" else "Spark needs Java and a real Kafka"
-        if missing is not None:
-            self._say(f"no hourly averages and no alarm: {missing}")
-        return missing is None
-
-    def _notified(
-        self,
-        supervisor: Supervisor,
-        configuration: Path,
-        stack: contextlib.ExitStack,
-        services: list[ServiceProcess],
-    ) -> webhook.LocalWebhook | None:
-        missing = webhook.why_not()
-        if missing is not None:
-            self._say(f"no notifications: {missing}")
-            return None
         hook = webhook.LocalWebhook()
         hook.start()
         stack.callback(hook.stop)
-        own = write_notification_configuration(configuration.parent)
-        services.append(self._started("notification", supervisor, configuration, stack, own))
-        return hook
+
+        def started(name: str, *more: Path) -> ServiceProcess:
+            service = ServiceProcess(supervisor, name, configuration, *more)
+            stack.callback(service.stop)
+            return service
+
+        with self._stage("services"):
+            self._say("starting the services")
+            # Spark starts slowly, so the evaluator starts while metrics are posted.
+            names = ("persister", "api", "pipeline run evaluate", "audit count", "lag serve", "dashboard")
+            services = [started(name) for name in names]
+            services.append(started("notification", write_notification_configuration(folder)))
+            persister, api, evaluator, *_ = services
+            api.wait_until_answers(f"http://127.0.0.1:{port}/")
+            services[names.index("dashboard")].wait_until_answers(f"{dashboard}healthcheck")
+            self._say(f"the dashboard is at {dashboard}")
+        run = Run(kafka, persister, database, port, seconds=wanted.seconds, say=self._say)
+        self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
+        try:
+            with self._stage("from POST to row"):
+                run.go()
+        finally:
+            self._outcome = run.summary()
+            show(self._outcome, self._console)
+        self._say("computing hourly averages on Spark (fetches its Kafka connector, 10 MB, at the first start)")
+        job = started(aggregates.JOB)
+        with contextlib.suppress(Exception), self._stage("alarm"):
+            evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
+            load = GeneratedLoad(supervisor, folder / "load.log")
+            self._show_alarm(port, load, hook, services)
+        with contextlib.suppress(Exception), self._stage("hourly averages"):
+            self._show_averages(job, database)
+        self._report(wanted)
+        failed = any(stage.error for stage in self._stages)
+        if not wanted.once and not failed:
+            self._stay_up(port, dashboard, configuration, wanted.keep_data, services)
+        return 0 if self._outcome.good else 1
 
     def _show_averages(self, job: ServiceProcess, database: Path) -> None:
         averages = aggregates.averages_of(job, database)
-        self._running.remove(_SERVICES[aggregates.JOB])
         self._outcome = replace(self._outcome, aggregates=len(averages))
         aggregates.show(averages, self._console)
 
-    def _alarm(self, port: int, hook: webhook.LocalWebhook | None, services: Sequence[ServiceProcess]) -> None:
+    def _show_alarm(
+        self, port: int, load: GeneratedLoad, hook: webhook.LocalWebhook, services: Sequence[ServiceProcess]
+    ) -> None:
         def check() -> None:
             for service in services:
                 service.check()
 
         self._say(f"defining an alarm: {alarm.EXPRESSION}")
-        self._say(
-            f"the process {PROCESS_NAME} is idle, then uses one core until the alarm is in ALARM "
-            f"(at most {MOST_SECONDS:.0f} s), then is idle again"
-        )
-        with OwnLoad() as load:
+        self._say(f"the process {PROCESS_NAME} is idle, uses one core until the alarm is in ALARM, then is idle again")
+        try:
             summary = alarm.AlarmRun(port, load, hook, check=check, say=self._say).go()
+        finally:
+            load.end()
         self._outcome = replace(self._outcome, alarm=summary)
         alarm.show(summary, self._console)
-        if summary.notifications is not None:
-            webhook.show(summary.notifications, self._console)
-            self._say("the webhook refuses the first attempt of an ALARM on purpose; the second one has the same id")
-        if hook is not None:
-            hook.tell(self._say_received)
+        webhook.show(summary.notifications, self._console)
+        self._say("the webhook refuses the first attempt of an ALARM on purpose; the second one has the same id")
+        hook.report_to(self._say_received)
 
     def _say_received(self, received: webhook.ReceivedNotification) -> None:
-        answer = f"answered {received.answers[-1]}"
+        answer = f"status {received.answers[-1]}"
         self._say(f"the webhook received {received.state}, id {received.id}, attempt {received.attempts}, {answer}")
-
-    def _broker(self) -> contextlib.AbstractContextManager[Broker]:
-        missing = java_is_missing()
-        if missing is None:
-            self._say("starting Apache Kafka (fetches its jars, 44 MB, at the first start)")
-            self._running.append("Apache Kafka")
-            return real_kafka()
-        self._say(f"no real Kafka: {missing}. Using librdkafka's in-process broker, which loses no answers.")
-        self._running.append("the in-process broker")
-        return mock(TOPICS + _DEAD_LETTERS)
 
     def _folder(self, keep: Path | None, stack: contextlib.ExitStack) -> Path:
         if keep is None:
@@ -317,20 +253,15 @@ class Quickstart(MonascaCommand):
             self._say(f"the run failed; logs and data are kept in {folder}")
 
     def _stay_up(
-        self,
-        port: int,
-        dashboard: str,
-        configuration: Path,
-        outcome: RunSummary,
-        keep: Path | None,
-        *services: ServiceProcess,
+        self, port: int, dashboard: str, configuration: Path, keep: Path | None, services: Sequence[ServiceProcess]
     ) -> None:
         base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         self._say("Everything keeps running until Ctrl-C. Try:")
-        if "dashboard" in (service.name for service in services):
-            self._say(f"  {dashboard} in a browser: the dashboard")
-        alarm_id = outcome.alarm and outcome.alarm.alarm_id
+        self._say(f"  {dashboard} in a browser: the dashboard")
+        chosen = f"name=process.cpu_perc&d.process_name={PROCESS_NAME}&minutes=15"
+        self._say(f"  {dashboard}charts?{chosen} in a browser: the load, and the states of the alarm")
+        alarm_id = self._outcome.alarm and self._outcome.alarm.alarm_id
         history = f"/v2.0/alarms/{alarm_id}/state-history"
         of_alarm = ("/v2.0/alarms", history, "/v2.0/notifications") if alarm_id else ()
         for path in (
@@ -353,29 +284,10 @@ class Quickstart(MonascaCommand):
                     service.check()
                 threading.Event().wait(1)
         except KeyboardInterrupt:
-            self._say_what_stops(keep)
+            self._say_stopping(keep)
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
-
-
-class _ProgressLines:
-    """Prints a line every five seconds, and each note."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._said_at = 0.0
-        self._noted = 0
-
-    def __call__(self, progress: RunProgress) -> None:
-        for note in progress.notes[self._noted :]:
-            self._say(note)
-        self._noted = len(progress.notes)
-        if progress.elapsed_seconds - self._said_at >= _SAY_EVERY_SECONDS:
-            self._said_at = progress.elapsed_seconds
-            self._say(
-                f"{progress.elapsed_seconds:.0f} s: {progress.posted:,} posted, {progress.acknowledged:,} acknowledged"
-            )
 
 
 @contextlib.contextmanager

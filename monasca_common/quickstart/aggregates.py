@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import sqlite3
 import time
@@ -20,8 +19,8 @@ SUFFIX = "_agg"
 _NAMES = ("cpu.percent", "mem.usable_mb", "load.avg_1_min")
 JOB = "pipeline run aggregate --once -f json"
 _JOB_SECONDS = 600.0  # the first one fetches Spark's Kafka connector
-_PATIENCE_SECONDS = 30.0
-_LOOK_EVERY_SECONDS = 0.1
+_STORED_SECONDS = 30.0
+_POLL_SECONDS = 0.1
 _RAW_AND_AGGREGATED = """
     SELECT raw.name, aggregated.time, aggregated.value, json_extract(aggregated.value_meta, '$.record_count'),
            json_extract(aggregated.value_meta, '$.provisional'), count(*), avg(measured.value)
@@ -47,12 +46,6 @@ class HourlyAverage:
     average_of_rows: float
 
 
-def why_not() -> str | None:
-    """Return why the job cannot run, or ``None``."""
-    missing = [name for name in ("pyspark", "pandas", "pyarrow") if importlib.util.find_spec(name) is None]
-    return f"{', '.join(missing)} is not installed (monasca-common[spark])" if missing else None
-
-
 def write_specifications(folder: Path) -> None:
     """Write the specifications that the configuration names."""
     transforms = [json.dumps(_transform(name)) for name in _NAMES]
@@ -69,7 +62,7 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
     while (output := job.finished()) is None:
         if time.monotonic() > deadline:
             raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_words()}")
-        time.sleep(_LOOK_EVERY_SECONDS)
+        time.sleep(_POLL_SECONDS)
     lines = reversed(output.splitlines())  # most lines are of Java's log
     result = next((line for line in lines if line.startswith("{")), None)
     if result is None:
@@ -79,13 +72,13 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
         raise ServiceFailed(
             f"{messages} aggregates were published, fewer than the {len(_NAMES)} metrics have: {job.last_words()}"
         )
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _STORED_SECONDS
     while len(found := stored(database)) < messages:
         if time.monotonic() > deadline:
             raise ServiceFailed(
-                f"{messages} aggregates were published, and after {_PATIENCE_SECONDS:.0f} s {len(found)} are stored"
+                f"{messages} aggregates were published, and after {_STORED_SECONDS:.0f} s {len(found)} are stored"
             )
-        time.sleep(_LOOK_EVERY_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from monasca_common.quickstart.load import PROCESS_NAME, OwnLoad
+from monasca_common.quickstart.load import PROCESS_NAME, GeneratedLoad
 from monasca_common.quickstart.poster import PostedBulk, Poster
 from monasca_common.quickstart.services import ServiceFailed
 from monasca_common.quickstart.webhook import LocalWebhook, ReceivedNotification
@@ -24,7 +24,7 @@ METRIC = "process.cpu_perc"
 EXPRESSION = f"last({METRIC}{{process_name={PROCESS_NAME}}}) > 10"
 _NAME = "Load of the quickstart"
 _DIMENSIONS = {"process_name": PROCESS_NAME}
-_WAY = ("OK", "ALARM", "OK")
+_STATES = ("OK", "ALARM", "OK")
 _BETWEEN_SAMPLES_SECONDS = 1.0
 _LEAST_SECONDS = 2.0  # in each state, so that the table shows it
 _STATE_SECONDS = 60.0
@@ -46,8 +46,7 @@ class AlarmMoment:
 
 @dataclass(frozen=True, slots=True)
 class AlarmSummary:
-    """``history``: the alarm's states in order. ``posted``: number of measurements. ``notifications``: ``None`` without
-    a webhook."""
+    """``history``: the alarm's states in order. ``posted``: number of measurements."""
 
     expression: str
     alarm_id: str | None
@@ -55,12 +54,12 @@ class AlarmSummary:
     moments: tuple[AlarmMoment, ...]
     posted: int
     seconds: float
-    notifications: tuple[ReceivedNotification, ...] | None = None
+    notifications: tuple[ReceivedNotification, ...]
 
     @property
     def good(self) -> bool:
-        received = _WAY if self.notifications is None else [each.state for each in self.notifications if each.taken]
-        return self.history == _WAY and sorted(received) == sorted(_WAY)
+        received = sorted(each.state for each in self.notifications if each.accepted)
+        return self.history == _STATES and received == sorted(_STATES)
 
 
 class LocalApi:
@@ -71,22 +70,22 @@ class LocalApi:
 
     def get(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Return the elements of a list."""
-        answer = self._asked(urllib.request.Request(f"{self._base}{path}?{urllib.parse.urlencode(query)}"))
+        answer = self._answer(urllib.request.Request(f"{self._base}{path}?{urllib.parse.urlencode(query)}"))
         elements: list[dict[str, Any]] = answer["elements"]
         return elements
 
     def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
-        return self._asked(urllib.request.Request(f"{self._base}{path}", json.dumps(content).encode(), headers))
+        return self._answer(urllib.request.Request(f"{self._base}{path}", json.dumps(content).encode(), headers))
 
-    def _asked(self, request: urllib.request.Request) -> dict[str, Any]:
+    def _answer(self, request: urllib.request.Request) -> dict[str, Any]:
         try:
             with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:
-            said = error.read(500).decode(errors="replace")
-            raise ServiceFailed(f"{request.get_method()} {request.selector}: {error.code} {said}") from None
+            text = error.read(500).decode(errors="replace")
+            raise ServiceFailed(f"{request.get_method()} {request.selector}: {error.code} {text}") from None
         except OSError as error:
             raise ServiceFailed(f"{request.get_method()} {request.selector}: {error}") from None
 
@@ -98,8 +97,8 @@ class AlarmRun:
     def __init__(
         self,
         port: int,
-        load: OwnLoad,
-        webhook: LocalWebhook | None,
+        load: GeneratedLoad,
+        webhook: LocalWebhook,
         *,
         check: Callable[[], None],
         say: Callable[[str], None],
@@ -109,29 +108,33 @@ class AlarmRun:
         self._webhook = webhook
         self._check = check
         self._say = say
-        self._poster = Poster("127.0.0.1", port, threads=1, acknowledged=lambda _: None)
+        self._poster = Poster("127.0.0.1", port, threads=1)
         self._posted: list[PostedBulk] = []
 
     def go(self) -> AlarmSummary:
         started = time.monotonic()
-        definition_id = self._defined()
-        self._go_its_way(definition_id)
-        self._load.rest()
+        definition_id = self._define()
+        self._change_states(definition_id)
+        self._load.stop()
         self._poster.finish(_FINISH_SECONDS)
         if self._poster.refused:
             raise ServiceFailed(f"the API refused a request: {self._poster.refused[0]}")
         return self._summary(definition_id, started)
 
-    def _defined(self) -> str:
-        definition: dict[str, Any] = {"name": _NAME, "expression": EXPRESSION, "severity": "LOW"}
-        if self._webhook is not None:
-            method = {"name": _NAME, "type": "WEBHOOK", "address": self._webhook.url}
-            method_id = self._api.post("/v2.0/notification-methods", method)["id"]
-            definition |= {"alarm_actions": [method_id], "ok_actions": [method_id]}
+    def _define(self) -> str:
+        method = {"name": _NAME, "type": "WEBHOOK", "address": self._webhook.url}
+        method_id = self._api.post("/v2.0/notification-methods", method)["id"]
+        definition = {
+            "name": _NAME,
+            "expression": EXPRESSION,
+            "severity": "LOW",
+            "alarm_actions": [method_id],
+            "ok_actions": [method_id],
+        }
         return str(self._api.post("/v2.0/alarm-definitions", definition)["id"])
 
-    def _go_its_way(self, definition_id: str) -> None:
-        for state, prepare in zip(_WAY, (self._load.rest, self._load.work, self._load.rest), strict=True):
+    def _change_states(self, definition_id: str) -> None:
+        for state, prepare in zip(_STATES, (self._load.stop, self._load.start, self._load.stop), strict=True):
             prepare()
             if not self._wait_for(state, definition_id):
                 self._say(f"the alarm did not become {state} within {_STATE_SECONDS:.0f} s")
@@ -170,11 +173,9 @@ class AlarmRun:
             self._received(len(history)),
         )
 
-    def _received(self, changes: int) -> tuple[ReceivedNotification, ...] | None:
-        if self._webhook is None:
-            return None
+    def _received(self, changes: int) -> tuple[ReceivedNotification, ...]:
         received = self._webhook.wait_for(changes, _FINISH_SECONDS)
-        if sum(each.taken for each in received) < changes:
+        if sum(each.accepted for each in received) < changes:
             self._say(f"the webhook did not receive {changes} changes within {_FINISH_SECONDS:.0f} s")
         return received
 

@@ -3,78 +3,36 @@
 
 from __future__ import annotations
 
-import os
-import select
-import subprocess
+import signal
 import sys
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from monasca_common.quickstart.services import ServiceFailed
+from monasca_common.devbroker.supervisor import Supervisor
 
-PROCESS_NAME = "quickstart-load"  # the kernel keeps 15 characters
-MOST_SECONDS = 60.0
-_START_SECONDS = 60.0
-_WORK, _REST = b"w", b"r"
+PROCESS_NAME = "quickstart-load"
 
 
-class OwnLoad:
-    """A process that is idle, or uses one core for at most `MOST_SECONDS`. It ends with this process."""
+class GeneratedLoad:
+    """A process that uses one core, or is stopped. It ends with the supervisor."""
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: Supervisor, log: Path) -> None:
         import psutil  # an extra
 
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
-        self._measured = psutil.Process(self._process.pid)
+        self._supervisor = supervisor
+        self._pid = supervisor.start([sys.executable, "-S", "-c", "while True: pass", PROCESS_NAME], log=log)
+        self.stop()
+        self._process = psutil.Process(self._pid)
+        self.percent()  # the first result is always 0
 
-    def __enter__(self) -> Self:
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], _START_SECONDS)[0] or not self._process.stdout.read(1):
-            self.__exit__(None, None, None)
-            raise ServiceFailed(f"the process that generates load did not start within {_START_SECONDS:.0f} s")
-        self.percent()  # the first answer has nothing to compare with
-        return self
+    def start(self) -> None:
+        self._supervisor.signal(self._pid, signal.SIGCONT)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process:
-            self._process.kill()
+    def stop(self) -> None:
+        self._supervisor.signal(self._pid, signal.SIGSTOP)
 
-    def work(self) -> None:
-        self._tell(_WORK)
-
-    def rest(self) -> None:
-        self._tell(_REST)
+    def end(self) -> None:
+        self._supervisor.signal(self._pid, signal.SIGKILL)
 
     def percent(self) -> float:
         """Return the percentage of one core used since the last call."""
-        return float(self._measured.cpu_percent())
-
-    def _tell(self, what: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(what)
-        self._process.stdin.flush()
-
-
-def _main() -> None:
-    Path("/proc/self/comm").write_text(PROCESS_NAME)
-    os.write(1, _REST)
-    ends_at = 0.0
-    while True:
-        works = time.monotonic() < ends_at
-        if select.select([0], [], [], 0 if works else None)[0]:
-            request = os.read(0, 16)
-            if not request:
-                return
-            ends_at = time.monotonic() + MOST_SECONDS if request.endswith(_WORK) else 0.0
-        elif works:
-            sum(range(100_000))
-
-
-if __name__ == "__main__":
-    _main()
+        return float(self._process.cpu_percent())

@@ -19,10 +19,10 @@ class OwnMetrics:
 
     def __init__(self) -> None:
         self._host = {"hostname": _clean(socket.gethostname())}
-        psutil.cpu_percent(percpu=True)  # the first answer of each of these has nothing to compare with
+        psutil.cpu_percent(percpu=True)  # the first result is always 0
 
     def sample(self, time_ms: int) -> list[dict[str, Any]]:
-        """Metrics as the API takes them, all of one ``time_ms``."""
+        """Return metrics in the format of the API, all with the timestamp ``time_ms``."""
         return [
             {
                 "name": name,
@@ -46,7 +46,7 @@ class OwnMetrics:
             yield "net.out_bytes", where, counters.bytes_sent
             yield "net.in_errors", where, counters.errin
         for process in psutil.process_iter(["pid", "name", "cpu_times", "memory_info", "num_threads"]):
-            yield from _of_process(process.info)
+            yield from _process_readings(process.info)
 
     def _machine(self) -> Iterator[tuple[str, dict[str, str], float]]:
         for number, percent in enumerate(psutil.cpu_percent(percpu=True)):
@@ -60,15 +60,15 @@ class OwnMetrics:
             yield f"load.avg_{minutes}_min", {}, load
 
 
-def _of_process(info: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
-    who = {"pid": str(info["pid"]), "process_name": _clean(info["name"] or "unknown")}
-    # Figures that another user's process does not reveal are missing.
+def _process_readings(info: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
+    dimensions = {"pid": str(info["pid"]), "process_name": _clean(info["name"] or "unknown")}
+    # Values of other users' processes may be missing.
     if info["cpu_times"] is not None:
-        yield "process.cpu_seconds", who, info["cpu_times"].user + info["cpu_times"].system
+        yield "process.cpu_seconds", dimensions, info["cpu_times"].user + info["cpu_times"].system
     if info["memory_info"] is not None:
-        yield "process.mem_rss_mb", who, info["memory_info"].rss / 2**20
+        yield "process.mem_rss_mb", dimensions, info["memory_info"].rss / 2**20
     if info["num_threads"] is not None:
-        yield "process.thread_count", who, info["num_threads"]
+        yield "process.thread_count", dimensions, info["num_threads"]
 
 
 def _clean(text: str) -> str:

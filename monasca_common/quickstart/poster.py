@@ -9,12 +9,11 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 _ANSWER_SECONDS = 30.0
-_REST_SECONDS = 0.1
+_RETRY_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -36,13 +35,12 @@ class PostedBulk:
 class Poster:
     """Posts with some threads. A post without an answer, or with unknown messages in the answer, is repeated."""
 
-    def __init__(self, host: str, port: int, *, threads: int, acknowledged: Callable[[PostedBulk], None]) -> None:
+    def __init__(self, host: str, port: int, *, threads: int) -> None:
         self._address = (host, port)
-        self._acknowledged = acknowledged
         self._bulks: queue.Queue[PostedBulk | None] = queue.Queue()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
-        self._give_up_at: float | None = None
-        self.refused: list[str] = []  # answers that a repetition would not change
+        self._deadline: float | None = None
+        self.refused: list[str] = []  # answers that are not retried
         for thread in self._threads:
             thread.start()
 
@@ -52,7 +50,7 @@ class Poster:
 
     def finish(self, seconds: float) -> None:
         """Wait until everything is acknowledged, at most ``seconds``."""
-        self._give_up_at = time.monotonic() + seconds
+        self._deadline = time.monotonic() + seconds
         for _ in self._threads:
             self._bulks.put(None)
         for thread in self._threads:
@@ -62,9 +60,9 @@ class Poster:
         while (bulk := self._bulks.get()) is not None:
             body = json.dumps(bulk.content)
             while not self._attempt(bulk, body):
-                if self._give_up_at is not None and time.monotonic() > self._give_up_at:
+                if self._deadline is not None and time.monotonic() > self._deadline:
                     break
-                time.sleep(_REST_SECONDS)
+                time.sleep(_RETRY_SECONDS)
 
     def _attempt(self, bulk: PostedBulk, body: str) -> bool:
         """Return whether this bulk needs no other attempt."""
@@ -81,7 +79,6 @@ class Poster:
             connection.close()
         if answer.status < 300:
             bulk.acknowledged_at = time.monotonic()
-            self._acknowledged(bulk)
             return True
         if answer.status in (429, 503):
             return False

@@ -48,9 +48,9 @@ class RowWatch:
                 (version,) = connection.execute("PRAGMA data_version").fetchone()
                 if version != seen_version:
                     seen_version = version
-                    self._look(connection)
+                    self._poll(connection)
 
-    def _look(self, connection: sqlite3.Connection) -> None:
+    def _poll(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             waiting = dict(self._waiting)
         if not waiting:

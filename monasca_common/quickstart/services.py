@@ -15,15 +15,13 @@ from pathlib import Path
 
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.supervisor import Supervisor
-from monasca_common.quickstart.brokers import Broker
 
-TOPICS = ("metrics", "monevents", "alarm-state-transitions")
 TENANT = "quickstart"
 PUBLISH_SECONDS = 2.0
 _READY_SECONDS = 60.0
 _CAUGHT_UP_SECONDS = 180.0
 _COMMAND_SECONDS = 600.0
-_LOOK_EVERY_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
 # With an instance id, the process that replaces a killed one takes over its partitions immediately; otherwise after the
@@ -31,7 +29,6 @@ _STOP_SECONDS = 10.0
 _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = {servers}
-topic_check_seconds = {topic_check_seconds}
 linger_ms = 5
 publish_timeout_seconds = {publish_seconds}
 
@@ -66,7 +63,6 @@ shuffle_partitions = 2
 options = spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 [pipeline_aggregate]
-topic_check_seconds = {topic_check_seconds}
 transform_specs = {folder}/transform_specs.jsonl
 pre_transform_specs = {folder}/pre_transform_specs.jsonl
 tenant = {tenant}
@@ -75,7 +71,6 @@ slack_seconds = 0
 duplicates_lookback = 100000
 
 [pipeline_evaluate]
-topic_check_seconds = {topic_check_seconds}
 duplicates_lookback = 1000
 status_port = {evaluator_port}
 
@@ -88,7 +83,7 @@ group_instance_id = quickstart
 enabled = false
 
 [audit]
-enabled = {audited}
+enabled = true
 folder = {folder}/audit
 bucket_seconds = 30
 grace_seconds = 30
@@ -118,28 +113,26 @@ class ServiceFailed(Exception):
 
 
 def make_folder(folder: Path) -> None:
-    """Make it, and the folders above it that do not exist, for this user alone; those that exist stay as they are."""
+    """Create the folder and its missing parents for this user only; existing folders remain unchanged."""
     for each in (*reversed(folder.parents), folder):
         each.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_configuration(
-    folder: Path, broker: Broker, port: int, evaluator_port: int, dashboard_port: int
+    folder: Path, servers: str, port: int, evaluator_port: int, dashboard_port: int
 ) -> tuple[Path, Path]:
-    """The configuration file and the database that it names. ``port``: of the API."""
+    """Return the configuration file and the database that it names. ``port``: of the API."""
     path, database = folder / "quickstart.conf", folder / "monasca.sqlite"
     path.write_text(
         _CONFIGURATION.format(
-            servers=broker.bootstrap_servers,
+            servers=servers,
             database=database,
             tenant=TENANT,
             port=port,
             evaluator_port=evaluator_port,
             dashboard_port=dashboard_port,
-            audited=str(broker.kind == "kafka").lower(),
             folder=folder,
             publish_seconds=PUBLISH_SECONDS,
-            topic_check_seconds=broker.topic_check_seconds,
         )
     )
     return path, database
@@ -209,7 +202,7 @@ class ServiceProcess:
                 with urllib.request.urlopen(url, timeout=5):
                     return
             except (OSError, http.client.HTTPException):
-                time.sleep(_LOOK_EVERY_SECONDS)
+                time.sleep(_POLL_SECONDS)
         raise ServiceFailed(f"{self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_words()}")
 
     def wait_until_caught_up(self, metrics_url: str) -> None:
@@ -219,7 +212,7 @@ class ServiceProcess:
             self.check()
             if _caught_up(metrics_url):
                 return
-            time.sleep(_LOOK_EVERY_SECONDS)
+            time.sleep(_POLL_SECONDS)
         raise ServiceFailed(f"{self.name} completed no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_words()}")
 
     def stop(self) -> None:
@@ -228,7 +221,7 @@ class ServiceProcess:
             self._supervisor.signal(self._pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_SECONDS
             while self._supervisor.poll(self._pid) is None and time.monotonic() < deadline:
-                time.sleep(_LOOK_EVERY_SECONDS)
+                time.sleep(_POLL_SECONDS)
         except DevBrokerError:
             return
 

@@ -27,10 +27,9 @@ class StageResult:
 class RunSummary:
     """The counts of metrics and events, and the latencies from the POST of a bulk to its last row, in ms.
 
-    ``aggregates``: rows of the pipeline. ``alarm``: `None` without an evaluator. ``stages``: in order.
+    ``aggregates``: rows of the pipeline. ``alarm``: `None` before its stage. ``stages``: in order.
     """
 
-    broker: str | None = None
     seconds: float = 0.0
     posted: int = 0
     acknowledged: int = 0

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import http.server
-import importlib.util
 import json
 import threading
 import time
@@ -15,11 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-REFUSED, TAKEN = 503, 200
+REFUSED, ACCEPTED = 503, 200
 _PATH = "/alarms"
 _MOST_BYTES = 1_000_000
 _READ_SECONDS = 10.0
-_LOOK_EVERY_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,8 @@ class ReceivedNotification:
     seconds: float = 0.0
 
     @property
-    def taken(self) -> bool:
-        return TAKEN in self.answers
+    def accepted(self) -> bool:
+        return ACCEPTED in self.answers
 
 
 class LocalWebhook:
@@ -43,7 +42,7 @@ class LocalWebhook:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._received: dict[str, ReceivedNotification] = {}
-        self._tell: Callable[[ReceivedNotification], None] = lambda _: None
+        self._report: Callable[[ReceivedNotification], None] = lambda _: None
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
 
     @property
@@ -57,9 +56,9 @@ class LocalWebhook:
         self._server.shutdown()
         self._server.server_close()
 
-    def tell(self, tell: Callable[[ReceivedNotification], None]) -> None:
-        """Call ``tell`` for each later attempt."""
-        self._tell = tell
+    def report_to(self, report: Callable[[ReceivedNotification], None]) -> None:
+        """Call ``report`` for each later attempt."""
+        self._report = report
 
     def received(self) -> tuple[ReceivedNotification, ...]:
         """Return the notifications in the order of their first attempts."""
@@ -69,15 +68,15 @@ class LocalWebhook:
     def wait_for(self, count: int, seconds: float) -> tuple[ReceivedNotification, ...]:
         """Wait at most ``seconds`` until ``count`` notifications were accepted; return the received ones."""
         deadline = time.monotonic() + seconds
-        while sum(each.taken for each in self.received()) < count and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY_SECONDS)
+        while sum(each.accepted for each in self.received()) < count and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
         return self.received()
 
-    def take(self, notification_id: str, body: dict[str, Any]) -> int:
+    def record(self, notification_id: str, body: dict[str, Any]) -> int:
         """Record an attempt and return its answer."""
         with self._lock:
             before = self._received.get(notification_id) or ReceivedNotification(notification_id, body["state"])
-            answer = REFUSED if body["state"] == "ALARM" and not before.attempts else TAKEN
+            answer = REFUSED if body["state"] == "ALARM" and not before.attempts else ACCEPTED
             found = replace(
                 before,
                 attempts=before.attempts + 1,
@@ -85,7 +84,7 @@ class LocalWebhook:
                 seconds=round(time.time() - float(body["alarm_timestamp"]), 1),
             )
             self._received[notification_id] = found
-        self._tell(found)
+        self._report(found)
         return answer
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
@@ -96,7 +95,7 @@ class LocalWebhook:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(min(int(self.headers["Content-Length"]), _MOST_BYTES))
-                self.send_response(webhook.take(self.headers["Idempotency-Key"], json.loads(body)))
+                self.send_response(webhook.record(self.headers["Idempotency-Key"], json.loads(body)))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -104,12 +103,6 @@ class LocalWebhook:
                 """Log nothing."""
 
         return WebhookHandler
-
-
-def why_not() -> str | None:
-    """Return why notifications cannot be sent, or ``None``."""
-    missing = [name for name in ("cotyledon", "jinja2", "urllib3") if importlib.util.find_spec(name) is None]
-    return f"{', '.join(missing)} is not installed (monasca-common[notification])" if missing else None
 
 
 def show(received: Iterable[ReceivedNotification], console: Console) -> None:

@@ -32,7 +32,7 @@ class PortTest(base.BaseTestCase):
 
 
 class QuickstartCase(base.BaseTestCase):
-    """Nothing runs here; what stands for Kafka and the services notes when it is stopped."""
+    """Runs the command with mocks in place of Kafka and the services."""
 
     def setUp(self):
         super().setUp()
@@ -49,99 +49,49 @@ class QuickstartCase(base.BaseTestCase):
                 "show_stages",
                 "aggregates",
                 "alarm",
-                "OwnLoad",
+                "GeneratedLoad",
                 "webhook",
             )
         }
-        self.stand_ins["webhook"].why_not.return_value = None
         self.stand_ins["aggregates"].JOB = aggregates.JOB
-        self.stand_ins["Run"].return_value.summary.return_value = RunSummary("kafka", posted=1, acknowledged=1, rows=1)
-        self.has_java(True)
-        self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", lambda: self.broker("kafka")))
-        self.useFixture(fixtures.MockPatchObject(quickstart, "mock", lambda _topics: self.broker("mock")))
+        self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=1, acknowledged=1, rows=1)
+        self.stand_ins["aggregates"].averages_of.return_value = []
+        self.useFixture(fixtures.MockPatchObject(quickstart, "KafkaCluster", self.kafka))
         self.folder = self.useFixture(fixtures.TempDir()).join("data")
 
-    def has_java(self, has):
-        missing = None if has else "there is no Java"
-        self.useFixture(fixtures.MockPatchObject(quickstart, "java_is_missing", lambda: missing))
-
     @contextlib.contextmanager
-    def broker(self, kind):
-        yield mock.Mock(kind=kind, bootstrap_servers="127.0.0.1:1", topic_check_seconds=60.0)
+    def kafka(self, proxied):
+        yield mock.Mock(bootstrap_servers="127.0.0.1:1")
         self.out.write("(Kafka ends)\n")
 
 
 class InterruptTest(QuickstartCase):
     def interrupted(self, where, *arguments):
-        """The exit status, and the lines from the one on that says what is stopped."""
+        """Return the exit status, and the lines from "stopping" on."""
         where.side_effect = KeyboardInterrupt
         status = main(["quickstart", *arguments])
         self.out.seek(0)
         lines = self.out.read().splitlines()
         return status, lines[[line.startswith("stopping") for line in lines].index(True) :]
 
-    def test_in_the_middle_it_says_what_it_stops_and_when_that_is_done(self):
+    def test_an_interrupt_is_reported_before_and_after_the_services_stop(self):
         status, lines = self.interrupted(self.stand_ins["Run"].return_value.go)
         self.assertEqual(130, status)
-        kafka = "the API, the persister and Apache Kafka"
-        self.assertEqual(
-            [
-                f"stopping the dashboard, the lag service, the audit counter, {kafka}; the data is removed",
-                "(Kafka ends)",
-                "everything is stopped",
-            ],
-            lines,
-        )
+        self.assertEqual(["stopping; the data is removed", "(Kafka ends)", "everything is stopped"], lines)
 
-    def test_what_stays_up_is_named_as_well(self):
-        self.stand_ins["aggregates"].averages_of.return_value = []
+    def test_an_interrupt_after_the_tables_ends_with_status_0(self):
         status, lines = self.interrupted(
             self.stand_ins["ServiceProcess"].return_value.check, "--keep-data", self.folder
         )
         self.assertEqual(0, status)
-        what = "stopping the dashboard, the lag service, the audit counter, the API, the persister and Apache Kafka"
-        self.assertEqual(f"{what}; the data is kept in {self.folder}", lines[0])
+        self.assertEqual(f"stopping; the data is kept in {self.folder}", lines[0])
         self.assertEqual("everything is stopped", lines[-1])
 
-    def test_what_was_not_started_is_not_named(self):
-        self.has_java(False)
-        status, lines = self.interrupted(self.stand_ins["run_command"])
-        self.assertEqual((130, "stopping the in-process broker; the data is removed"), (status, lines[0]))
-
-    def test_spark_is_named_while_it_runs(self):
-        self.stand_ins["aggregates"].why_not.return_value = None
-        status, lines = self.interrupted(self.stand_ins["aggregates"].averages_of)
-        self.assertEqual(130, status)
-        self.assertIn(
-            "Spark, the dashboard, the lag service, the audit counter, the notification service, the evaluator, ",
-            lines[0],
-        )
-
-    def test_the_evaluator_is_named_while_the_alarm_is_awaited(self):
-        self.stand_ins["aggregates"].why_not.return_value = None
-        self.stand_ins["aggregates"].averages_of.return_value = []
-        status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
-        self.assertEqual(130, status)
-        self.assertIn(
-            "the dashboard, the lag service, the audit counter, the notification service, the evaluator, the API, ",
-            lines[0],
-        )
-
-    def test_without_the_extra_nobody_is_notified_and_the_alarm_is_shown_all_the_same(self):
-        self.stand_ins["aggregates"].why_not.return_value = None
-        self.stand_ins["aggregates"].averages_of.return_value = []
-        self.stand_ins["webhook"].why_not.return_value = "jinja2 is not installed"
-        main(["quickstart", "--once"])
-        self.out.seek(0)
-        self.assertIn("no notifications: jinja2 is not installed", self.out.read())
-        self.assertIsNone(self.stand_ins["alarm"].AlarmRun.call_args.args[2])
-
-    def test_an_alarm_that_did_not_come_back_is_the_exit_status(self):
-        self.stand_ins["Run"].return_value.summary.return_value = RunSummary("kafka", posted=1, lost=1)
+    def test_a_lost_row_is_the_exit_status(self):
+        self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=1, lost=1)
         self.assertEqual(1, main(["quickstart", "--once"]))
 
-    def test_without_an_interrupt_it_does_not_speak_of_one(self):
-        self.stand_ins["aggregates"].averages_of.return_value = []
+    def test_without_an_interrupt_nothing_is_reported_as_stopped(self):
         main(["quickstart", "--once"])
         self.out.seek(0)
         self.assertNotIn("stop", self.out.read())
@@ -155,7 +105,6 @@ class FailureTest(QuickstartCase):
         self.err = self.useFixture(fixtures.StringStream("stderr")).stream
         self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
         self.stand_ins["show_stages"].side_effect = show_stages
-        self.stand_ins["aggregates"].why_not.return_value = None
 
     def report(self):
         """The exit status, the object that is printed, and {stage: error} of those that failed."""
@@ -187,11 +136,11 @@ class FailureTest(QuickstartCase):
         self.assertEqual({"from POST to row": "the persister ended"}, failed)
 
     def test_a_kafka_that_does_not_start_is_reported(self):
-        self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", side_effect=DevBrokerError("no jars")))
+        self.useFixture(fixtures.MockPatchObject(quickstart, "KafkaCluster", side_effect=DevBrokerError("no jars")))
 
         status, printed, failed = self.report()
 
-        self.assertEqual((1, None, {"Kafka": "no jars"}), (status, printed["broker"], failed))
+        self.assertEqual((1, 0, {"Kafka": "no jars"}), (status, printed["posted"], failed))
 
     def test_an_interrupt_is_reported(self):
         self.stand_ins["Run"].return_value.go.side_effect = KeyboardInterrupt
@@ -218,10 +167,9 @@ class FailureTest(QuickstartCase):
 
     def test_the_data_of_a_run_that_lost_a_row_stay_although_no_stage_failed(self):
         summary = self.stand_ins["Run"].return_value.summary
-        self.stand_ins["aggregates"].why_not.return_value = "pyspark is not installed"
         kept = self.kept()
         for lost, stays in ((1, True), (0, False)):
-            summary.return_value = RunSummary("kafka", posted=1, acknowledged=1, rows=1 - lost, lost=lost)
+            summary.return_value = RunSummary(posted=1, acknowledged=1, rows=1 - lost, lost=lost)
             self.assertEqual(lost, main(["quickstart", "--once"]))
             self.assertEqual(stays, os.path.isdir(kept))
 

@@ -25,14 +25,14 @@ MEASUREMENTS = [["2026-01-31T06:00:00.000Z", 0.0, {}], [OK, 1.0, {}], [ALARM, 99
 
 
 class FollowingApi:
-    """Its alarm follows the load at once; ``stuck``: at no time."""
+    """Its alarm changes with the load immediately; ``stuck``: never."""
 
     def __init__(self, load, posted, *, stuck=False):
         self.load, self.posted, self.stuck = load, posted, stuck
-        self.history, self.made = [], {}
+        self.history, self.posts = [], {}
 
     def post(self, path, content):
-        self.made[path] = content
+        self.posts[path] = content
         return {"id": f"id of {path}"}
 
     def get(self, path, **query):
@@ -52,10 +52,10 @@ class FollowingApi:
 class StandInLoad:
     works = False
 
-    def work(self):
+    def start(self):
         self.works = True
 
-    def rest(self):
+    def stop(self):
         self.works = False
 
     def percent(self):
@@ -71,7 +71,11 @@ class AlarmRunTest(base.BaseTestCase):
         self.poster.refused = []
         self.load, self.check, self.said = StandInLoad(), mock.Mock(), []
 
-    def run_alarm(self, webhook=None, **named):
+    def run_alarm(self, states=("OK", "ALARM", "OK"), **named):
+        webhook = mock.Mock(url="http://127.0.0.1:1/alarms")
+        webhook.wait_for.return_value = tuple(
+            ReceivedNotification(str(number), state, 1, (200,)) for number, state in enumerate(states)
+        )
         run = alarm.AlarmRun(1, self.load, webhook, check=self.check, say=self.said.append)
         run._api = self.api = FollowingApi(self.load, lambda: run._posted, **named)
         return run.go()
@@ -80,58 +84,55 @@ class AlarmRunTest(base.BaseTestCase):
         summary = self.run_alarm()
         self.assertEqual(("OK", "ALARM", "OK"), summary.history)
         self.assertTrue(summary.good)
-        parse(self.api.made["/v2.0/alarm-definitions"]["expression"])
+        parse(self.api.posts["/v2.0/alarm-definitions"]["expression"])
         self.assertEqual(("the-alarm", summary.posted), (summary.alarm_id, self.poster.post.call_count))
 
-    def test_an_alarm_that_stays_as_it_is_is_told_and_not_good(self):
+    def test_an_alarm_that_does_not_change_is_reported_and_not_good(self):
         self.useFixture(fixtures.MockPatchObject(alarm, "_STATE_SECONDS", alarm._STATE_SECONDS))
         summary = self.run_alarm(stuck=True)
         self.assertEqual((("OK",), False), (summary.history, summary.good))
         self.assertIn("did not become ALARM", self.said[-1])
         self.assertFalse(self.load.works)
 
-    def test_a_webhook_is_the_method_of_both_states_and_has_to_be_told_of_each_change(self):
+    def test_the_webhook_is_the_method_of_both_states_and_has_to_receive_each_change(self):
         for states, is_good in ((("OK", "ALARM", "OK"), True), (("OK", "ALARM"), False)):
-            hook = mock.Mock(url="http://127.0.0.1:1/alarms")
-            told = tuple(ReceivedNotification(str(n), state, 1, (200,)) for n, state in enumerate(states))
-            hook.wait_for.return_value = told
-            summary = self.run_alarm(hook)
-            self.assertEqual((told, is_good), (summary.notifications, summary.good))
-            self.assertEqual(hook.url, self.api.made["/v2.0/notification-methods"]["address"])
-            definition = self.api.made["/v2.0/alarm-definitions"]
+            summary = self.run_alarm(states)
+            self.assertEqual((states, is_good), (tuple(each.state for each in summary.notifications), summary.good))
+            self.assertEqual("http://127.0.0.1:1/alarms", self.api.posts["/v2.0/notification-methods"]["address"])
+            definition = self.api.posts["/v2.0/alarm-definitions"]
             for actions in ("alarm_actions", "ok_actions"):
                 self.assertEqual(["id of /v2.0/notification-methods"], definition[actions])
 
-    def test_a_service_that_has_ended_ends_it(self):
+    def test_a_service_that_has_ended_stops_the_run(self):
         self.check.side_effect = ServiceFailed("the evaluator ended")
         self.assertRaises(ServiceFailed, self.run_alarm)
 
-    def test_what_the_api_refuses_is_told(self):
+    def test_a_refusal_of_the_api_is_reported(self):
         self.poster.refused = ["422 no"]
         self.assertIn("422 no", str(self.assertRaises(ServiceFailed, self.run_alarm)))
 
 
 class MomentsTest(base.BaseTestCase):
-    def test_values_and_changes_are_in_the_order_of_time(self):
+    def test_values_and_changes_are_ordered_by_time(self):
         found = [(each.value, each.state, each.change) for each in alarm.moments(MEASUREMENTS, HISTORY)]
         self.assertEqual(
             [(0.0, "none yet", None), (1.0, "OK", "UNDETERMINED -> OK"), (99.0, "ALARM", "OK -> ALARM")], found
         )
 
-    def test_a_change_without_a_measurement_of_its_time_is_there_too(self):
+    def test_a_change_without_a_measurement_at_its_time_is_included(self):
         found = alarm.moments(MEASUREMENTS[:1], HISTORY[:1])
         self.assertEqual([("none yet", None), ("OK", "UNDETERMINED -> OK")], [(x.state, x.change) for x in found])
 
     def test_a_table_shows_the_expression_the_values_and_the_changes(self):
         found = alarm.moments(MEASUREMENTS, HISTORY)
         out = io.StringIO()
-        alarm.show(alarm.AlarmSummary(alarm.EXPRESSION, "a", (), found, 3, 1.0), Console(file=out, width=80))
+        alarm.show(alarm.AlarmSummary(alarm.EXPRESSION, "a", (), found, 3, 1.0, ()), Console(file=out, width=80))
         for text in (alarm.EXPRESSION, "06:00:02.500", "99.0 %", "█" * 20, "OK -> ALARM", "none yet"):
             self.assertIn(text, out.getvalue())
 
 
 class LocalApiTest(base.BaseTestCase):
-    def test_an_api_that_is_not_there_is_named_with_the_request(self):
+    def test_an_unreachable_api_is_reported_with_the_request(self):
         error = self.assertRaises(ServiceFailed, alarm.LocalApi(1).get, "/v2.0/alarms")
         self.assertIn("GET /v2.0/alarms", str(error))
 
@@ -159,15 +160,15 @@ class LocalWebhookTest(base.BaseTestCase):
         received = self.webhook.wait_for(2, 30)
         self.assertEqual([("a", 1, (200,)), ("b", 2, (503, 200))], [(x.id, x.attempts, x.answers) for x in received])
 
-    def test_who_waits_in_vain_gets_what_there_is(self):
+    def test_after_the_time_out_the_received_notifications_are_returned(self):
         self.send("b", "ALARM")
-        self.assertEqual([False], [each.taken for each in self.webhook.wait_for(1, 0)])
+        self.assertEqual([False], [each.accepted for each in self.webhook.wait_for(1, 0)])
 
-    def test_each_attempt_can_be_followed(self):
-        told = []
-        self.webhook.tell(told.append)
+    def test_each_attempt_is_reported(self):
+        reported = []
+        self.webhook.report_to(reported.append)
         self.send("a", "OK")
-        self.assertEqual(["a"], [each.id for each in told])
+        self.assertEqual(["a"], [each.id for each in reported])
 
     def test_a_table_shows_ids_and_attempts(self):
         self.send("0123456789abcdef0123456789abcdef", "ALARM")

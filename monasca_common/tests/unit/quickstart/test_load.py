@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-import contextlib
 import time
+from pathlib import Path
 
-import psutil
+import fixtures
 from oslotest import base
 
-from monasca_common.quickstart.load import PROCESS_NAME, OwnLoad
+from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.quickstart.load import GeneratedLoad
 from monasca_common.quickstart.poster import PostedBulk, Poster
 from monasca_common.tests.served import body_of, http_server, serve
 
 PATIENCE_SECONDS = 60
 
 
-class OwnLoadTest(base.BaseTestCase):
+class GeneratedLoadTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        stack = contextlib.ExitStack()
-        self.addCleanup(stack.close)
-        self.load = stack.enter_context(OwnLoad())
+        supervisor = Supervisor()
+        self.addCleanup(supervisor.close)
+        self.load = GeneratedLoad(supervisor, Path(self.useFixture(fixtures.TempDir()).join("log")))
 
     def wait_for(self, condition):
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -27,18 +28,12 @@ class OwnLoadTest(base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
 
-    def test_it_computes_and_rests_as_it_is_told(self):
+    def test_the_process_uses_a_core_only_between_start_and_stop(self):
         self.assertEqual(0.0, self.load.percent())
-        self.load.work()
+        self.load.start()
         self.wait_for(lambda: self.load.percent() > 0)
-        self.load.rest()
+        self.load.stop()
         self.wait_for(lambda: self.load.percent() == 0)
-
-    def test_it_has_a_name_of_its_own_and_ends_with_its_owner(self):
-        process = psutil.Process(self.load._process.pid)
-        self.assertEqual(PROCESS_NAME, process.name())
-        self.load._process.stdin.close()  # as when its owner is killed
-        self.assertEqual(0, self.load._process.wait(PATIENCE_SECONDS))
 
 
 class PosterTest(base.BaseTestCase):
@@ -47,7 +42,6 @@ class PosterTest(base.BaseTestCase):
         self.requests, self.answers = [], []
         self.server = http_server(self.answer)
         self.addCleanup(serve(self.server))
-        self.acknowledged = []
 
     def answer(self, handler):
         """The next one of ``answers``; ``None`` closes the connection without an answer."""
@@ -60,19 +54,19 @@ class PosterTest(base.BaseTestCase):
     def post(self, *answers):
         self.answers += answers
         port = self.server.server_address[1]
-        poster = Poster("127.0.0.1", port, threads=1, acknowledged=self.acknowledged.append)
+        poster = Poster("127.0.0.1", port, threads=1)
         bulk = PostedBulk(0, 1, "/v2.0/metrics", [{"name": "a"}], 1)
         poster.post(bulk)
         poster.finish(10)
         return poster, bulk
 
-    def test_what_is_not_known_to_be_delivered_is_posted_again_under_its_key(self):
+    def test_a_bulk_without_a_positive_answer_is_posted_again_with_its_key(self):
         _, bulk = self.post(503, None, 429, 204)
-        self.assertEqual([bulk], self.acknowledged)
+        self.assertIsNotNone(bulk.acknowledged_at)
         self.assertEqual(4, bulk.attempts)
         self.assertEqual({("/v2.0/metrics", bulk.key, b'[{"name": "a"}]')}, set(self.requests))
 
-    def test_what_is_refused_is_told_and_not_posted_again(self):
+    def test_a_refused_bulk_is_reported_and_not_posted_again(self):
         poster, bulk = self.post(422)
         self.assertEqual(1, len(poster.refused))
         self.assertIsNone(bulk.acknowledged_at)

@@ -20,6 +20,7 @@ from monasca_common.quickstart.poster import PostedBulk
 from monasca_common.quickstart.rows import count
 from monasca_common.quickstart.services import ServiceFailed
 from monasca_common.quickstart.table import RunSummary, percentile, show
+from monasca_common.quickstart.webhook import ReceivedNotification
 
 
 class CountTest(base.BaseTestCase):
@@ -105,22 +106,25 @@ class OwnMetricsTest(base.BaseTestCase):
         super().setUp()
         self.sample = OwnMetrics().sample(1_700_000_000_000)
 
-    def test_the_api_takes_all_of_it(self):
+    def test_the_api_accepts_the_whole_sample(self):
         parsed = metric.parse_post(json.dumps(self.sample).encode())
         self.assertEqual((), tuple(parsed.violations))
         self.assertEqual(len(self.sample), len(parsed.valid))
 
-    def test_no_series_is_there_twice(self):
+    def test_each_series_occurs_once(self):
         series = [(reading["name"], tuple(sorted(reading["dimensions"].items()))) for reading in self.sample]
         self.assertEqual(len(series), len(set(series)))
 
-    def test_it_tells_of_the_machine_and_of_every_process(self):
+    def test_a_sample_has_metrics_of_the_machine_and_of_processes(self):
         names = {reading["name"] for reading in self.sample}
         self.assertLessEqual({"cpu.percent", "mem.usable_mb", "load.avg_1_min", "process.mem_rss_mb"}, names)
 
 
+def _received(states):
+    return tuple(ReceivedNotification(str(number), state, 1, (200,)) for number, state in enumerate(states))
+
+
 GOOD = RunSummary(
-    broker="kafka",
     seconds=20.0,
     posted=1000,
     acknowledged=1000,
@@ -154,7 +158,7 @@ class OutcomeTest(base.BaseTestCase):
 
     def test_an_alarm_that_did_not_come_back_is_not_good(self):
         for history, is_good in ((("OK", "ALARM", "OK"), True), (("OK", "ALARM"), False), ((), False)):
-            summary = AlarmSummary("last(x) > 1", "id", history, (), 0, 1.0)
+            summary = AlarmSummary("last(x) > 1", "id", history, (), 0, 1.0, _received(history))
             self.assertEqual(is_good, self.changed(alarm=summary).good, history)
 
     def test_a_table_shows_every_count(self):
@@ -169,5 +173,5 @@ class PercentileTest(base.BaseTestCase):
         values = list(range(1, 101))
         self.assertEqual((51, 100), (percentile(values, 0.5), percentile(values, 0.99)))
 
-    def test_of_nothing_there_is_none(self):
+    def test_no_values_have_no_percentile(self):
         self.assertIsNone(percentile([], 0.5))
