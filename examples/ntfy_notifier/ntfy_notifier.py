@@ -10,10 +10,7 @@ from monasca_common.notification.errors import AddressRefused
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 
-OPTIONS = (
-    cfg.FloatOpt("timeout", default=10.0, min=0.1, help="How long one attempt may take, in seconds."),
-    cfg.ListOpt("allowed_networks", default=[], help="Networks that are permitted although they are not public."),
-)
+OPTIONS = (cfg.FloatOpt("timeout", default=10.0, min=0.1, help="The maximum duration of an attempt, in seconds."),)
 MAX_TEXT = 3500  # characters; the server stores a longer message as an attachment
 
 _TOPIC = re.compile(r"(?P<server>https?://[^/?#@\s]+/)(?P<topic>[A-Za-z0-9_-]{1,64})")
@@ -29,7 +26,7 @@ class NtfyNotifier(Notifier):
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> "NtfyNotifier":
         conf.register_opts(OPTIONS, group="ntfy_notifier")
-        return cls(conf.ntfy_notifier.timeout, tools.allowing(conf.ntfy_notifier.allowed_networks))
+        return cls(conf.ntfy_notifier.timeout, tools)
 
     @classmethod
     def address_fault(cls, address: str) -> str | None:
@@ -46,7 +43,7 @@ class NtfyNotifier(Notifier):
             "message": texts.text(notification)[:MAX_TEXT],
             "priority": 3 if change.new_state == "OK" else _PRIORITIES.get(change.severity, 3),
         }
-        headers = {"Content-Type": "application/json", "Idempotency-Key": notification.id}
+        headers = {"Idempotency-Key": notification.id}
         body = json.dumps(document).encode()
         # Checks the address, sends, and raises SendFailed unless the server answers with a success.
         answer = self._tools.http.post(form["server"], body, headers, self._timeout, tenant=change.tenant)

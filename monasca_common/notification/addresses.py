@@ -155,8 +155,11 @@ class Resolver:
         self._lookup = lookup
         self._slots = TenantSlots(_MOST_LOOKUPS)
 
-    def addresses(self, where: Endpoint, rules: AddressRules, seconds: float, tenant: str = "") -> list[IpAddress]:
-        """Return the addresses of the host, without duplicates, in the resolver's order.
+    def addresses(
+        self, where: Endpoint, rules: AddressRules | None, seconds: float, tenant: str = ""
+    ) -> list[IpAddress]:
+        """Return the addresses of the host, without duplicates, in the resolver's order. ``rules``: ``None`` for a host
+        that the operator chose.
 
         Raises `AddressRefused` if ``rules`` forbid one of them, `SendFailed` if none is found within ``seconds``, and
         `SendPostponed` if the tenant's earlier look-ups have not ended.
@@ -165,8 +168,8 @@ class Resolver:
         if not found:
             raise SendFailed(f"{where.host} has no address")
         for address in found:
-            if not rules.permits(address):
-                raise refusal(where.host, str(address))
+            if rules is not None and not rules.permits(address):
+                raise _refusal(where.host, address)
         return found
 
     def _entries(self, where: Endpoint, seconds: float, tenant: str) -> Sequence[tuple[Any, ...]]:
@@ -199,12 +202,11 @@ def _literal(host: str) -> list[IpAddress]:
         return []
 
 
-def refusal(what: str, address: str) -> AddressRefused:
-    """Return the error for a host or service at a forbidden address. The address is only in ``detail``, because it
-    reveals a network that is not public."""
+def _refusal(host: str, address: IpAddress) -> AddressRefused:
+    """Return the error for a forbidden address. It is only in ``detail``, because it reveals a private network."""
     return AddressRefused(
-        f"notifications must not be sent to {what}: use a public address, or have the operator add its network to "
-        "allowed_networks in the notifier's group",
+        f"notifications must not be sent to {host}: use a public address, or have the operator add its network to "
+        "allowed_networks in the group [notification]",
         detail=f"the address is {address}",
     )
 

@@ -84,7 +84,7 @@ class ChangesHandler:
 class RetriesHandler:
     """Makes an attempt that is due, and returns the next one, if any.
 
-    A change is not sent if a later change of its alarm is sent to the same method, unless ``keeps_superseded``.
+    A change is not sent if a later change of its alarm is sent to the same method.
     """
 
     def __init__(
@@ -95,7 +95,6 @@ class RetriesHandler:
         clock: Clock,
         *,
         threads: int,
-        keeps_superseded: bool = False,
     ) -> None:
         self._threads = TenantSlots(threads)
         self._methods = methods
@@ -103,7 +102,6 @@ class RetriesHandler:
         self._deferred = pipeline.deferred
         self._delivery = delivery
         self._clock = clock
-        self._keeps_superseded = keeps_superseded
 
     def __call__(self, retry: Retry) -> Retry | None:
         """Raises `StorageError`."""
@@ -127,8 +125,6 @@ class RetriesHandler:
 
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
         """Record superseded changes, and return the notification without them; ``None``: none is left."""
-        if self._keeps_superseded:
-            return notification
         superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
         left = [each for each in notification.changes if each not in superseded]
         if not left:

@@ -8,8 +8,8 @@ import email.utils
 import http.client
 import ssl
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import urllib3
@@ -22,7 +22,7 @@ from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings, networks
 
 _CONNECT_SECONDS = 3.0  # to each address of a receiver
-_MOST_ANSWER_BYTES = 8192  # enough for the errors of Slack; the rest is not read
+_MOST_ANSWER_BYTES = 65_536  # enough for a search in Jira; the rest is not read
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
 
@@ -41,12 +41,7 @@ class HttpClient:
     def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
         self._settings = settings
         self._resolver = resolver or Resolver()
-        self.rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
-
-    def allowing(self, more: Sequence[str]) -> HttpClient:
-        """Return a client that may also send to these networks. Look-ups of hosts are shared."""
-        allowed = (*self._settings.allowed_networks, *more)
-        return HttpClient(replace(self._settings, allowed_networks=allowed), self._resolver)
+        self._rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
 
     def post(
         self,
@@ -56,43 +51,26 @@ class HttpClient:
         timeout_seconds: float,
         *,
         tenant: str = "",
-        max_answer_bytes: int = _MOST_ANSWER_BYTES,
+        is_operators: bool = False,
     ) -> ReceiverAnswer:
-        """Send a request, and return the answer if its status is a success.
+        """Send a JSON document, and return the answer if its status is a success.
 
-        ``timeout_seconds``: of the whole request, resolution included. ``tenant``: the tenant that chose the URL;
-        empty: the operator. ``max_answer_bytes``: the part of the body that is read.
+        ``timeout_seconds``: of the whole request, resolution included. ``tenant``: the tenant that chose the URL.
+        ``is_operators``: the operator chose it, so the rules for addresses do not apply.
 
         Raises `SendFailed` for another answer and without an answer; `SendPostponed`, `AddressRefused`.
         """
-        return self._request("POST", url, body, headers, timeout_seconds, max_answer_bytes, tenant)
-
-    def get(
-        self, url: str, headers: Mapping[str, str], timeout_seconds: float, *, max_answer_bytes: int
-    ) -> ReceiverAnswer:
-        """Like `post`."""
-        return self._request("GET", url, None, headers, timeout_seconds, max_answer_bytes, "")
-
-    def _request(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout_seconds: float,
-        max_answer_bytes: int,
-        tenant: str,
-    ) -> ReceiverAnswer:
-        where = endpoint(url)
-        named = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close", **headers}
+        where, rules = endpoint(url), None if is_operators else self._rules
+        own = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close"}
+        named = {**own, "Content-Type": "application/json", **headers}
         with SendDeadline(timeout_seconds) as deadline:
-            addresses = self._resolver.addresses(where, self.rules, deadline.left(timeout_seconds), tenant)
+            addresses = self._resolver.addresses(where, rules, deadline.left(timeout_seconds), tenant)
             try:
                 with contextlib.closing(self._connected(where, addresses, deadline)) as connection:
-                    connection.request(method, where.target, body, named, preload_content=False, decode_content=False)
+                    connection.request("POST", where.target, body, named, preload_content=False, decode_content=False)
                     connection.timeout = deadline.left(timeout_seconds)  # `getresponse` sets it
                     response = connection.getresponse()
-                    answer = ReceiverAnswer(response.status, _beginning(response, max_answer_bytes))
+                    answer = ReceiverAnswer(response.status, _beginning(response))
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
                 reason = f"no answer within {timeout_seconds} s" if deadline.over else _reason(error)
                 raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
@@ -157,10 +135,10 @@ class WatchedTlsConnection(_Watching, HTTPSConnection):
     """The same with TLS."""
 
 
-def _beginning(response: urllib3.response.BaseHTTPResponse, most_bytes: int) -> bytes:
+def _beginning(response: urllib3.response.BaseHTTPResponse) -> bytes:
     """Return the beginning of the body. The status is the answer: a truncated body does not change the outcome."""
     try:
-        return response.read(most_bytes, decode_content=False)
+        return response.read(_MOST_ANSWER_BYTES, decode_content=False)
     except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
         return b""
 

@@ -84,7 +84,6 @@ class NotificationWork:
             delivery,
             clock,
             threads=RETRY_THREADS,
-            keeps_superseded=settings.retry.keep_superseded,
         )
         member = NotificationMember(settings, changes, clock)
         loops = (

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from oslo_config import cfg
 
@@ -32,8 +31,6 @@ from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 from monasca_common.storage.settings import StorageSettings
 
-T = TypeVar("T")
-
 NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP = "kafka_notifications"
 MAX_INTERVAL_SECONDS = 600.0  # between two attempts
@@ -50,9 +47,8 @@ class HttpSettings:
 
     allowed_networks: tuple[str, ...] = option(
         (),
-        help="Networks that are not public, such as 10.1.0.0/16 or 192.0.2.7, to which notifications of every type may "
-        "be sent. Tenants can then make this service send requests to the servers there. For one type, set the option "
-        "in the group of its notifier.",
+        help="Networks that are not public, such as 10.1.0.0/16 or 192.0.2.7, to which notifications may be sent. "
+        "Tenants can then make this service send requests to the servers there.",
     )
     denied_networks: tuple[str, ...] = option(
         (),
@@ -142,11 +138,6 @@ class NotifierSettings:
     """The options of each notifier that sends over HTTP."""
 
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
-    allowed_networks: tuple[str, ...] = option(
-        (),
-        help="Networks that are not public to which notifications of this type may be sent, in addition to those of "
-        "[notification].",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +181,6 @@ class JiraSettings(NotifierSettings):
         help="A personal access token, used instead of user and password. Unset: these are used. Write $$ for each $.",
     )
     issue_type: str = option("Bug", help="The type of new issues.")
-    reopen_transition: str | None = option(
-        None,
-        help="The name of the transition that reopens a resolved issue when its alarm returns. Unset: the first whose "
-        "name contains reopen. Without such a transition, the issue stays resolved and gets a comment.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +262,6 @@ class RetrySettings:
         help="The number of attempts before a notification is given up. Too small: notifications are lost "
         "in a short outage of a receiver. Too large: a method that does not work is noticed late.",
     )
-    keep_superseded: bool = option(
-        False,
-        help="Whether to retry a notification whose alarm has changed since. true: receivers can get an old state "
-        "after the new one. false: it is recorded as superseded, and only the notification of the newer change is "
-        "sent.",
-    )
 
     def policy(self) -> RetryPolicy:
         longest = max(self.interval, MAX_INTERVAL_SECONDS)
@@ -316,6 +296,7 @@ _RETRY = OptionGroup(
     removed={
         "max_interval": "two attempts are at most 600 seconds apart, or interval",
         "number": "64 threads send retries and periodic notifications",
+        "keep_superseded": "a retry of an older state is not sent after a newer one",
     },
 )
 _HTTP = OptionGroup(
@@ -328,10 +309,19 @@ _HTTP = OptionGroup(
         "max_response_bytes": "at most 8192 bytes of an answer are read",
     },
 )
-_WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
-_SLACK = OptionGroup("slack_notifier", options_of(NotifierSettings), old=legacy.names("slack_notifier"))
-_PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings))
-_JIRA = OptionGroup("jira_notifier", options_of(JiraSettings), old=legacy.names("jira_notifier"))
+_ALLOWED = {"allowed_networks": "allowed_networks in [notification] permits networks for every type"}
+_OPERATORS = {"allowed_networks": "every address of the server in url is permitted"}
+_WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings), removed=_ALLOWED)
+_SLACK = OptionGroup(
+    "slack_notifier", options_of(NotifierSettings), old=legacy.names("slack_notifier"), removed=_ALLOWED
+)
+_PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings), removed=_OPERATORS)
+_JIRA = OptionGroup(
+    "jira_notifier",
+    options_of(JiraSettings),
+    old=legacy.names("jira_notifier"),
+    removed={**_OPERATORS, "reopen_transition": "issues that are resolved get a comment and stay resolved"},
+)
 _EMAIL = OptionGroup("email_notifier", options_of(EmailSettings), old=legacy.names("email_notifier"))
 
 
@@ -374,30 +364,26 @@ def status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:
     """Raises `ConfigurationError`, which names the option; so do the others."""
-    return _with_networks(conf, _HTTP, HttpSettings)
-
-
-def _with_networks(conf: cfg.ConfigOpts, group: OptionGroup, kind: type[T]) -> T:
-    read = GroupReader(conf, group)
-    settings = read.settings(kind)
+    read = GroupReader(conf, _HTTP)
+    settings = read.settings(HttpSettings)
     for name in ("allowed_networks", "denied_networks"):
         try:
-            networks(getattr(settings, name, ()))
+            networks(getattr(settings, name))
         except ValueError as error:
             raise read.error(name, f"is refused: {error}; write networks as 10.1.0.0/16") from None
     return settings
 
 
 def webhook_settings(conf: cfg.ConfigOpts) -> WebhookSettings:
-    return _with_networks(conf, _WEBHOOK, WebhookSettings)
+    return GroupReader(conf, _WEBHOOK).settings(WebhookSettings)
 
 
 def slack_settings(conf: cfg.ConfigOpts) -> NotifierSettings:
-    return _with_networks(conf, _SLACK, NotifierSettings)
+    return GroupReader(conf, _SLACK).settings(NotifierSettings)
 
 
 def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:
-    settings = _with_networks(conf, _PAGERDUTY, PagerdutySettings)
+    settings = GroupReader(conf, _PAGERDUTY).settings(PagerdutySettings)
     if settings.url != legacy.EVENTS_V1:
         return settings
     config_file.warn_once(f"[pagerduty_notifier] url is ignored: {legacy.EVENTS_V1_IGNORED}")
@@ -405,7 +391,7 @@ def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:
 
 
 def jira_settings(conf: cfg.ConfigOpts) -> JiraSettings:
-    settings = _with_networks(conf, _JIRA, JiraSettings)
+    settings = GroupReader(conf, _JIRA).settings(JiraSettings)
     if settings.url is not None and not settings.url.startswith(("http://", "https://")):
         raise ConfigurationError("url in group [jira_notifier] is not a URL: write https://jira.example.org")
     return settings

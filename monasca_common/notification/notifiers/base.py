@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from oslo_config import cfg
 
@@ -21,10 +20,6 @@ class Tools:
 
     http: HttpClient
     texts: Texts
-
-    def allowing(self, networks: Sequence[str]) -> Tools:
-        """Return tools that may also send to these networks."""
-        return replace(self, http=self.http.allowing(networks))
 
 
 class Notifier(ABC):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jira: an issue for each alarm, and a comment on it for each further change, which reopens it if it was resolved.
+"""Jira: an issue for each alarm, and a comment on it for each further change.
 
 As in Monasca, the address of a method is ``https://jira.example.org/?project=KEY&component=NAME``. The account belongs
 to the operator, so requests are sent only to the server that the operator named.
@@ -31,10 +31,6 @@ _MOST_COMPONENT = 255  # characters
 _PLAIN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _ISSUE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*-[0-9]+")
 _GONE = 410
-_NO_CONTENT = 204
-_REFUSALS = (400, 403, 404, 409)  # of a transition
-_REOPEN = "reopen"
-_MOST_ANSWER_BYTES = 65_536
 _MOST_TEXT = 30_000  # characters; Jira refuses 32,768
 
 
@@ -46,14 +42,6 @@ class JiraTarget:
     component: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class JiraIssue:
-    """``is_done``: whether it is resolved or closed."""
-
-    key: str
-    is_done: bool
-
-
 class JiraNotifier(Notifier):
     def __init__(self, settings: JiraSettings, tools: Tools) -> None:
         self._settings = settings
@@ -61,8 +49,7 @@ class JiraNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> JiraNotifier:
-        settings = jira_settings(conf)
-        return cls(settings, tools.allowing(settings.allowed_networks))
+        return cls(jira_settings(conf), tools)
 
     def destination(self, _address: str) -> str:
         return destination(self._settings.url or "")
@@ -75,36 +62,9 @@ class JiraNotifier(Notifier):
             return f"created {self._create(notification, target)}"
         contains_id = f'(description ~ "{notification.id}" OR comment ~ "{notification.id}")'
         if self._search(f'project = "{target.project}" AND {alarm} AND {contains_id}') is not None:
-            return f"{issue.key} has it already"
-        # Before the comment, by which a repeated attempt is recognized.
-        reopened = self._reopen(issue.key) if issue.is_done and notification.change.new_state != "OK" else ""
-        self._post(f"/issue/{issue.key}/comment", {"body": self._text(notification)})
-        return f"{reopened}commented on {issue.key}"
-
-    def _reopen(self, key: str) -> str:
-        """Reopen the issue, and return the outcome in words. The comment also follows if the workflow has no such
-        transition, or the account may not use it."""
-        path = f"/issue/{key}/transitions"
-        try:
-            transition_id = self._reopening(self._get(path).get("transitions"))
-            if transition_id is None:
-                return "no transition reopens it; "
-            self._post(path, {"transition": {"id": transition_id}})
-        except SendFailed as error:
-            if error.status not in _REFUSALS:
-                raise
-            return "Jira refused to reopen it; "
-        return "reopened it; "
-
-    def _reopening(self, transitions: Any) -> str | None:
-        """Return the id of the transition that the operator names, or of the first with a name that contains reopen."""
-        named = self._settings.reopen_transition
-        known = transitions if isinstance(transitions, list) else ()
-        for each in (each for each in known if isinstance(each, dict)):
-            name, own_id = str(each.get("name", "")).casefold(), str(each.get("id", ""))
-            if (name == named.casefold() if named else _REOPEN in name) and own_id.isdigit():
-                return own_id
-        return None
+            return f"{issue} has it already"
+        self._post(f"/issue/{issue}/comment", {"body": self._text(notification)})
+        return f"commented on {issue}"
 
     def _create(self, notification: Notification, target: JiraTarget) -> str:
         fields: dict[str, Any] = {
@@ -123,8 +83,8 @@ class JiraNotifier(Notifier):
         text = self._tools.texts.text(notification)[:_MOST_TEXT].replace("{noformat}", "{ noformat }")
         return f"{{noformat}}\n{text}\nNotification {notification.id}\n{{noformat}}"
 
-    def _search(self, jql: str) -> JiraIssue | None:
-        """Return the first issue."""
+    def _search(self, jql: str) -> str | None:
+        """Return the key of the first issue."""
         body = {"jql": jql, "fields": ["status"], "maxResults": 1}
         try:
             answer = self._post("/search", body)
@@ -135,24 +95,13 @@ class JiraNotifier(Notifier):
         issues = answer.get("issues")
         if not isinstance(issues, list):
             raise SendFailed("Jira's answer to a search has no list of issues")
-        return JiraIssue(_key(issues[0]), _is_done(issues[0])) if issues else None
+        return _key(issues[0]) if issues else None
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json", **self._headers()}
+        url = f"{(self._settings.url or '').rstrip('/')}{_API}{path}"
+        headers = {"Accept": "application/json", "Authorization": self._authorization()}
         http, timeout = self._tools.http, self._settings.timeout
-        return _document(
-            http.post(self._url(path), json_text.write(body), headers, timeout, max_answer_bytes=_MOST_ANSWER_BYTES)
-        )
-
-    def _get(self, path: str) -> dict[str, Any]:
-        http, timeout = self._tools.http, self._settings.timeout
-        return _document(http.get(self._url(path), self._headers(), timeout, max_answer_bytes=_MOST_ANSWER_BYTES))
-
-    def _url(self, path: str) -> str:
-        return f"{(self._settings.url or '').rstrip('/')}{_API}{path}"
-
-    def _headers(self) -> dict[str, str]:
-        return {"Accept": "application/json", "Authorization": self._authorization()}
+        return _document(http.post(url, json_text.write(body), headers, timeout, is_operators=True))
 
     def _authorization(self) -> str:
         if self._settings.token:
@@ -188,21 +137,11 @@ def _path(url: str) -> str:
 
 
 def _document(answer: ReceiverAnswer) -> dict[str, Any]:
-    if answer.status == _NO_CONTENT:
-        return {}
     try:
         document: Any = orjson.loads(answer.body)
     except orjson.JSONDecodeError as error:
         raise SendFailed("Jira's answer is not JSON: correct url in [jira_notifier]") from error
     return document if isinstance(document, dict) else {}
-
-
-def _is_done(issue: Any) -> bool:
-    """Return whether the status has the category done, because each workflow has its own names of statuses."""
-    try:
-        return bool(issue["fields"]["status"]["statusCategory"]["key"] == "done")
-    except (KeyError, TypeError):
-        return False
 
 
 def _key(issue: Any) -> str:

@@ -27,8 +27,7 @@ class PagerdutyNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> PagerdutyNotifier:
-        settings = pagerduty_settings(conf)
-        return cls(settings, tools.allowing(settings.allowed_networks))
+        return cls(pagerduty_settings(conf), tools)
 
     def destination(self, _address: str) -> str:
         return destination(self._settings.url)
@@ -53,7 +52,6 @@ class PagerdutyNotifier(Notifier):
                 "custom_details": {"text": texts.text(notification)[:_MOST_DETAIL]},
             },
         }
-        answer = self._tools.http.post(
-            self._settings.url, json_text.write(event), {"Content-Type": "application/json"}, self._settings.timeout
-        )
+        url, timeout = self._settings.url, self._settings.timeout
+        answer = self._tools.http.post(url, json_text.write(event), {}, timeout, is_operators=True)
         return f"answered {answer.status}"

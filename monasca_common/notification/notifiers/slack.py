@@ -25,15 +25,14 @@ class SlackNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> SlackNotifier:
-        settings = slack_settings(conf)
-        return cls(settings, tools.allowing(settings.allowed_networks))
+        return cls(slack_settings(conf), tools)
 
     def send(self, notification: Notification, address: str) -> str:
         # An unescaped text could mention a channel or hide a link.
         text = self._tools.texts.text(notification).translate(_ESCAPES)[:_MOST_TEXT]
         # Queries of the Web API name a channel as #alarms, but # begins the fragment of a URL.
         address = address.replace("#", "%23")
-        headers = {"Content-Type": "application/json", "Idempotency-Key": notification.id}
+        headers = {"Idempotency-Key": notification.id}
         body, tenant = json_text.write({"text": text}), notification.change.tenant
         answer = self._tools.http.post(address, body, headers, self._settings.timeout, tenant=tenant)
         if refused := _refusal(answer.body):

@@ -23,12 +23,11 @@ class WebhookNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> WebhookNotifier:
-        settings = webhook_settings(conf)
-        return cls(settings, tools.allowing(settings.allowed_networks))
+        return cls(webhook_settings(conf), tools)
 
     def send(self, notification: Notification, address: str) -> str:
         body = json_text.write(body_of(notification))
-        headers = {"Content-Type": "application/json", "Idempotency-Key": notification.id}
+        headers = {"Idempotency-Key": notification.id}
         if self._settings.hmac_secret and notification.method_id:
             headers |= signature(self._settings.hmac_secret, notification, body, round(time.time()))
         answer = self._http.post(address, body, headers, self._settings.timeout, tenant=notification.change.tenant)

@@ -171,43 +171,29 @@ class SmtpReceiver:
 
 
 class JiraReceiver(HttpReceiver):
-    """As much of Jira as a notifier needs. ``issues``: {key: fields}, with ``comments`` and ``status``, which is of a
-    category. ``transitions``: {id: name}; each of them leads to work. ``cloud``: which one it is."""
+    """As much of Jira as a notifier needs. ``issues``: {key: fields}, with ``comments``. ``cloud``: which one it is."""
 
     def __init__(self):
         super().__init__()
         self.issues = {}
-        self.transitions = {"5": "Resolve Issue", "3": "Reopen Issue"}
         self.cloud = False
-        self.forbidden = ()
         self.answer = self._answer
 
     def _answer(self, handler):
         path, _, body = self.requests[-1]
-        said = json.loads(body) if body else None
+        said = json.loads(body)
         searches = {"/rest/api/2/search/jql": True, "/rest/api/2/search": not self.cloud}
-        if path in self.forbidden:
-            return self.answers(403)(handler)
         if path in searches and not searches[path]:
             return self.answers(410)(handler)
         if path in searches:
-            found = {"issues": [_found(key, each) for key, each in self.issues.items() if _matches(each, said["jql"])]}
+            found = {"issues": [{"key": key} for key, each in self.issues.items() if _matches(each, said["jql"])]}
         elif path == "/rest/api/2/issue":
             found = {"key": f"OPS-{len(self.issues) + 1}"}
-            self.issues[found["key"]] = {**said["fields"], "comments": [], "status": "new"}
-        elif path.endswith("/transitions") and said is None:
-            found = {"transitions": [{"id": own_id, "name": name} for own_id, name in self.transitions.items()]}
-        elif path.endswith("/transitions"):
-            self.issues[path.split("/")[-2]]["status"] = f"transition {said['transition']['id']}"
-            return self.answers(204)(handler)
+            self.issues[found["key"]] = {**said["fields"], "comments": []}
         else:
             found = {"id": "1"}
             self.issues[path.split("/")[-2]]["comments"].append(said["body"])
         return self.answers(200, json.dumps(found).encode())(handler)
-
-
-def _found(key, fields):
-    return {"key": key, "fields": {"status": {"name": "…", "statusCategory": {"key": fields["status"]}}}}
 
 
 def _matches(fields, jql):

@@ -93,7 +93,6 @@ class StagesCase:
         arguments = (self.methods, self.pipeline, self.delivery, self.clock)
         self.changes = ChangesHandler(*arguments, ttl_seconds=14_400, threads=4, executor=executor)
         self.retries = RetriesHandler(*arguments, threads=4)
-        self.keeping = RetriesHandler(*arguments, threads=4, keeps_superseded=True)
         self.releases = self.release()
 
     def release(self):
@@ -172,11 +171,11 @@ class StagesCase:
         statement = sa.select(*columns).where(table.c.kind == "scheduled").order_by(table.c.due)
         return [Retry.read(*row) for row in self.alarms_database.rows(statement)]
 
-    def attempt(self, retry, handler=None):
+    def attempt(self, retry):
         """Make an attempt, and return the retry that follows it, if any."""
         table = tables.notification_deferred
         self.write(table.delete().where(table.c.id == retry.id))
-        following = (handler or self.retries)(retry)
+        following = self.retries(retry)
         if following is not None:
             self.pipeline.deferred.schedule(following, self.clock.now_ms)
         elif retry.members > 1:

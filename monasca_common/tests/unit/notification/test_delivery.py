@@ -149,8 +149,8 @@ class SupersededTest(StagesCase, SqliteTestCase):
         table = tables.notification
         return [tuple(row) for row in self.alarms_database.rows(sa.select(table.c.new_state, table.c.state))]
 
-    def retry(self, handler=None):
-        self.assertIsNone(self.attempt(self.failed, handler))
+    def retry(self):
+        self.assertIsNone(self.attempt(self.failed))
 
     def test_a_retry_does_not_overtake_a_newer_change(self):
         self.tell(self.alarm("a1", "OK"))
@@ -199,11 +199,6 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.clock.now_ms += SECOND_MS
         self.tell(ended)
         self.assertEqual(["a1:ALARM", "a1:OK"], self.told())
-
-    def test_an_operator_keeps_all(self):
-        self.tell(self.alarm("a1", "OK"))
-        self.retry(self.keeping)
-        self.assertEqual(["a1:OK", "a1:ALARM"], self.told())
 
     def test_a_sent_notification_stays_sent_whatever_becomes_of_its_alarm_and_its_method(self):
         self.retry()

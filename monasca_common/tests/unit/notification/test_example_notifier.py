@@ -8,11 +8,10 @@ from monasca_common.alarms.notification_methods import NotificationMethod, viola
 from monasca_common.kafka import entry_point
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.notification import notification_of
+from monasca_common.notification.notifiers.plugins import Notifiers
 from monasca_common.tests.example_case import ExampleCase
 from monasca_common.tests.unit.notification.receivers import change
 from monasca_common.tests.unit.notification.test_notifiers import NotifierCase
-
-NETWORKS = "[ntfy_notifier]\nallowed_networks = 127.0.0.1/32\n"
 
 
 class NtfyNotifierTest(NotifierCase, ExampleCase):
@@ -30,7 +29,7 @@ class NtfyNotifierTest(NotifierCase, ExampleCase):
     def test_it_posts_to_the_server_with_the_id_of_the_notification(self):
         notification = notification_of(change(severity="CRITICAL"), "m1")
 
-        self.assertEqual("answered 200", self.notifier(NETWORKS).send(notification, self.server.url("/alarms")))
+        self.assertEqual("answered 200", self.notifier().send(notification, self.server.url("/alarms")))
 
         headers, document = self.posted(self.server)
         self.assertEqual(notification.id, headers["Idempotency-Key"])
@@ -42,12 +41,12 @@ class NtfyNotifierTest(NotifierCase, ExampleCase):
     def test_a_server_that_fails_is_tried_again_later(self):
         self.server.answer = self.server.answers(500)
         failure = self.assertRaises(
-            SendFailed, self.notifier(NETWORKS).send, notification_of(change(), "m1"), self.server.url("/alarms")
+            SendFailed, self.notifier().send, notification_of(change(), "m1"), self.server.url("/alarms")
         )
         self.assertEqual(500, failure.status)
 
     def test_a_private_network_must_be_permitted(self):
-        notifier = self.notifier("[notification]\nallowed_networks =\n")
+        notifier = Notifiers(self.configured("")).load(self.type)
         self.assertRaises(AddressRefused, notifier.send, notification_of(change(), "m1"), self.server.url("/alarms"))
 
     def test_the_api_offers_the_type_and_refuses_another_form_of_address(self):
