@@ -18,7 +18,7 @@ from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import (
     Cell,
     Concern,
-    Harm,
+    ConcernKind,
     PanelView,
     TableRow,
     Tone,
@@ -27,7 +27,7 @@ from monasca_common.operations.dashboard.view import (
     panel_of,
 )
 
-_BUCKETS = 12
+_BUCKETS = 10  # as many as a screen of 1280 pixels shows
 _MANY_DUPLICATES = 1e12  # as bad as one missing message
 _FEW, _MANY = 0.99, 0.9  # below them, a cell is highlighted more
 
@@ -35,11 +35,10 @@ EMPTY = PanelView(
     "audit",
     "Completeness",
     "",
-    "The percentage of messages that arrived at each tier, by the time when they were created. "
+    "The percentage of messages that arrived at each tier, by the time of their creation. "
     "\N{MULTIPLICATION X}: some are lost, or late by more than the grace period; "
     "\N{HORIZONTAL ELLIPSIS}: some have not arrived yet; ?: arrivals are not counted, or the topic was recreated; "
-    "+: more records than were acknowledged, or records with a repeated id. monasca-common audit show has the same "
-    "data.",
+    "+: duplicates. monasca-common audit show has the same data.",
 )
 _FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Duplicate")
 _TONES = {
@@ -177,7 +176,7 @@ def _recreated(tiers: Iterable[TierFigures]) -> Iterator[Concern]:
     """Return one concern per topic, because all its tiers have the verdict."""
     verdict = AuditVerdict.RECREATED
     for topic in sorted({tier.topic for tier in tiers if tier.verdict is verdict}):
-        yield Concern(Tone.WARNING, f"{topic}: {verdict.value}", Harm.UNKNOWN)
+        yield Concern(Tone.WARNING, f"{topic}: {verdict.value}", ConcernKind.UNKNOWN)
 
 
 def _concern(tier: TierFigures) -> Concern:
@@ -188,10 +187,10 @@ def _concern(tier: TierFigures) -> Concern:
     when = f"{'from' if len(tier.wrong) == 1 else 'since'} {first} UTC"
     if tier.verdict is AuditVerdict.UNCOUNTED:
         what = f"its log is not counted, so its completeness is unknown {when}"
-        return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}", Harm.UNKNOWN)
-    harm = Harm.LOST if lost else Harm.LATE
+        return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}", ConcernKind.UNKNOWN)
+    kind = ConcernKind.LOST if lost else ConcernKind.LATE
     text = f"{tier.topic} at {tier.place}: {what} of {expected:,} messages {when}"
-    return Concern(Tone.ERROR, text, harm, lost or late)
+    return Concern(Tone.ERROR, text, kind, lost or late)
 
 
 def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:

@@ -11,7 +11,17 @@ from monasca_common.kafka import Admin
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.dashboard.panel_source import Snapshot
-from monasca_common.operations.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, clock, count, panel_of
+from monasca_common.operations.dashboard.view import (
+    Cell,
+    Concern,
+    ConcernKind,
+    PanelView,
+    TableRow,
+    Tone,
+    clock,
+    count,
+    panel_of,
+)
 from monasca_common.operations.dead_letters import DeadLetter, ReplayLog, dead_letter_topics, is_note
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
@@ -168,7 +178,8 @@ def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms:
 def _concern(topic: DeadLetterFigures) -> Concern:
     most = max(topic.reasons, key=lambda reason: reason.count, default=None)
     reason = f", most often with the error: {most.error}" if most is not None else ""
-    return Concern(Tone.WARNING, f"{_pending([topic])} in {topic.topic}{reason}", messages=topic.pending)
+    text = f"{_pending([topic])} in {topic.topic}{reason}"
+    return Concern(Tone.WARNING, text, ConcernKind.NOT_HANDLED, topic.pending)
 
 
 def _pending(topics: Sequence[DeadLetterFigures]) -> str:

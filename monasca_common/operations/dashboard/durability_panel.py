@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin
 from monasca_common.operations.dashboard.panel_source import Snapshot
-from monasca_common.operations.dashboard.view import Cell, Concern, Harm, PanelView, TableRow, Tone, count, panel_of
+from monasca_common.operations.dashboard.view import (
+    Cell,
+    Concern,
+    ConcernKind,
+    PanelView,
+    TableRow,
+    Tone,
+    count,
+    panel_of,
+)
 from monasca_common.operations.durability import (
     Finding,
     Severity,
@@ -79,7 +88,7 @@ def _same(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 def _concern(findings: list[Finding]) -> Concern:
     names = _names([each.topic for each in findings])
-    return Concern(_TONES[findings[0].severity], f"{names}: {findings[0].text}", Harm.LOST_SOON)
+    return Concern(_TONES[findings[0].severity], f"{names}: {findings[0].text}", ConcernKind.AT_RISK)
 
 
 def _names(topics: list[str]) -> str:

@@ -13,7 +13,7 @@ from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import (
     Cell,
     Concern,
-    Harm,
+    ConcernKind,
     PanelView,
     TableRow,
     Tone,
@@ -41,12 +41,11 @@ EMPTY = PanelView(
     "lag",
     "Consumers",
     "",
-    "A group has the status of its worst partition. Unread counts offsets. Headroom is the minimum time until "
-    "retention deletes the oldest unread message; Deleted counts messages that it deleted unread. A group that reads "
-    "so slowly that it will soon lose messages is an error. The line shows the unread messages at each of the last "
-    "checks.",
+    "A group has the status of its worst partition. Unread: offsets after the group's position. Headroom: the minimum "
+    "time until retention deletes the oldest unread message. Deleted: messages that retention deleted unread. A group "
+    "that reads so slowly that it will soon lose messages is an error. Trend: unread messages at the last checks.",
 )
-_COLUMNS = ("Status", "Group", "Reads", "Unread", "Oldest unread", "Reads/s", "Headroom", "Deleted", "Trend")
+_COLUMNS = ("Status", "Group", "Topics", "Unread", "Oldest unread", "Reads/s", "Headroom", "Deleted", "Trend")
 _TONES = {LagStatus.OK: Tone.GOOD, LagStatus.WARNING: Tone.WARNING}
 _PROBLEMS = {
     LagStatus.STALL: " stalled at one offset",
@@ -165,7 +164,7 @@ def group_panel(group: GroupFigures) -> PanelView:
     return PanelView(
         "lag",
         f"Consumer group {group.name}",
-        " ".join([f"{group.lag.status.name}: {group.lag.status.meaning}.", *group.which_counts]),
+        " ".join([f"{group.lag.status.name}: the group {group.lag.status.meaning}.", *group.which_counts]),
         EMPTY.explanation,
         ("Status", "Partition", "Unread", "Oldest unread", "Headroom", "Deleted"),
         rows,
@@ -179,8 +178,8 @@ def _tone(lag: LagVerdict) -> Tone:
 
 def _concern(group: GroupFigures) -> Concern:
     lag = group.lag
-    facts = [f"{lag.messages:,} unread, oldest {span(lag.seconds)}"] if lag.messages else []
-    facts += lost_and_hidden(lag)
+    facts = lost_and_hidden(lag)
+    facts += [f"{lag.messages:,} unread, oldest {span(lag.seconds)}"] if lag.messages else []
     offline = [
         f"{tp.topic}/{tp.partition}" for tp, each in group.partitions.items() if each.status is LagStatus.OFFLINE
     ]
@@ -192,8 +191,8 @@ def _concern(group: GroupFigures) -> Concern:
         problem = " does not catch up"
     text = f"{group.name}{problem}: {'; '.join([*facts, *group.which_counts[:_SHOWN_LINES]])}"
     if lost := lag.deleted + lag.truncated:
-        return Concern(_tone(lag), text, Harm.LOST, lost)
-    return Concern(_tone(lag), text, Harm.LOST_SOON if lag.expires_soon else Harm.LATE, lag.messages)
+        return Concern(_tone(lag), text, ConcernKind.LOST, lost)
+    return Concern(_tone(lag), text, ConcernKind.AT_RISK if lag.expires_soon else ConcernKind.LATE, lag.messages)
 
 
 def _row(group: GroupFigures) -> TableRow:

@@ -62,22 +62,27 @@ class TableRow:
     cells: tuple[Cell, ...]
 
 
-class Harm(enum.IntEnum):
-    """The kinds of concerns, the worst first."""
+class ConcernKind(enum.Enum):
+    """The kinds of concerns, the worst first. The value completes the headline "Messages ..."."""
 
-    LOST = 0
-    LOST_SOON = 1
-    LATE = 2
-    UNKNOWN = 3
+    LOST = "lost"
+    AT_RISK = "at risk"
+    LATE = "late"
+    NOT_HANDLED = "not handled"
+    UNKNOWN = ""
+
+    @property
+    def rank(self) -> int:
+        return list(ConcernKind).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """A problem in one sentence. ``messages``: the number of affected messages, if known."""
+    """A problem in one sentence. ``messages``: the number of affected messages, or 0 if it is unknown."""
 
     tone: Tone
     text: str
-    harm: Harm = Harm.LATE
+    kind: ConcernKind = ConcernKind.LATE
     messages: int = 0
 
 
@@ -161,14 +166,14 @@ def panel_of(
 
 
 def verdict(panels: Sequence[PanelView]) -> Verdict:
-    """List all concerns: first losses, then imminent losses, then delays. Nothing is wrong only if all is known."""
+    """Return all concerns in the order of their kinds. Nothing is wrong only if every panel has current data."""
     found = [(concern, panel.href) for panel in panels for concern in panel.concerns]
     found += [
-        (Concern(Tone.UNKNOWN, f"{panel.title}: {panel.stale}", Harm.UNKNOWN), panel.href)
+        (Concern(Tone.UNKNOWN, f"{panel.title}: {panel.stale}", ConcernKind.UNKNOWN), panel.href)
         for panel in panels
         if panel.stale
     ]
-    found.sort(key=lambda each: (each[0].harm, -each[0].tone.rank, -each[0].messages))
+    found.sort(key=lambda each: (each[0].kind.rank, -each[0].tone.rank, -each[0].messages))
     counts = {tone: sum(concern.tone is tone for concern, _ in found) for tone in Tone}
     parts = [
         count(counts[Tone.ERROR], "error", "errors") if counts[Tone.ERROR] else "",
@@ -177,9 +182,10 @@ def verdict(panels: Sequence[PanelView]) -> Verdict:
         if counts[Tone.UNKNOWN]
         else "",
     ]
-    problems = [part for part in parts if part]
+    problems = ", ".join(part for part in parts if part)
+    kinds = ", ".join(dict.fromkeys(concern.kind.value for concern, _ in found if concern.kind.value))
     idle = "".join(f"; {panel.idle}" for panel in panels if panel.idle)
-    headline = f"{', '.join(problems)}." if problems else f"Nothing is wrong{idle}."
+    headline = f"{f'Messages {kinds}: ' if kinds else ''}{problems}." if problems else f"Nothing is wrong{idle}."
     return Verdict(worst(concern.tone for concern, _ in found), headline, tuple(found))
 
 

@@ -54,11 +54,11 @@ class DlqCase(ClusterCommandCase):
         return Counter(dict(each.headers())["message-id"] for each in self.read_all(self.origin, 2))
 
     def replay(self, *arguments):
-        """How many letters were sent back."""
+        """Return the number of replayed dead letters."""
         return _sent_back(self.run_json("replay", *self.options, "--execute", *arguments))
 
     def outcomes(self, status):
-        """The letters by outcome and reason of a run with this exit status; its standard error: ``self.said``."""
+        """Return the dead letters by outcome and reason of a run with this exit status; set ``self.said``."""
         found, out, self.said = self.run_command("replay", *self.options, "--execute", "-f", "json")
         self.assertEqual(status, found, self.said)
         return {(row["outcome"], row["reason"]): row["dead_letters"] for row in json.loads(out)}
@@ -169,7 +169,7 @@ class TestReplay(DlqCase):
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 4, 5)}), self.ids())
 
     @periodic("a variant of a replay")
-    def test_the_dashboard_counts_those_that_wait_and_no_notes_nor_ends_of_transactions(self):
+    def test_the_dashboard_counts_pending_dead_letters_without_notes_and_control_records(self):
         connection = ConnectionSettings(self.cluster.direct_options()["bootstrap.servers"])
         gather = DeadLetterGatherer(self.admin, connection, [self.letters], timeout_seconds=SECONDS)
         own = ("--topic", self.letters, "--execute")
@@ -183,12 +183,12 @@ class TestReplay(DlqCase):
         self.assertEqual((6, 0), pending())
         self.assertEqual(0, self.run_command("replay", *own, "--reason", "ValueError")[0])
         self.wait_until(lambda: pending() == (1, 0), "the brokers' answer that the transaction has ended")
-        self.assertIn("1 dead letter waits", self.run_command("list", "--topic", self.letters)[2])
+        self.assertIn("1 pending dead letter", self.run_command("list", "--topic", self.letters)[2])
         self.assertEqual(0, self.run_command("replay", *own)[0])
         self.wait_until(lambda: pending() == (0, 0), "the brokers' answer that the transaction has ended")
 
     @periodic("the unit tests count what a dry run sends")
-    def test_a_look_sends_nothing(self):
+    def test_list_and_a_dry_run_send_nothing(self):
         self.bury(2)
         for words in (("list", "--by-reason"), ("replay",)):
             self.assertEqual(0, self.run_command(*words, *self.options)[0])

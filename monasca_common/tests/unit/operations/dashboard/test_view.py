@@ -7,7 +7,7 @@ from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import (
     Cell,
     Concern,
-    Harm,
+    ConcernKind,
     PanelView,
     TableRow,
     Tone,
@@ -38,9 +38,12 @@ class ClockTest(base.BaseTestCase):
 
 class VerdictTest(base.BaseTestCase):
     def test_losses_come_first_then_imminent_losses_then_delays(self):
-        late = [Concern(Tone.ERROR, f"late {number}", Harm.LATE, number) for number in range(78)]
-        lost = [Concern(Tone.WARNING, "few lost", Harm.LOST, 2), Concern(Tone.ERROR, "lost", Harm.LOST, 108)]
-        soon = [Concern(Tone.ERROR, "lost soon", Harm.LOST_SOON, 5)]
+        late = [Concern(Tone.ERROR, f"late {number}", ConcernKind.LATE, number) for number in range(78)]
+        lost = [
+            Concern(Tone.WARNING, "few lost", ConcernKind.LOST, 2),
+            Concern(Tone.ERROR, "lost", ConcernKind.LOST, 108),
+        ]
+        soon = [Concern(Tone.ERROR, "lost soon", ConcernKind.AT_RISK, 5)]
         line = verdict([replace(EMPTY, concerns=(*late, *soon, *lost))])
         shown = [concern.text for concern, _ in line.concerns]
         self.assertEqual(["lost", "few lost", "lost soon", "late 77"], shown[:4])
@@ -50,12 +53,19 @@ class VerdictTest(base.BaseTestCase):
         self.assertEqual((Tone.GOOD, "Nothing is wrong.", ()), (line.tone, line.headline, line.concerns))
 
     def test_the_worst_comes_first_and_leads_to_its_panel(self):
-        letters = PanelView("dead-letters", "Dead letters", "", "", concerns=(Concern(Tone.WARNING, "3 wait"),))
+        dead_letters = PanelView(
+            "dead-letters",
+            "Dead letters",
+            "",
+            "",
+            concerns=(Concern(Tone.WARNING, "3 pending", ConcernKind.NOT_HANDLED),),
+        )
         lag = replace(EMPTY, concerns=(Concern(Tone.ERROR, "it stopped"),))
-        line = verdict([letters, lag])
-        self.assertEqual("1 error, 1 warning.", line.headline)
+        line = verdict([dead_letters, lag])
+        self.assertEqual("Messages late, not handled: 1 error, 1 warning.", line.headline)
         self.assertEqual(
-            [("it stopped", "/lag"), ("3 wait", "/dead-letters")], [(each.text, href) for each, href in line.concerns]
+            [("it stopped", "/lag"), ("3 pending", "/dead-letters")],
+            [(each.text, href) for each, href in line.concerns],
         )
 
     def test_a_panel_without_current_data_is_not_called_fine(self):
