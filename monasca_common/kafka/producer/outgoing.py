@@ -20,6 +20,16 @@ BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget, because a f
 _ID_PREFIX_BYTES = 11
 _ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64, in the order of their codes
 _ONLY_BYTES = {bytes}
+_TYPES: dict[str, tuple[Any, str]] = {
+    "topic": (str, "a str"),
+    "key": (bytes | None, "bytes or None"),
+    "value": (bytes | None, "bytes or None"),
+    "message_id": (bytes | None, "bytes or None"),
+    "timestamp_ms": (int | None, "an int (milliseconds since 1970) or None"),
+    "a header": (tuple, "a tuple of a name and a value"),
+    "the name of a header": (str, "a str"),
+    "the value of a header": (bytes | None, "bytes or None"),
+}
 
 
 def new_id_prefix() -> bytes:
@@ -36,10 +46,10 @@ def checked(
     full, own_id = _with_headers(made, headers, verbatim=verbatim)
     if full.key is None and key is not None:
         full = dataclasses.replace(full, key=key)
-    check_key(full.key)
-    _check_type(full.value, bytes | None, "value: a value is bytes or None")
+    check("key", full.key)
+    check("value", full.value)
     time_ms = full.timestamp_ms  # librdkafka reads 0 as *now*, and a broker refuses a whole batch for a negative time
-    _check_type(time_ms, int | None, "timestamp_ms is an int (milliseconds since 1970) or None")
+    check("timestamp_ms", time_ms)
     if time_ms is not None and time_ms <= 0:
         raise WrongType(f"timestamp_ms is above 0 (milliseconds since 1970), or None for now, not {time_ms}")
     return full, own_id, size_of(full, full.key, own_id)
@@ -81,7 +91,7 @@ def size_of(record: Record, key: bytes | None, own_id: bytes | None = None) -> i
 
 def as_list(records: Iterable[bytes | Record]) -> list[bytes | Record]:
     if isinstance(records, bytes | bytearray | str | Record):
-        _check_type(records, list, "records: publish takes a list, or another iterable, of records")
+        raise WrongType(f"publish takes a list, or another iterable, of records, not {type(records).__name__}")
     return list(records)
 
 
@@ -92,7 +102,7 @@ def _with_headers(record: Record, common: Headers, *, verbatim: bool) -> tuple[R
     remains there.
     """
     message_id = record.message_id
-    _check_type(message_id, bytes | None, "message_id: a message id is bytes or None")
+    check("message_id", message_id)
     headers = (*common, *record.headers)
     for header in headers:
         _check_header(header)
@@ -105,35 +115,27 @@ def _with_headers(record: Record, common: Headers, *, verbatim: bool) -> tuple[R
     return record, message_id or None
 
 
-def check_topic(topic: Any) -> None:
-    _check_type(topic, str, "topic: a topic is a str")
-
-
-def check_key(key: Any) -> None:
-    _check_type(key, bytes | None, "key: a key is bytes or None")
-
-
-def _check_header(header: Any) -> None:
-    rule = "headers: a header is a tuple of its name, a str, and bytes or None"
-    _check_type(header, tuple, rule)
-    if len(header) != 2:
-        raise WrongType(f"{rule}, not a tuple of {len(header)}")
-    name, value = header
-    _check_type(name, str, rule)
-    _check_type(value, bytes | None, rule)
-    if not name.isascii():
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise WrongType("headers: the name of a header is text in UTF-8: it has a lone surrogate") from None
-
-
-def _check_type(given: object, wanted: Any, rule: str) -> None:
+def check(name: str, given: object) -> None:
+    """Raise `WrongType`, with a remedy, unless ``given`` has the type of this part of a message."""
+    wanted, text = _TYPES[name]
     if isinstance(given, wanted):
         return
     remedy = ""
-    if isinstance(given, str) and "bytes" in rule:
+    if isinstance(given, str) and "bytes" in text:
         remedy = ": encode it (text.encode()), or write it with a serializer (dumps)"
-    elif isinstance(given, bytes) and "str" in rule:
+    elif isinstance(given, bytes) and wanted is str:
         remedy = ": decode it (name.decode())"
-    raise WrongType(f"{rule}, not {type(given).__name__}{remedy}")
+    raise WrongType(f"{name} is {text}, not {type(given).__name__}{remedy}")
+
+
+def _check_header(header: Any) -> None:
+    check("a header", header)
+    if len(header) != 2:
+        raise WrongType(f"a header is a tuple of a name and a value, not of {len(header)} items")
+    name, value = header
+    check("the name of a header", name)
+    check("the value of a header", value)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise WrongType("the name of a header is text in UTF-8, and has a lone surrogate") from None

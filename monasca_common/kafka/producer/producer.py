@@ -21,7 +21,6 @@ import threading
 import time
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -43,8 +42,7 @@ from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.outgoing import (
     as_list,
-    check_key,
-    check_topic,
+    check,
     checked,
     new_id_prefix,
     plain_sizes,
@@ -352,8 +350,11 @@ class KafkaProducer(RefusesOldArguments):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close_and_log(None)
+
+    def _close_and_log(self, timeout: float | None) -> None:
         was_reported = self._final is not None
-        report = self.close()
+        report = self.close(timeout)
         if not (report.ok or was_reported):  # no one receives this report
             left, unknown = len(report.failed) + len(report.unknown), len(report.unknown)
             LOG.error(
@@ -367,8 +368,8 @@ class KafkaProducer(RefusesOldArguments):
     ) -> Bulk:
         """Return the bulk of one call; ``plain``: without attempts, if possible. Raises `WrongType`."""
         bulk = Bulk(self._table, topic, self._id_prefix_of(topic), key=key)
-        check_topic(topic)
-        check_key(key)
+        check("topic", topic)
+        check("key", key)
         sizes = plain_sizes(records, key) if plain and not headers else None
         if sizes is not None:
             bulk.values, bulk.next = records, len(records)
@@ -537,19 +538,9 @@ def _close_open_producers() -> None:
     """
     deadline = time.monotonic() + _EXIT_SECONDS
     for producer in list(_open_producers):
-        if producer._closed or producer._limits.guard.forked:
-            continue
-        try:
-            report = producer.close(max(0.0, deadline - time.monotonic()))
-        except Exception:
-            LOG.exception("a producer that was not closed could not be closed at exit")
-            continue
-        undelivered = Counter(delivery.topic for delivery in (*report.failed, *report.unknown))
-        by_topic = ", ".join(f"{topic}: {count}" for topic, count in sorted(undelivered.items())) or "none"
-        if undelivered:
-            LOG.error("a producer was not closed before the exit; undelivered messages by topic: %s", by_topic)
-        warnings.warn(
-            f"a KafkaProducer was not closed before the exit; undelivered messages by topic: {by_topic}",
-            ResourceWarning,
-            stacklevel=1,
-        )
+        if not (producer._closed or producer._limits.guard.forked):
+            try:
+                producer._close_and_log(max(0.0, deadline - time.monotonic()))
+            except Exception:
+                LOG.exception("a producer that was not closed could not be closed at exit")
+            warnings.warn("a KafkaProducer was not closed before the exit", ResourceWarning, stacklevel=1)

@@ -232,8 +232,7 @@ class Table:
         self._open: list[Bulk] = []  # open ones of sends
         self._by_id: dict[tuple[str, bytes], DeliveryAttempt] = {}  # in flight under ids that they had before
         self._delivered = 0  # delivered sends that no flush has reported yet
-        self._undelivered: list[DeliveryAttempt] = []  # undelivered ones; they keep their room
-        self._interrupted: dict[DeliveryAttempt, int] = {}  # undelivered ones of interrupted calls; with their bytes
+        self._undelivered: list[DeliveryAttempt] = []  # undelivered ones, which keep their room
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._trouble_at = float("-inf")
 
@@ -434,11 +433,11 @@ class Table:
         """Return the report of a flush: the number of delivered sends, and the undelivered ones, with those in flight
         of the bulks that it waited for. The lock is held."""
         in_flight = [attempt for bulk in waited_for for attempt in bulk.unsettled() if attempt.for_flush]
-        attempts = list(dict.fromkeys([*self._undelivered, *self._interrupted, *in_flight]))
-        delivered, count = self._delivered, len(self._undelivered) + len(self._interrupted)
-        size = sum([attempt.size for attempt in self._undelivered]) + sum(self._interrupted.values())
-        self._delivered, self._undelivered, self._interrupted = 0, [], {}  # no call from here: no signal handler
-        self.messages -= count  # interrupts it
+        attempts = [*self._undelivered, *in_flight]
+        delivered, count = self._delivered, len(self._undelivered)
+        size = sum([attempt.size for attempt in self._undelivered])
+        self._delivered, self._undelivered = 0, []  # no call from here: no signal handler interrupts it
+        self.messages -= count
         self.bytes -= size
         return delivered, attempts
 
@@ -453,10 +452,15 @@ class Table:
         """Have the next flush report these, because an interrupted call cannot. They keep their room until then."""
         with self.lock:
             for attempt in attempts:
-                attempt.for_flush = attempt.for_flush and attempt.over
-                if attempt not in self._interrupted:
+                if attempt.outcome is None:
+                    attempt.for_flush = True
+                elif attempt.outcome is _DELIVERED:
+                    delivered += not attempt.for_flush  # otherwise it is already counted
+                    attempt.for_flush = True
+                elif attempt not in self._undelivered:
+                    attempt.for_flush = True
                     size = attempt.size
-                    self._interrupted[attempt] = size
+                    self._undelivered += [attempt]  # no call after this: no signal handler interrupts it
                     self.messages += 1
                     self.bytes += size
             self._delivered += delivered

@@ -2,9 +2,9 @@
 """The clients of a producer, and the limits of its topics: the client for a topic's messages, and their largest size.
 
 Any rejection by the broker bumps the idempotent epoch of the whole client and may double its neighbours, so a
-message that is too large must not be sent at all. A thread requests the limits of all topics that need one, one request
-at a time; messages wait here for the limit of their topic, in order. A topic with a small limit gets a client whose
-batches are smaller than it.
+message that is too large must not be sent at all. A thread requests the limits of all topics that need one; messages
+wait here for the limit of their topic, in order. A topic with a small limit gets a client whose batches are smaller
+than it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransp
 
 _CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
 _REQUEST_SECONDS = 5.0
-_REPEAT_SOON_SECONDS = 0.2
+_REPEAT_SOON_SECONDS = 0.2  # after a request without an answer
 _PATIENCE_SECONDS = 10.0
 _REPEAT_SECONDS = 30.0  # after a refusal, because a limit may be raised
 CLOSE_SECONDS = 0.5  # a close waits this long for its clients
@@ -90,7 +90,6 @@ class TopicLimits:
         self._open_transport = open_transport
         self._hand_over = hand_over
         self._lookups: dict[str, _Lookup] = {}
-        self._requesting: BoundedProducer | None = None  # the client with a request in progress
         self._paused = False
         self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
         self._by_batch_bytes: dict[int, BoundedProducer] = {}
@@ -180,20 +179,21 @@ class TopicLimits:
         topic = bulk.topic
         with self._table.lock:
             limit = self.ready.get(topic)
-            if limit is None and not self._table.shut_down and is_topic_name(topic):
+            if limit is not None:
+                return limit
+            if not is_topic_name(topic):
+                text = f"{topic!r} is not the name of a topic: {TOPIC_NAME_RULE}"
+                cause = TransportError(text, code=17, name="TOPIC_EXCEPTION")
+                self._table.give_up_bulks((bulk,), Outcome.FAILED, DeliveryRefused(cause, permanent=True))
+            elif self._table.shut_down:
+                self._table.give_up_bulks((bulk,), Outcome.FAILED, _not_sent())
+            else:
                 lookup = self._lookups.setdefault(topic, _Lookup(0.0))
                 if not lookup.bulks:
-                    lookup.impatient_at, lookup.due_at = self.main.clock.monotonic() + _PATIENCE_SECONDS, 0.0
+                    lookup.impatient_at = self.main.clock.monotonic() + _PATIENCE_SECONDS
+                    lookup.due_at = 0.0
                 lookup.bulks.append(bulk)
-                return None
-        if not is_topic_name(topic):
-            cause = TransportError(
-                f"{topic!r} is not the name of a topic: {TOPIC_NAME_RULE}", code=17, name="TOPIC_EXCEPTION"
-            )
-            self._table.give_up_bulks((bulk,), Outcome.FAILED, DeliveryRefused(cause, permanent=True))
-        elif limit is None:
-            self._table.give_up_bulks((bulk,), Outcome.FAILED, _not_sent())
-        return limit
+            return None
 
     def refuse_waiting(self) -> None:
         """Settle the messages that wait for a limit: they are not sent."""
@@ -203,35 +203,29 @@ class TopicLimits:
             self._table.give_up_bulks(lookup.bulks, Outcome.FAILED, _not_sent())
 
     def request(self) -> None:
-        """Start a request for the limits that are due, unless one is in progress. The serving thread calls it."""
-        if self._requesting is self.main or not self._lookups:
+        """Start a request for the limits that are due. The serving thread calls it."""
+        if not self._lookups:
             return
         with self._table.lock:
-            now = time.monotonic()
-            due = {topic: lookup for topic, lookup in self._lookups.items() if lookup.due_at <= now}
-            if not due or self._paused:
+            if self._paused:
                 return
+            client, now = self.main, time.monotonic()
+            due = {topic: lookup for topic, lookup in self._lookups.items() if lookup.due_at <= now}
             for lookup in due.values():
-                lookup.due_at = now + _REPEAT_SOON_SECONDS  # unless its limit is known by then
-            self._requesting = client = self.main
-        try:
+                lookup.due_at = now + 2 * _REQUEST_SECONDS  # unless this request ends before
+        if due:
             threading.Thread(target=self._request, args=(client, due), name="kafka-topic-limits", daemon=True).start()
-        except RuntimeError as error:
-            self._requesting = None
-            LOG.warning("cannot start a thread to request limits of topics; retrying: %s", error)
 
     def _request(self, client: BoundedProducer, lookups: Mapping[str, _Lookup]) -> None:
         """Run one request, as the main function of a thread."""
         with self._table.as_caller():
             answers = _ask(client, lookups)
             for topic, lookup in lookups.items():
+                lookup.due_at = time.monotonic() + _REPEAT_SOON_SECONDS  # unless its limit is known by then
                 try:
                     self._answered(topic, lookup, answers[topic])
                 except Exception:  # messages to the other topics wait for this thread
                     LOG.exception("the limit of topic %r cannot be used", topic)
-            with self._table.lock:
-                if self._requesting is client:  # otherwise the client was replaced, and another request is in progress
-                    self._requesting = None
 
     def _answered(self, topic: str, lookup: _Lookup, answer: int | TransportError) -> None:
         """Note a limit, or use the configured one if the topic's limit is not available. Without an answer it is
@@ -248,8 +242,12 @@ class TopicLimits:
         try:
             limit = self._limit(topic, max_bytes, batch_bytes)  # without the lock, because it may open a client
         except Exception as error:
-            self._not_opened(topic, lookup, error)
-            return
+            cause = error if isinstance(error, TransportError) else TransportError(repr(error))
+            self._table.note_trouble(cause)
+            if self.main.clock.monotonic() < lookup.impatient_at:
+                return
+            limit, is_late = self._refusing(cause, permanent=False), True
+            LOG.warning("topic %r has a small limit, and its client cannot be opened; messages fail: %s", topic, cause)
         with self._table.lock:
             is_current = self._lookups.get(topic) is lookup  # otherwise its clients were replaced
             if is_current:
@@ -269,31 +267,25 @@ class TopicLimits:
             text = "the limit of topic %r is not known (%s); [kafka] max_message_bytes (%d) is used instead"
             LOG.log(logging.WARNING if is_late else logging.INFO, text, topic, answer, max_bytes)
 
-    def _not_opened(self, topic: str, lookup: _Lookup, error: Exception) -> None:
-        """Note that the client of a topic cannot be opened. Bulks wait for another attempt, and then fail."""
-        cause = error if isinstance(error, TransportError) else TransportError(repr(error))
-        self._table.note_trouble(cause)
-        with self._table.lock:
-            if self.main.clock.monotonic() < lookup.impatient_at:
-                return
-            bulks, lookup.bulks = lookup.bulks, []
-            lookup.due_at = time.monotonic() + _REPEAT_SECONDS
-        self._table.give_up_bulks(bulks, Outcome.FAILED, DeliveryRefused(cause, permanent=False))
-        LOG.warning("no client can be opened for topic %r, whose limit is small; its messages fail: %s", topic, cause)
-
     def _limit(self, topic: str, max_bytes: int, batch_bytes: int) -> TopicLimit:
-        transport, refusal = self._by_batch_bytes.get(batch_bytes), None
+        transport = self._by_batch_bytes.get(batch_bytes)
         if transport is None and self._settings.transactional_id is not None:
             cause = TransportError(
                 f"topic {topic!r} accepts batches of at most {max_bytes} bytes, and the only client of a transaction "
                 f"sends larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's "
                 "max.message.bytes"
             )
-            transport, max_bytes, refusal = self.main, 0, DeliveryRefused(cause, permanent=True)
-        transport = transport or self.open_client(batch_bytes)
+            return self._refusing(cause, permanent=True)
+        return self._limit_of(transport or self.open_client(batch_bytes), max_bytes)
+
+    def _refusing(self, cause: TransportError, *, permanent: bool) -> TopicLimit:
+        return self._limit_of(self.main, 0, DeliveryRefused(cause, permanent=permanent))
+
+    def _limit_of(
+        self, transport: BoundedProducer, max_bytes: int, refusal: DeliveryRefused | None = None
+    ) -> TopicLimit:
         nothing = transport.new_reservation(0, 0, 0, 0, 0, None)
-        now = self.main.clock.monotonic()
-        return TopicLimit(transport, max_bytes, nothing, transport.send_is_atomic, now, refusal)
+        return TopicLimit(transport, max_bytes, nothing, transport.send_is_atomic, self.main.clock.monotonic(), refusal)
 
     def forget_if_old(self, topic: str, limit: TopicLimit) -> None:
         """Request the topic's limit again at the next message, if this one is old."""

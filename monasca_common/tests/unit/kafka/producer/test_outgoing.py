@@ -30,22 +30,22 @@ class TypesTest(ProducerCase):
         producer = self.producer()
         encode = ": encode it (text.encode()), or write it with a serializer (dumps)"
         for call, text in (
-            (lambda: producer.publish("t", ["v"]), f"value: a value is bytes or None, not str{encode}"),
-            (lambda: producer.send("t", "v"), f"value: a value is bytes or None, not str{encode}"),
-            (lambda: producer.publish("t", [Record(b"v", key="k")]), f"key: a key is bytes or None, not str{encode}"),
-            (lambda: producer.publish("t", [b"v"], key="k"), f"key: a key is bytes or None, not str{encode}"),
-            (lambda: producer.publish(b"t", [b"v"]), "topic: a topic is a str, not bytes: decode it (name.decode())"),
+            (lambda: producer.publish("t", ["v"]), f"value is bytes or None, not str{encode}"),
+            (lambda: producer.send("t", "v"), f"value is bytes or None, not str{encode}"),
+            (lambda: producer.publish("t", [Record(b"v", key="k")]), f"key is bytes or None, not str{encode}"),
+            (lambda: producer.publish("t", [b"v"], key="k"), f"key is bytes or None, not str{encode}"),
+            (lambda: producer.publish(b"t", [b"v"]), "topic is a str, not bytes: decode it (name.decode())"),
             (
                 lambda: producer.publish("t", b"v"),
-                "records: publish takes a list, or another iterable, of records, not bytes",
+                "publish takes a list, or another iterable, of records, not bytes",
             ),
             (
                 lambda: producer.publish("t", [Record(b"v", message_id="i")]),
-                f"message_id: a message id is bytes or None, not str{encode}",
+                f"message_id is bytes or None, not str{encode}",
             ),
             (
                 lambda: producer.publish("t", [Record(b"v", headers=(("a", "b"),))]),
-                f"headers: a header is a tuple of its name, a str, and bytes or None, not str{encode}",
+                f"the value of a header is bytes or None, not str{encode}",
             ),
         ):
             self.assertEqual(text, str(self.assertRaises(WrongType, call)))

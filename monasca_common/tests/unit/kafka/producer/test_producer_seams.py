@@ -358,7 +358,7 @@ class LimitsTest(SeamCase):
         self.assertIsInstance(delivery.error, DeliveryRefused)
         self.assertEqual((False, "no more threads"), (delivery.error.permanent, str(delivery.error.cause)))
         self.wait_until(lambda: log.output)
-        self.assertIn("no client can be opened for topic 'small'", log.output)
+        self.assertIn("topic 'small' has a small limit, and its client cannot be opened", log.output)
         self.assertEqual(1, len(log.output.splitlines()))
 
     def test_a_request_that_fails_is_repeated(self):
