@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import importlib.metadata
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ _EXTRAS = {
     "persister": "persister",
     "pipeline": "spark",
 }
+_MISSPELT = 0.85  # the similarity of two names, from 0 to 1
 _LOGGERS = ("monasca_common", "oslo_config")
 # Groups of libraries, which services also read.
 _FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware", "oslo_policy"})
@@ -186,11 +188,12 @@ def _evaluate(conf: cfg.ConfigOpts) -> None:
 
 def _groups(conf: cfg.ConfigOpts) -> None:
     """Warn of groups that no service reads; other programs may read them, so they are allowed."""
-    known = {group for group, _ in configuration.own_options()} | _FOREIGN
+    notifiers = {f"{each.name}_notifier" for each in importlib.metadata.entry_points(group="monasca_common.notifiers")}
+    known = {group for group, _ in configuration.own_options()} | notifiers | _FOREIGN
     for group in sorted(set(conf.list_all_sections()) - known):
         if group.startswith(KAFKA_GROUP):  # readers of groups warn of misspelt ones
             continue
-        close = difflib.get_close_matches(group, sorted(known), n=1)
+        close = difflib.get_close_matches(group, sorted(known), n=1, cutoff=_MISSPELT)
         hint = f": did you mean [{close[0]}]?" if close else ""
         LOG.warning("no service reads the group [%s]%s", group, hint)
 

@@ -123,6 +123,7 @@ class NotificationResend(MonascaCommand):
     ) -> int:
         from monasca_common.alarms.notification_methods import NotificationMethods
         from monasca_common.alarms.sent_notifications import SentNotifications
+        from monasca_common.notification.deferred import DeferredNotifications
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.ledger import FAILED, SENT, Ledger
         from monasca_common.notification.notification import Notification
@@ -148,6 +149,7 @@ class NotificationResend(MonascaCommand):
             ledger.restore(notification.id, before.state)
             return self.complain(error.for_operators)
         ledger.finish(notification, SENT, _now_ms(), answer)
+        DeferredNotifications(database).finish(notification.id, _now_ms())
         self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))
         return 0
 

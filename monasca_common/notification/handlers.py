@@ -145,7 +145,9 @@ class RetriesHandler:
 
 
 def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> None:
-    """Make the calls. Raises the first error after all calls have ended.
+    """Make the calls. Raises one of their errors after all have ended.
+
+    An error after which the message is handled again comes first, because a dead letter would lose notifications.
 
     The caller's thread makes the first call, and then those that the executor has not begun.
     """
@@ -153,8 +155,13 @@ def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> No
     errors = [_error(call) for call in calls[:1]]
     for call, future in zip(calls[1:], begun, strict=True):
         errors.append(_error(call) if future.cancel() else future.result())
-    for error in filter(None, errors):
+    for error in sorted(filter(None, errors), key=_ends_message):
         raise error
+
+
+def _ends_message(error: Exception) -> bool:
+    """Return whether the message becomes a dead letter."""
+    return not isinstance(error, StorageError) or isinstance(error.__cause__, DataError)
 
 
 def _error(call: Callable[[], None]) -> Exception | None:
@@ -175,6 +182,6 @@ def _translated() -> Iterator[None]:
     except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
         raise RetryLater from error
     except StorageError as error:
-        if isinstance(error.__cause__, DataError):
+        if _ends_message(error):
             raise Poison(str(error)) from error
         raise

@@ -6,6 +6,8 @@ import json
 import sys
 from unittest import mock
 
+import fixtures
+
 from monasca_common.kafka.plugins import producing_driver
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.unit.cli.command_case import CommandCase
@@ -97,6 +99,17 @@ class ConfigCheckTest(CommandCase):
 
     def test_a_group_that_nobody_reads_is_a_note(self):
         self.assertIn("group [persistr]: did you mean [persister]?", self.notes(_GOOD + "[persistr]\n"))
+
+    def test_the_group_of_a_third_party_notifier_is_known_and_resembles_no_other(self):
+        text = f"{_GOOD}[ntfy_notifier]\ntimeout = 5\n"
+        self.assertTrue(self.notes(text).endswith("no service reads the group [ntfy_notifier]"))
+        installed = importlib.metadata.EntryPoint("ntfy", "ntfy_notifier:NtfyNotifier", "monasca_common.notifiers")
+        found = importlib.metadata.entry_points
+        with fixtures.MonkeyPatch(
+            "importlib.metadata.entry_points",
+            lambda **named: [installed] if named == {"group": "monasca_common.notifiers"} else found(**named),
+        ):
+            self.assertNotIn("ntfy", self.notes(text))
         self.assertNotIn("[oslo_policy]", self.notes(_GOOD + "[oslo_policy]\nenforce_scope = true\n"))
 
     def test_what_is_not_installed_is_said_with_its_extra(self):

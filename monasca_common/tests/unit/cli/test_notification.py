@@ -11,8 +11,10 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.settings import database_settings
 from monasca_common.cli.main import main
+from monasca_common.notification.deferred import DeferredNotifications
 from monasca_common.notification.ledger import Ledger, NextStep
 from monasca_common.notification.notification import group_of, notification_of
+from monasca_common.notification.stages import Deferral
 from monasca_common.tests.unit.cli.command_case import CommandCase
 from monasca_common.tests.unit.notification.receivers import HttpReceiver, change
 
@@ -180,6 +182,21 @@ class NotificationResendTest(LedgerCommandCase):
         [(_, headers, body)] = self.receiver.requests
         self.assertEqual(group.id, headers["Idempotency-Key"])
         self.assertEqual({"a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
+
+    def test_the_members_of_a_group_that_is_sent_again_end(self):
+        members = [notification_of(change(alarm_id=alarm), self.method.id) for alarm in ("a1", "a2")]
+        deferred = DeferredNotifications(self.database)
+        for member in members:
+            deferred.defer(member, self.method.id, Deferral("held", NOW_MS, "", "group"), NOW_MS)
+        deferred.release(deferred.members("group"), self.method.id, NOW_MS)
+        group = group_of(members)
+        self.ledger.begin(group, self.method.id, 1, NOW_MS)
+        self.ledger.finish(group, "given up", NOW_MS, "answered 500")
+
+        self.assertEqual(0, self.run_command(group.id)[0])
+
+        self.assertEqual({"sent"}, {self.shown(each)["state"] for each in (group, *members)})
+        self.assertIsNone(deferred.message(group.id))
 
     def test_a_pending_attempt_of_what_was_resent_does_nothing(self):
         notification = self.record("failed")

@@ -293,3 +293,14 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         works = [fails, partial(sent.append, 1), fails, partial(sent.append, 2)]
         self.assertRaises(StorageUnavailable, _concurrently, works, self.executor)
         self.assertEqual([1, 2], sorted(sent))
+
+    def test_a_dead_letter_hides_no_error_after_which_the_message_is_handled_again(self):
+        refused = StorageError("a value is too long")
+        refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
+
+        def raises(error):
+            raise error
+
+        for kept in (StorageUnavailable("it is down"), SchemaMismatch("run db upgrade")):
+            works = [partial(raises, each) for each in (refused, ValueError("a flaw"), kept)]
+            self.assertRaises(type(kept), _concurrently, works, self.executor)
