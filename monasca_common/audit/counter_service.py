@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from oslo_config import cfg
 
@@ -18,7 +18,7 @@ from monasca_common.audit.settings import (
     count_status_settings,
 )
 from monasca_common.kafka import Admin, KafkaProducer, load_admin, open_consumer, open_producer
-from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
@@ -36,7 +36,7 @@ _REFRESH_SECONDS = 60.0
 
 
 class CounterStatus(ServiceMetrics):
-    """The metrics and the health of a counter, whose thread calls `turned`, `reported` and `failed`."""
+    """The metrics and the health of a counter."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(PREFIX)
@@ -65,45 +65,25 @@ class CounterStatus(ServiceMetrics):
         self._state.failed(error)
 
 
-class TopicChoice:
-    """The counted topics: ``wanted``, by default all."""
+def topics_to_count(admin: Admin, wanted: Sequence[str], reports_topic: str) -> tuple[str, ...]:
+    """Return ``wanted``, by default all topics except Kafka's own ones and that of the reports.
 
-    def __init__(
-        self, admin: Admin, wanted: Sequence[str], settings: AuditSettings, clock: Clock | None = None
-    ) -> None:
-        self._admin = admin
-        self._wanted = wanted
-        self._reports = settings.topic
-        self._clock = clock or SystemClock()
-        self._chosen: tuple[str, ...] = ()
-        self._refresh_at = 0.0
-
-    def choose(self) -> tuple[str, ...]:
-        """Return the topics. Raises `ConfigurationError` if one is missing or none exists, and `TransportError`."""
-        existing = self._admin.partition_counts()
-        missing = sorted(set(self._wanted) - existing.keys())
-        if missing:
-            raise ConfigurationError(f"--topic {missing[0]}: the topic does not exist: correct its name")
-        self._chosen = tuple(sorted(self._wanted)) or self._countable(existing)
-        if not self._chosen:
-            raise ConfigurationError("there are no topics to count: create them with `monasca-common init`")
-        self._refresh_at = self._clock.monotonic() + _REFRESH_SECONDS
-        return self._chosen
-
-    def has_changed(self) -> bool:
-        """Return whether other topics must be counted, which is checked once a minute. Raises `TransportError`."""
-        if self._wanted or self._clock.monotonic() < self._refresh_at:
-            return False
-        self._refresh_at = self._clock.monotonic() + _REFRESH_SECONDS
-        return self._countable(self._admin.partition_counts()) != self._chosen
-
-    def _countable(self, topics: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted(name for name in topics if not name.startswith(_INTERNAL) and name != self._reports))
+    Raises `ConfigurationError` if one is missing or none exists, and `TransportError`.
+    """
+    existing = admin.partition_counts()
+    missing = sorted(set(wanted) - existing.keys())
+    if missing:
+        raise ConfigurationError(f"--topic {missing[0]}: the topic does not exist: correct its name")
+    others = (name for name in existing if not name.startswith(_INTERNAL) and name != reports_topic)
+    topics = tuple(sorted(wanted or others))
+    if not topics:
+        raise ConfigurationError("there are no topics to count: create them with `monasca-common init`")
+    return topics
 
 
 class CounterService(Loop):
-    """Counts the topics of ``choice`` in the consumer group ``group``. After a failure, or if the topics change, it
-    continues at the group's offsets and reads unreported messages again."""
+    """Counts topics in the consumer group ``group``. After a failure, or if there are other topics, it continues at the
+    group's offsets and reads unreported messages again."""
 
     def __init__(
         self,
@@ -111,7 +91,7 @@ class CounterService(Loop):
         connection: ConnectionSettings,
         admin: Admin,
         producer: KafkaProducer,
-        choice: TopicChoice,
+        wanted: Sequence[str],
         group: str,
         tier: str,
     ) -> None:
@@ -120,7 +100,7 @@ class CounterService(Loop):
         self._connection = connection
         self._admin = admin
         self._producer = producer
-        self._choice = choice
+        self._wanted = wanted
         self._group = group
         self._tier = tier
         self.status = CounterStatus(self.clock)
@@ -129,19 +109,26 @@ class CounterService(Loop):
         self.status.failed(error)
 
     def serve(self) -> None:
-        consumer_settings = ConsumerSettings(self._connection, self._choice.choose(), self._group)
+        topics, refresh_at = self.topics(), self.clock.monotonic() + _REFRESH_SECONDS
+        report_at = self.clock.monotonic() + self._settings.report_seconds
         starts = CounterStarts(self._admin, self._group, self._settings, self.clock.time_ms())
-        with open_consumer(consumer_settings, listener=starts) as consumer:
-            counter = LogCounter(
-                self._settings,
-                consumer,
-                self._producer,
-                self._tier,
-                since_ms=starts.since_ms,
-                turned=self.status.turned,
-                reported=self.status.reported,
-            )
-            counter.run(lambda: self.stopping.is_set() or self._choice.has_changed())
+        with open_consumer(ConsumerSettings(self._connection, topics, self._group), listener=starts) as consumer:
+            counter = LogCounter(self._settings, consumer, self._producer, self._tier, since_ms=starts.since_ms)
+            while not self.stopping.is_set():
+                self.status.turned(counter.poll())
+                if self.clock.monotonic() >= report_at:
+                    counter.report()
+                    self.status.reported()
+                    report_at = self.clock.monotonic() + self._settings.report_seconds
+                if self.clock.monotonic() >= refresh_at:
+                    if self.topics() != topics:
+                        break
+                    refresh_at = self.clock.monotonic() + _REFRESH_SECONDS
+            counter.report()
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics to count. Raises as `topics_to_count`."""
+        return topics_to_count(self._admin, self._wanted, self._settings.topic)
 
 
 def run(
@@ -160,15 +147,14 @@ def run(
     """
     settings, status = audit_settings(conf), count_status_settings(conf)
     admin = load_admin(conf, section)
-    choice = TopicChoice(admin, wanted, settings)
-    topics = choice.choose()
     with contextlib.ExitStack() as stack:
         producer = open_producer(producer_settings(conf))
         stack.callback(producer.close, CLOSE_SECONDS)
         connection = connection_settings(conf, section)
-        service = CounterService(settings, connection, admin, producer, choice, group, tier)
+        service = CounterService(settings, connection, admin, producer, wanted, group, tier)
         stack.enter_context(status_served(AUDIT_COUNT_GROUP, status, service.status.health, service.status.registry))
         until(service)
-        LOG.info("%s", started("audit counter", reads=len(topics), group=group, status_at=status.address))
+        facts = {"reads": len(service.topics()), "group": group, "status_at": status.address}
+        LOG.info("%s", started("audit counter", **facts))
         service.run()
     LOG.info("%s", stopped("audit counter", counted=service.status.messages))

@@ -9,10 +9,9 @@ bucket and the grace period again, for their ids. Sets of offsets ignore the rep
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -31,8 +30,6 @@ LOG = logging.getLogger(__name__)
 
 _MAX_IDS = 2_000_000  # 200 bytes each
 _MAX_RUNS = 5000  # in one report, which must fit into a message
-
-Starts = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 
 @dataclass(slots=True)
@@ -99,8 +96,7 @@ class LogCounter:
     """Counts the topics of ``consumer``, whose group is the application in the reports.
 
     ``tier``: ``broker``, or ``mirror`` for a copy in another cluster. ``since_ms``: the start of the first counter;
-    ``None``: this one continues an earlier one. ``turned`` is called with the number of messages of each poll,
-    ``reported`` after each report.
+    ``None``: this one continues an earlier one.
     """
 
     def __init__(
@@ -111,8 +107,6 @@ class LogCounter:
         tier: str,
         *,
         since_ms: int | None = None,
-        turned: Callable[[int], None] = lambda _: None,
-        reported: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
@@ -121,25 +115,14 @@ class LogCounter:
         self._tier = tier
         self._since_ms = since_ms
         self._clock = clock or SystemClock()
-        self._turned = turned
-        self._reported = reported
         self._counts = LogCounts(settings)
         self._positions: dict[TopicPartition, int] = {}
         self._logs: dict[str, str] | None = None
         self._starts: dict[TopicPartition, int] | None = {} if since_ms is not None else None
 
-    def run(self, has_ended: Callable[[], bool]) -> None:
-        """Count until ``has_ended``. Raises `MessagingError`; then read unreported messages again."""
-        due = time.monotonic() + self._settings.report_seconds
-        while not has_ended():
-            self.poll()
-            if time.monotonic() >= due:
-                self.report()
-                due = time.monotonic() + self._settings.report_seconds
-        self.report()
-
-    def poll(self) -> None:
-        """Count the messages of one poll. Raises `MessagingError`."""
+    def poll(self) -> int:
+        """Count the messages of one poll, and return their number. Raises `MessagingError`; then read unreported
+        messages again."""
         batch = self._consumer.poll(POLL_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             raise error
@@ -149,7 +132,7 @@ class LogCounter:
                 self._starts.setdefault(part.topic_partition, part.start_offset)
             self._counts.add(part, now_ms)
             self._positions[part.topic_partition] = part.next_offset
-        self._turned(len(batch))
+        return len(batch)
 
     def report(self) -> None:
         """Report the counts since the last report, and commit. Raises `MessagingError`."""
@@ -167,7 +150,6 @@ class LogCounter:
             self._consumer.commit(positions)
             fail_point("audit.after_count_commit")
         self._positions.clear()
-        self._reported()
 
     def _begin(self) -> None:
         """Before the first report of the first counter, report its start for all topics, also for idle ones. Then

@@ -1,58 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """`audit count` chooses its topics, and again when there are others."""
 
+from unittest import mock
+
+import fixtures
 from oslotest import base
 
-from monasca_common.audit.counter_service import TopicChoice
+from monasca_common.audit import counter_service
+from monasca_common.audit.counter_service import CounterService, topics_to_count
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import audit
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.transport.memory import VirtualClock
 
 
-class TopicChoiceTest(base.BaseTestCase):
+class TopicsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.clock = VirtualClock(0)
-        self.there = {"metrics": 1, "monasca-audit": 1, "__consumer_offsets": 50}
+        self.existing = {"metrics": 1, "monasca-audit": 1, "__consumer_offsets": 50}
 
     def partition_counts(self):
-        """It is the administrator itself."""
-        return self.there
+        """The test case is the administrator."""
+        return self.existing
 
-    def choice(self, *wanted):
-        return TopicChoice(self, wanted, AuditSettings(), self.clock)
+    def topics(self, *wanted):
+        return topics_to_count(self, wanted, "monasca-audit")
 
-    def test_all_are_counted_but_those_of_kafka_and_that_of_the_reports(self):
-        self.assertEqual(("metrics",), self.choice().choose())
+    def test_all_topics_except_those_of_kafka_and_of_the_reports_are_counted(self):
+        self.assertEqual(("metrics",), self.topics())
 
-    def test_a_topic_that_is_made_later_is_found_within_a_minute(self):
-        choice = self.choice()
-        choice.choose()
-        self.there["events"] = 1
-        self.assertFalse(choice.has_changed())
-        self.clock.advance(60)
-        self.assertTrue(choice.has_changed())
-        self.assertEqual(("events", "metrics"), choice.choose())
-        self.clock.advance(60)
-        self.assertFalse(choice.has_changed())
-
-    def test_topics_that_were_named_stay(self):
-        choice = self.choice("metrics")
-        choice.choose()
-        self.there["events"] = 1
-        self.clock.advance(60)
-
-        self.assertFalse(choice.has_changed())
+    def test_only_named_topics_are_counted(self):
+        self.existing["events"] = 1
+        self.assertEqual(("metrics",), self.topics("metrics"))
 
     def test_a_topic_that_does_not_exist_is_named(self):
-        self.assertIn("--topic evnts", str(self.assertRaises(ConfigurationError, self.choice("evnts").choose)))
+        self.assertIn("--topic evnts", str(self.assertRaises(ConfigurationError, self.topics, "evnts")))
 
-    def test_no_topic_at_all_is_refused(self):
-        self.there = {}
-        self.assertRaises(ConfigurationError, self.choice().choose)
+    def test_a_cluster_without_topics_is_refused(self):
+        self.existing = {}
+        self.assertRaises(ConfigurationError, self.topics)
+
+    def test_a_new_topic_ends_an_attempt_after_a_report(self):
+        for name in ("open_consumer", "CounterStarts"):
+            self.useFixture(fixtures.MockPatchObject(counter_service, name))
+        self.useFixture(fixtures.MockPatchObject(counter_service, "_REFRESH_SECONDS", 0.0))
+        counter = self.useFixture(fixtures.MockPatchObject(counter_service, "LogCounter")).mock.return_value
+        service = CounterService(AuditSettings(), mock.Mock(), self, mock.Mock(), (), "group", "broker")
+        counter.poll.side_effect = lambda: self.existing.update(events=1) or 5
+        service.serve()
+
+        self.assertEqual((5, 1), (service.status.messages, counter.report.call_count))
 
 
-class LookBackTest(base.BaseTestCase):
-    def test_who_looks_back_farther_than_time_goes_sees_all(self):
+class StartOfWindowTest(base.BaseTestCase):
+    def test_a_window_that_starts_before_1970_has_all_reports(self):
         self.assertEqual(0, audit._since_ms(AuditSettings(), 99_999_999_999))
