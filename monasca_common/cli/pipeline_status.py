@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("job", "group", "topic", "state", "started", "seen", "behind", "due", "waiting", "still_open"),
-    *("lag_seconds", "last_batch", "evaluation", "partitions"),
+    *("last_batch", "evaluation", "partitions"),
 )
 
 
 class PipelineStatus(PipelineCommand, Lister):
-    """Show the state of each job, its last batch, its lag, and pending periods.
+    """Show the state of each job, its last batch, its offsets, and pending periods.
 
     For example:
     monasca-common pipeline status --config-file /etc/monasca/pipeline.conf
@@ -44,7 +44,6 @@ def status_row(status: JobStatus) -> Sequence[Any]:
         *(status.job, status.group, status.topic, status.state.value),
         *(_shown(status.started_ms), _shown(status.seen_ms)),
         *(status.behind, status.due, status.waiting, status.still_open),
-        None if status.lag_seconds is None else round(status.lag_seconds),
         None if status.last_batch is None else _batch(status.last_batch),
         None if status.evaluation is None else _evaluation(status.evaluation),
         _partitions(status.partitions),
@@ -66,16 +65,9 @@ def _evaluation(gauges: EvaluationGauges) -> ObjectColumn:
 
 
 def _partitions(partitions: Sequence[PartitionStatus]) -> ObjectColumn:
-    lines = (
-        f"{each.partition}: stored below {each.next_offset:,} of {each.end:,}, lag {_seconds(each.lag_seconds)}"
-        for each in partitions
-    )
+    lines = (f"{each.partition}: stored below {each.next_offset:,} of {each.end:,}" for each in partitions)
     return ObjectColumn("\n".join(lines), [asdict(each) for each in partitions])
 
 
 def _shown(time_ms: int | None) -> str | None:
     return None if time_ms is None else times.shown(time_ms)
-
-
-def _seconds(lag_seconds: float | None) -> str:
-    return "unknown" if lag_seconds is None else f"{lag_seconds:,.0f} s"

@@ -87,13 +87,7 @@ class JobStatusSettings(StatusSettings):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings of a job that reads a topic batch by batch.
-
-    ``trigger_seconds``: the time from the start of one batch to the start of the next, unless more is waiting than a
-    batch may have. ``max_offsets_per_trigger``: the greatest batch, over all partitions. ``min_partitions``: the least
-    number of tasks that read a batch; 0: one for each partition of the topic. ``audit``: ``None``: what is accounted
-    for is not reported.
-    """
+    """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
@@ -158,9 +152,7 @@ class StreamSettings:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The limits of a batch that keeps its state in a database. ``duplicates_lookback``: the offsets of each partition
-    that are searched for an earlier copy of a message; 0: none, and copies count. ``one_task_offsets``: the largest
-    batch that the driver computes."""
+    """The limits of a batch of a job that keeps its state in a database."""
 
     duplicates_lookback: int = option(
         0,
@@ -199,11 +191,7 @@ class SpecificationSource:
 
 @dataclass(frozen=True, slots=True)
 class AggregateSettings:
-    """The settings of the job. ``emit``: publish a period whenever it changes (provisional while open), or once it is
-    over.
-
-    ``slack_seconds``: how long a period stays open for late records after its end.
-    """
+    """The settings of the job ``aggregate``."""
 
     stream: StreamSettings
     specifications: Specifications = field(metadata=made_of(SpecificationSource))
@@ -245,37 +233,24 @@ class AggregateSettings:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
-    """The settings of the job. ``margin_ms``: how long before the time of an event its message may have been
-    written."""
+    """The settings that the job has in addition to those of ``aggregate``."""
 
-    margin_ms: int = field(
-        metadata=made_of(
-            Option(
-                "margin_seconds",
-                type=cfg.IntOpt,
-                default=_DAY_SECONDS,
-                minimum=600,
-                maximum=30 * _DAY_SECONDS,
-                unit="seconds",
-                help="How long before the time of an event its message may have been written. When backfill reads "
-                "Kafka, it starts this much before the range. Too small: records with an earlier message are left "
-                "out. Larger: backfill reads more. Everything else is configured in [pipeline_aggregate].",
-            )
-        )
+    margin_seconds: int = option(
+        _DAY_SECONDS,
+        minimum=600,
+        maximum=30 * _DAY_SECONDS,
+        unit="seconds",
+        help="How long before the time of an event its message may have been written. When backfill reads Kafka, it "
+        "starts this much before the range. Too small: records with an earlier message are left out. Larger: backfill "
+        "reads more. Everything else is configured in [pipeline_aggregate].",
     )
-    from_archive: bool = field(
-        default=False,
-        metadata=made_of(
-            Option(
-                "source",
-                default="kafka",
-                choices={
-                    "kafka": "what the topic still has",
-                    "archive": "what [pipeline_archive] has archived of the topic, and from there on Kafka",
-                },
-                help="Where backfill reads records.",
-            ),
-        ),
+    source: Literal["kafka", "archive"] = option(
+        "kafka",
+        choices={
+            "kafka": "the records that the topic still has",
+            "archive": "the records that [pipeline_archive] has archived, and later ones from Kafka",
+        },
+        help="Where backfill reads records.",
     )
 
 
@@ -365,10 +340,8 @@ def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:
 
 
 def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
-    """Return the settings that the job ``backfill`` has in addition to those of ``aggregate``. Raises
-    `ConfigurationError`."""
-    read = GroupReader(conf, _BACKFILL)
-    return BackfillSettings(read["margin_seconds"] * 1000, from_archive=read["source"] == "archive")
+    """Return the settings of ``[pipeline_backfill]``. Raises `ConfigurationError`."""
+    return GroupReader(conf, _BACKFILL).settings(BackfillSettings)
 
 
 def status_settings(conf: cfg.ConfigOpts, group: str) -> JobStatusSettings:

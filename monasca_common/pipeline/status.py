@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of each job, from the database and Kafka. The job need not run."""
+"""Reads the progress of each job from the database and Kafka, whether the job runs or not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from oslo_config import cfg
@@ -21,29 +20,27 @@ from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
 from monasca_common.pipeline.settings import AggregateSettings, StreamSettings, aggregate_settings
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
-from monasca_common.pipeline.source.topic import Extent, SourceTopic
-from monasca_common.pipeline.source.unread import unread_times
+from monasca_common.pipeline.source.topic import SourceTopic
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """The progress in one partition. ``next_offset``: all below is accounted for. ``end``: the end of the log.
-    ``lag_seconds``: the age, by event time, of the oldest record in between; ``None`` if Kafka did not say it."""
+    """The progress in one partition. ``next_offset``: all records below it are accounted for. ``end``: the end of the
+    log."""
 
     partition: int
     next_offset: int
     end: int
-    lag_seconds: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The progress of one job. ``behind``: offsets. ``due``: how much is accounted for and not visible yet; ``waiting``
-    names its unit. ``still_open``: periods that cannot be published before they are over.
+    """The progress of one job. ``behind``: the number of offsets to process. ``due``: the number of results that are
+    accounted for and not visible yet; ``waiting`` names their unit. ``still_open``: periods that cannot be published
+    before they are over.
 
-    ``lag_seconds``: that of the partition that is furthest behind. ``state``, ``seen_ms`` and ``last_batch``: see
-    `monasca_common.pipeline.jobs.activity`; ``started_ms`` and ``seen_ms`` are ``None`` if no job has written there.
-    ``evaluation``: of the job that evaluates alarms, once it has begun.
+    ``state``, ``started_ms``, ``seen_ms`` and ``last_batch``: see `monasca_common.pipeline.jobs.activity`; the times
+    are ``None`` if no job has reported. ``evaluation``: of the job ``evaluate``, once it has started.
     """
 
     job: str
@@ -54,7 +51,6 @@ class JobStatus:
     partitions: tuple[PartitionStatus, ...]
     waiting: str = "periods to publish"
     still_open: int = 0
-    lag_seconds: float | None = 0.0
     state: JobState = JobState.UNKNOWN
     started_ms: int | None = None
     seen_ms: int | None = None
@@ -63,8 +59,8 @@ class JobStatus:
 
 
 def job_statuses(conf: cfg.ConfigOpts, clock: Clock | None = None) -> list[JobStatus]:
-    """The progress of every job that follows a topic; of the archive only if its location is configured, of the
-    evaluation only if it has begun or its group is configured.
+    """Return the progress of every job that follows a topic: of ``archive`` only if its location is configured, of
+    ``evaluate`` only if it has started or its group is configured.
 
     Raises `ConfigurationError`, and the errors of Kafka and of storage.
     """
@@ -108,14 +104,16 @@ def _evaluate_statuses(conf: cfg.ConfigOpts, now_ms: int) -> list[JobStatus]:
 
 
 def _job_status(job: str, stream: StreamSettings, now_ms: int) -> tuple[OffsetStore, Source, JobStatus]:
-    """The progress in the topic; nothing is due yet."""
+    """Return the progress in the topic, without results that are due."""
     offset_store = OffsetStore(stream.connection)
     offset_store.check()
     with SourceTopic(stream.consumer) as topic:
         extents = topic.extents()
         source = Source(stream.group, stream.topic, topic.topic_id())
-    partitions = _partitions(stream, extents, offset_store.next_offsets(source), now_ms)
-    lags = [each.lag_seconds for each in partitions]
+    stored = offset_store.next_offsets(source)
+    partitions = tuple(
+        PartitionStatus(each, stored.get(each, extent.first), extent.end) for each, extent in sorted(extents.items())
+    )
     status = JobStatus(
         job,
         stream.group,
@@ -123,25 +121,8 @@ def _job_status(job: str, stream: StreamSettings, now_ms: int) -> tuple[OffsetSt
         behind=sum(each.end - each.next_offset for each in partitions),
         due=0,
         partitions=partitions,
-        lag_seconds=None if None in lags else max(filter(None, lags), default=0.0),
     )
     return offset_store, source, _with_activity(status, offset_store, source, now_ms)
-
-
-def _partitions(
-    stream: StreamSettings, extents: Mapping[int, Extent], stored: Mapping[int, int], now_ms: int
-) -> tuple[PartitionStatus, ...]:
-    next_offsets = {each: stored.get(each, extent.first) for each, extent in sorted(extents.items())}
-    # What retention has removed cannot be asked for its time.
-    unread = {
-        each: max(offset, extents[each].first) for each, offset in next_offsets.items() if offset < extents[each].end
-    }
-    times_ms = unread_times(stream.consumer, unread)
-    lags: dict[int, float | None] = dict.fromkeys(unread)
-    lags |= {each: 0.0 if at is None else max(0.0, (now_ms - at) / 1000) for each, at in times_ms.items()}
-    return tuple(
-        PartitionStatus(each, offset, extents[each].end, lags.get(each, 0.0)) for each, offset in next_offsets.items()
-    )
 
 
 def _with_activity(status: JobStatus, offset_store: OffsetStore, source: Source, now_ms: int) -> JobStatus:

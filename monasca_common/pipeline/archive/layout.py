@@ -22,7 +22,6 @@ HOUR_MS = 3_600_000
 STAGING = "_staging"
 STAGED = ".staged"
 """The suffix of a file that is not placed yet."""
-_NAME = re.compile(r"p(\d+)-(\d+)-(\d+)-[0-9a-f]+\.parquet")
 _HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d?)")
 
 
@@ -61,11 +60,6 @@ def file_name(offsets: Offsets, batch: str) -> str:
     """Return the name of a file; names sort by their offsets. It includes the batch, because a recreated topic repeats
     its offsets."""
     return f"p{offsets.partition:05}-{offsets.first:018}-{offsets.last:018}-{batch}.parquet"
-
-
-def offsets_of(name: str) -> Offsets | None:
-    match = _NAME.fullmatch(name)
-    return Offsets(*map(int, match.groups())) if match else None
 
 
 def staging_folder(topic: str, batch: str | None = None) -> str:

@@ -137,7 +137,7 @@ def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
             hour_ms = layout.hour_of(f"{date}/{hour}")
             if hour_ms is not None and selection.has_time(hour_ms, hour_ms + HOUR_MS - 1):
                 folder = f"{root}/{date}/{hour}"
-                found += ((hour_ms, f"{folder}/{name}") for name in store.files(folder) if layout.offsets_of(name))
+                found += ((hour_ms, f"{folder}/{name}") for name in store.files(folder) if name.endswith(".parquet"))
     return [path for _, path in sorted(found)]
 
 

@@ -41,10 +41,10 @@ class BackfillJob(Job):
         self._spark = spark_settings(conf)
         self._backfill = backfill_settings(conf)
         self._status = status_settings(conf, BACKFILL_GROUP)
-        self._archive = archive_settings(conf) if self._backfill.from_archive else None
+        self._archive = archive_settings(conf) if self._backfill.source == "archive" else None
 
     def facts(self) -> Mapping[str, object]:
-        source = {"from": "the archive and Kafka"} if self._backfill.from_archive else {}
+        source = {"from": "the archive and Kafka"} if self._archive is not None else {}
         return {**self._settings.stream.facts(), **source, "writes": self._settings.output_topic}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
@@ -62,7 +62,7 @@ class BackfillJob(Job):
             watched = stack.enter_context(served("backfill", self._status, watcher))
             spark = stack.enter_context(spark_session(self._spark, "monasca-backfill"))
             history = self._history(spark, topic) if self._archive is not None else None
-            backfill = Backfill(spark, settings, topic, offset_store, self._backfill.margin_ms, history)
+            backfill = Backfill(spark, settings, topic, offset_store, self._backfill.margin_seconds * 1000, history)
             replaced = backfill.run(request.from_ms, request.to_ms, watched)
             published = publisher.publish(clock.time_ms())
             results = {"published_messages": published.messages, UNDELIVERED: published.undelivered}

@@ -96,26 +96,25 @@ class PipelineCommandTest(CommandCase):
         for arguments in (("run", "aggregate", "--once"), ("status",)):
             self.assert_refused(*arguments, says="unable to open database file")
 
-    def test_the_status_has_the_last_batch_and_the_lag_of_each_partition(self):
+    def test_the_status_has_the_last_batch_and_the_offsets_of_each_partition(self):
         batch = LastBatch(0, 4.25, 1000, 990)
         row = status_row(
             JobStatus(
-                *("aggregate", "spark-aggregate", "metrics", 7, 3, (PartitionStatus(0, 1000, 1007, None),)),
+                *("aggregate", "spark-aggregate", "metrics", 7, 3, (PartitionStatus(0, 1000, 1007),)),
                 still_open=2,
-                lag_seconds=35.4,
                 state=JobState("silent"),
                 seen_ms=997_000,
                 last_batch=batch,
             )
         )
         self.assertEqual(("aggregate", "spark-aggregate", "metrics", "silent", None), row[:5])
-        self.assertEqual(("1970-01-01T00:16:37.000+00:00", 7, 3, "periods to publish", 2, 35), row[5:11])
-        _, _, last_batch, evaluation, partitions = row[9:]
+        self.assertEqual(("1970-01-01T00:16:37.000+00:00", 7, 3, "periods to publish", 2), row[5:10])
+        last_batch, evaluation, partitions = row[10:]
         self.assertEqual(
             "1970-01-01T00:00:00.000+00:00: 1,000 offsets, 990 records, 4.2 s", last_batch.human_readable()
         )
         self.assertIsNone(evaluation)
-        self.assertEqual("0: stored below 1,000 of 1,007, lag unknown", partitions.human_readable())
+        self.assertEqual("0: stored below 1,000 of 1,007", partitions.human_readable())
         self.assertEqual(1007, partitions.machine_readable()[0]["end"])
 
     def test_a_machine_without_spark_is_told_how_to_install_it(self):

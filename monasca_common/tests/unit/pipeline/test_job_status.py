@@ -8,7 +8,6 @@ from pathlib import Path
 from oslo_config import cfg
 
 from monasca_common.cli.pipeline_status import status_row
-from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 from monasca_common.pipeline.aggregate import periods
 from monasca_common.pipeline.evaluate import watermark
@@ -17,11 +16,10 @@ from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import Heartbeat, JobState, LastBatch
 from monasca_common.pipeline.settings import aggregate_settings
 from monasca_common.pipeline.source.offset_store import Source
-from monasca_common.pipeline.source.unread import event_ms
 from monasca_common.pipeline.status import job_statuses
 from monasca_common.storage.sql.tables import alarm_outbox
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
-from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
+from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS
 
 CONFIGURATION = """\
 [kafka]
@@ -202,49 +200,3 @@ class ActivityTest(JobStatusCase):
             activity.note_batch(connection, self.source, LastBatch(NOON_MS, 2.5, 10, 6))
             raise ZeroDivisionError
         self.assertIsNone(self.status().last_batch)
-
-
-class LagTest(JobStatusCase):
-    """How old the oldest record is that is not accounted for."""
-
-    def publish(self, partition, *values):
-        records = [Record(value, partition=partition, timestamp_ms=NOON_MS - 1000) for value in values]
-        self.kafka.producer().publish("metrics", records).raise_for_undelivered()
-
-    def read(self, partition, offsets):
-        topic_id = self.kafka.consumer("metrics").topic_ids()["metrics"]
-        source = Source("spark-aggregate", "metrics", topic_id)
-        self.offset_store.begin(source, {partition: 0})
-        self.advance((partition, 0, offsets), source=source)
-
-    def lags(self):
-        status = self.status()
-        return status.lag_seconds, [each.lag_seconds for each in status.partitions]
-
-    def test_who_has_read_all_has_no_lag_however_old_that_is(self):
-        self.publish(0, envelope("cpu", NOON_MS - HOUR_MS))
-        self.read(0, 1)
-        self.assertEqual((0.0, [0.0, 0.0]), self.lags())
-
-    def test_the_lag_is_the_age_of_the_first_record_that_is_not_read(self):
-        self.publish(0, *(envelope("cpu", NOON_MS - age_ms) for age_ms in (HOUR_MS, 7000, 5000)))
-        self.publish(1, envelope("cpu", NOON_MS - 2500))
-        self.read(0, 1)
-        self.assertEqual((7.0, [7.0, 2.5]), self.lags())
-
-    def test_a_record_without_a_time_has_the_one_of_kafka(self):
-        self.publish(0, b"no record")
-        self.assertEqual((1.0, [1.0, 0.0]), self.lags())
-
-    def test_every_kind_of_envelope_has_a_time(self):
-        for value in (
-            b'{"metric": {"timestamp": 5.5}}',
-            b'{"log": {"timestamp": "1970-01-01T00:00:00.005Z"}}',
-            b'{"event": {"timestamp": 5}}',
-            b'{"alarm-transitioned": {"timestamp": 5}}',
-        ):
-            self.assertEqual(5, event_ms(value, 1))
-
-    def test_what_is_no_envelope_has_the_time_of_kafka(self):
-        for value in (None, b"", b"5", b"[]", b"{}", b'{"metric": 5}', b'{"metric": {"timestamp": true}}'):
-            self.assertEqual(1, event_ms(value, 1))
