@@ -46,7 +46,7 @@ class CounterStatus(ServiceMetrics):
         self._state = LoopHealth(
             "audit_count",
             clock,
-            trouble="no report has been sent yet",
+            reason="no report has been sent yet",
             facts=lambda: {"counted_messages": self.messages},
         )
         self.health = self._state.probes

@@ -106,7 +106,7 @@ class AuditService(Loop):
         self._state = LoopHealth(
             "audit",
             self.clock,
-            trouble="no reconciliation has completed yet",
+            reason="no reconciliation has completed yet",
             facts=lambda: {"incomplete": len(self._incomplete)},
         )
         self.health = self._state.probes

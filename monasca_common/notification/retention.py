@@ -29,7 +29,7 @@ class LedgerRetention(Loop):
 
     def __init__(self, ledger: Ledger, silences: Silences, clock: Clock, kept_ms: int) -> None:
         super().__init__("the retention of the ledger", clock)
-        self.health = LoopHealth(self.name, clock, trouble="")
+        self.health = LoopHealth(self.name, clock, reason="")
         self._ledger = ledger
         self._silences = silences
         self._kept_ms = kept_ms

@@ -69,12 +69,12 @@ class LoopHealth:
         service: str,
         clock: Clock,
         *,
-        trouble: str = "not started yet",
+        reason: str = "not started yet",
         more: Callable[[], Iterable[str]] = tuple,
         facts: Callable[[], Mapping[str, Any]] = dict,
         live_seconds: float = LIVE_SECONDS,
     ) -> None:
-        self.trouble = trouble
+        self.reason = reason
         self._clock = clock
         self._turned_at = clock.monotonic()
         self._more = more
@@ -87,18 +87,18 @@ class LoopHealth:
         """Seconds since the last turn."""
         return self._clock.monotonic() - self._turned_at
 
-    def turned(self, trouble: str | None = None) -> None:
-        """Note a turn of the loop. ``trouble``: why it does not do its work; empty if it does; ``None``: unchanged."""
+    def turned(self, reason: str | None = None) -> None:
+        """Note a turn of the loop. ``reason``: why it does not do its work; empty if it does; ``None``: unchanged."""
         self._turned_at = self._clock.monotonic()
-        if trouble is not None:
-            self.trouble = trouble
+        if reason is not None:
+            self.reason = reason
 
     def failed(self, error: Exception) -> None:
         """Note that the loop failed and restarts after a back-off."""
         self.turned(str(error) or type(error).__name__)
 
     def _reasons(self) -> list[str]:
-        return [*([self.trouble] if self.trouble else ()), *self._more()]
+        return [*([self.reason] if self.reason else ()), *self._more()]
 
     def _probe(self) -> tuple[bool, dict[str, Any]]:
         reasons = self._reasons()

@@ -72,7 +72,7 @@ class LagService(PublishingLoop):
         self._state = LoopHealth(
             "lag",
             self.clock,
-            trouble="no survey is complete yet",
+            reason="no survey is complete yet",
             more=self._late,
             facts=lambda: {"surveys": self.surveys},
         )

@@ -39,7 +39,7 @@ class MirrorStatus(ServiceMetrics):
         self._copied = 0
         self.computed_gauge("lag", "Messages not copied yet", "topic", samples=self._lags)
         text = "1 while the mirror copies, 0 while something prevents it"
-        self.computed_gauge("copying", text, samples=lambda: [((), not self.loop.trouble)])
+        self.computed_gauge("copying", text, samples=lambda: [((), not self.loop.reason)])
 
     def begins(self, topics: Iterable[str]) -> None:
         """Serve the counters of these topics from 0, because Prometheus sees no increase in a new series."""
@@ -82,10 +82,10 @@ class MirrorStatus(ServiceMetrics):
 
     def _stall(self) -> Iterator[str]:
         waiting, silent_seconds = sum(self.lag().values()), self._clock.monotonic() - self._moved_at
-        if waiting and silent_seconds > STALL_SECONDS and not self.loop.trouble:
+        if waiting and silent_seconds > STALL_SECONDS and not self.loop.reason:
             yield f"STALL: {waiting} messages left to copy, none copied for {silent_seconds:.0f} s"
 
     def _health(self) -> tuple[bool, dict[str, Any]]:
         """Return whether every topic is copied, and what prevents it."""
-        healthy = not self.loop.trouble and not self.refused
-        return healthy, {"healthy": healthy, "reason": self.loop.trouble, "refused": dict(self.refused)}
+        healthy = not self.loop.reason and not self.refused
+        return healthy, {"healthy": healthy, "reason": self.loop.reason, "refused": dict(self.refused)}

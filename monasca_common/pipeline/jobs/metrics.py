@@ -65,7 +65,7 @@ def served(job: str, status: JobStatusSettings, watcher: JobWatcher, *collectors
         return
     metrics = JobMetrics(job)
     trouble = "no batch is done yet"
-    health = LoopHealth(f"pipeline_{job}", SystemClock(), trouble=trouble, live_seconds=status.live_seconds)
+    health = LoopHealth(f"pipeline_{job}", SystemClock(), reason=trouble, live_seconds=status.live_seconds)
     for each in collectors:
         metrics.registry.register(each)
 

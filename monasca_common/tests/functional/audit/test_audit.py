@@ -164,7 +164,7 @@ class AuditCase(Waiting, base.BaseTestCase):
 
 
 class TestAudit(AuditCase):
-    def test_what_is_dropped_doubled_or_delayed_is_reported_exactly_where_it_happened(self):
+    def test_lost_duplicate_and_late_messages_are_reported_at_their_tier(self):
         other = self.useFixture(KafkaClusterFixture()).cluster
         self.copy = self.servers_of(other)
         other.create_topic(self.topic, 1)
@@ -257,7 +257,7 @@ class TestAudit(AuditCase):
 
 
 class TestSources(AuditCase):
-    def test_sources_count_by_bucket_what_is_in_the_log_whoever_sets_its_time(self):
+    def test_sources_and_the_log_have_equal_counts_per_bucket_with_both_timestamp_types(self):
         """While buckets of a second begin, with messages on their way."""
         for kind in ("CreateTime", "LogAppendTime"):
             with self.subTest(kind):
@@ -320,7 +320,7 @@ class TestAuditCrash(AuditCase):
         self.addCleanup(process.kill)
         return process
 
-    def test_whoever_is_killed_leaves_neither_a_false_loss_nor_a_false_duplicate(self):
+    def test_a_kill_at_any_point_causes_no_false_loss_or_duplicate(self):
         with self.counting():
             self.run_program("source", 100)
             self.read_all("reader", "transactional")
@@ -385,7 +385,7 @@ class TestCleanRuns(AuditCase):
 
     groups, topics = 8, 5
 
-    def test_nothing_is_missing_however_often_readers_come_and_go(self):
+    def test_frequent_rebalances_report_no_missing_messages(self):
         seed = uuid.uuid4().int
         self.addDetail("seed", text_content(str(seed)))
         chance = random.Random(seed)

@@ -107,7 +107,7 @@ class CounterTest(ServicesCase):
         """Expected, messages, lost, late, duplicates, surplus."""
         return self.figures("expected", "messages", "lost", "late", "duplicates", "surplus")[0, "broker"]
 
-    def test_each_message_and_each_duplicate_is_counted_once_wherever_it_is_killed(self):
+    def test_a_killed_counter_counts_each_message_and_duplicate_once(self):
         for point in ("audit.before_counts", "audit.after_counts", "audit.after_count_commit"):
             self.send_with(b"one")
             self.kill(point, *self.arguments)

@@ -174,7 +174,7 @@ class ReadersTest(AuditCase):
 
         self.assertEqual((10, 10, 0, 0), self.figures()[0, "database"])
 
-    def test_a_failing_audit_disturbs_no_reader(self):
+    def test_a_failing_audit_does_not_affect_the_reader(self):
         self.fill(5)
         with self.reporter("database") as reporter:
             hook = ReaderAudit(reporter)
@@ -274,7 +274,7 @@ class CounterTest(AuditCase):
         self.assertEqual((13, 3), (found[0, "broker"].messages, found[0, "broker"].duplicates))
         self.assertEqual((1, 0), (found[1, "broker"].messages, found[1, "broker"].duplicates))
 
-    def test_ids_of_times_that_have_not_come_leave_room_for_the_others(self):
+    def test_ids_with_future_timestamps_do_not_evict_other_ids(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter._MAX_IDS", 2))
         ahead = [self.record(b"%d" % number, bucket=2000 + number) for number in range(5)]
         self.fill(self.record(b"a"), *ahead, self.record(b"a"))

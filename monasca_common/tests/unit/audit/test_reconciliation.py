@@ -116,7 +116,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual((0, 1), (found[LOG].lost, found[LOG].duplicates))
 
-    def test_a_copy_is_balanced_by_ids(self):
+    def test_a_copy_is_reconciled_by_ids(self):
         copy = logged(range(1000, 1105), tier="mirror", repeated=range(1100, 1105))
         found = reconciled(logged(range(106), repeated=[5]), copy, logged([2000], NEXT, tier="mirror"))
 
@@ -179,7 +179,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual((70, 60, 10, 0), figures(found[READER]))
 
-    def test_a_reader_lacks_nothing_that_was_there_before_it_began(self):
+    def test_messages_before_the_start_of_a_reader_are_not_expected(self):
         found = reconciled(logged(range(100)), handled(70, 100))
 
         self.assertEqual((30, 30, 0, 0), figures(found[READER]))
@@ -215,17 +215,17 @@ class ReconciliationTest(base.BaseTestCase):
             found = [figures(each) for each in totals.reconciliations(LATER) if each.tier == "database"]
             self.assertEqual(wanted, found)
 
-    def test_a_counter_lacks_nothing_from_before_it_began(self):
+    def test_messages_before_the_start_of_a_counter_are_not_expected(self):
         found = reconciled(sent(100), sent(50, NEXT), logged(range(3), since_ms=NEXT), logged(range(50), NEXT))
 
         self.assertEqual([("producer", "agent")], list(found))
 
-    def test_a_counter_that_reports_nothing_more_makes_its_log_late_and_not_lost(self):
+    def test_messages_after_the_last_report_of_a_counter_are_late_not_lost(self):
         found = reconciled(logged([0], BUCKET - 60_000), sent(10))
 
         self.assertEqual((10, 0, 0, 10), figures(found[LOG]))
 
-    def test_a_timestamp_from_the_future_makes_nothing_lost_that_is_merely_late(self):
+    def test_a_future_timestamp_does_not_turn_late_messages_into_lost_ones(self):
         future = logged([100], 100 * LATER)
 
         self.assertEqual((10, 0, 0, 10), figures(reconciled(sent(10), future)[LOG]))
@@ -237,7 +237,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertIs(AuditVerdict.UNCOUNTED, reconciled(*uncounted)[LOG].verdict)
         self.assertIs(AuditVerdict.OPEN, reconciled(*uncounted, now_ms=BUCKET)[LOG].verdict)
 
-    def test_of_a_topic_that_was_recreated_nothing_is_complete_and_nothing_missing(self):
+    def test_a_recreated_topic_is_neither_complete_nor_missing(self):
         logs = [self.counted(range(100), "first"), self.counted(range(50), "second")]
         found = reconciled(sent(150), *logs, handled(0, 100))
 
@@ -245,7 +245,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertFalse(AuditVerdict.RECREATED.is_final)
         self.assertEqual([], tier_totals(found.values()))
 
-    def test_a_book_is_outdated_once_the_first_of_two_logs_has_left_the_window(self):
+    def test_totals_are_outdated_when_the_first_of_two_logs_has_left_the_window(self):
         totals = AuditTotals(RULES)
         for each in (self.counted([0], "first"), self.counted([0], "second", NEXT + 120_000)):
             totals.add(each)
@@ -258,7 +258,7 @@ class ReconciliationTest(base.BaseTestCase):
         count = AuditCount("t", bucket, offsets={0: runs_of(offsets)}, log=log)
         return report("broker", count, sent_ms=bucket)
 
-    def test_each_application_of_a_tier_is_balanced_by_itself(self):
+    def test_each_application_of_a_tier_is_reconciled_separately(self):
         other = handled(0, 90, application="2_metrics")
         found = reconciled(logged(range(100)), handled(0, 100), other)
 
@@ -270,13 +270,13 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual((12, 11, 0, 1), figures(reconciled(sent(3), sent(4), api, logged(range(11)))[LOG]))
 
-    def test_reports_with_other_buckets_are_counted_and_left_out(self):
+    def test_reports_with_another_bucket_length_are_excluded_and_counted(self):
         totals = AuditTotals(RULES)
         totals.add(sent(5, bucket_seconds=600))
 
         self.assertEqual(([], 1), (totals.reconciliations(LATER), totals.foreign))
 
-    def test_times_that_have_not_come_are_counted_and_left_out(self):
+    def test_messages_with_future_timestamps_are_excluded_and_counted(self):
         totals = AuditTotals(RULES)
         for number in range(3):
             totals.add(logged([number], bucket=BUCKET * 10_000 * (number + 1)))
@@ -286,7 +286,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual((3, [("producer", 0, 0), ("broker", 0, 1)]), (totals.early, late))
 
-    def test_old_buckets_are_forgotten_and_their_topics_too(self):
+    def test_old_buckets_and_their_topics_are_dropped(self):
         totals = AuditTotals(RULES)
         for each in (sent(5), logged(range(5)), handled(0, 5)):
             totals.add(each)
@@ -294,7 +294,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual([], totals.reconciliations(LATER))
 
-    def test_when_a_counter_began_is_known_of_a_topic_that_is_idle_too(self):
+    def test_the_start_of_a_counter_is_kept_for_an_idle_topic(self):
         totals = AuditTotals(RULES)
         totals.add(report("broker", AuditCount("t", NEXT), since_ms=NEXT))
         totals.forget(0)
@@ -315,7 +315,7 @@ class ReconciliationTest(base.BaseTestCase):
             [(50, 20, 30, 0)], [figures(each) for each in totals.reconciliations(LATER) if each.tier == "database"]
         )
 
-    def test_a_reader_out_of_service_is_forgotten_with_the_first_bucket_that_it_never_reported(self):
+    def test_a_reader_out_of_service_is_dropped_with_the_first_bucket_without_its_report(self):
         totals = AuditTotals(RULES)
         for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
             totals.add(each)

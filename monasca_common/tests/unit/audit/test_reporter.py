@@ -123,7 +123,7 @@ class ReporterTest(AuditCase):
 
         self.assertEqual([waiting.id], [report.id for report in self.reports()])
 
-    def test_reports_of_a_service_that_uses_transactions_are_in_none(self):
+    def test_reports_of_a_transactional_service_are_sent_outside_transactions(self):
         with self.reporter("api", transactional_id="of the service") as reporter:
             self.assertIsNone(reporter._producer.settings.transactional_id)
 

@@ -16,7 +16,7 @@ def offsets(runs):
 
 class RunsTest(base.BaseTestCase):
     @given(OFFSETS, OFFSETS)
-    def test_they_are_united_cut_and_counted_as_sets_are(self, some, others):
+    def test_runs_behave_like_sets(self, some, others):
         one, other = runs_of(some), runs_of(others)
 
         self.assertEqual((some, len(some)), (offsets(one), size(one)))

@@ -79,7 +79,7 @@ class AuditServiceTest(AuditCase):
         self.assertEqual({"api": 0.0, "broker": 0.0}, self.missing())
         self.assertIn("are complete now", self.log.output)
 
-    def test_a_topic_that_was_recreated_is_logged_once_and_measured_nowhere(self):
+    def test_a_recreated_topic_is_logged_once_and_has_no_metrics(self):
         for log in ("first", "second"):
             count = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10),)}, log=log)
             self.totals.add(AuditReport(log, "broker", "a", START_MS, 60, (count,)))
@@ -89,10 +89,10 @@ class AuditServiceTest(AuditCase):
         self.assertEqual({}, self.missing())
         self.assertEqual(1, self.log.output.count("was deleted and recreated"))
 
-    def test_it_restarts_while_the_brokers_are_unavailable(self):
+    def test_the_service_restarts_while_the_brokers_are_unavailable(self):
         thread = threading.Thread(target=self.service.run)
         thread.start()
-        while not self.service._state.trouble.startswith("the brokers"):
+        while not self.service._state.reason.startswith("the brokers"):
             pass
         self.service.stop()
         thread.join(60)

@@ -115,7 +115,7 @@ class SourcesTest(AuditCase):
 
         self.assertEqual({0: 5}, self.counted())
 
-    def test_a_bulk_counts_in_the_bucket_in_which_it_left_however_late_its_answer_is(self):
+    def test_a_bulk_acknowledged_late_counts_in_the_bucket_of_its_timestamps(self):
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"the log keeps our time"])
             self.clock.advance(BUCKET_MS / 1000 - 1)
@@ -143,7 +143,7 @@ class SourcesTest(AuditCase):
 
         self.assertEqual(dict.fromkeys(range(1, 6), 1) | {0: 2}, self.counted())
 
-    def test_where_the_log_sets_the_time_messages_count_in_the_buckets_of_the_log(self):
+    def test_messages_with_log_append_time_count_in_the_buckets_of_the_log(self):
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"1"])
             self.clock.advance(BUCKET_MS / 1000)
@@ -190,7 +190,7 @@ class SourcesTest(AuditCase):
         self.assertEqual({0: 6}, self.counted())
         self.assertEqual({("producer", "app")}, {(each.tier, each.application) for each in self.reports()})
 
-    def test_a_source_without_a_folder_that_it_can_use_sends_all_the_same(self):
+    def test_a_source_with_an_unusable_folder_still_sends(self):
         log = self.useFixture(fixtures.FakeLogger())
         unusable = dataclasses.replace(self.settings, folder="/dev/null/audit")
         source = audited_source(self.kafka.producer_settings(), unusable, "replay")
@@ -234,7 +234,7 @@ class DeliveryTotalsTest(base.BaseTestCase):
             tap.end(committed=committed)
             self.assertEqual(expected, self.totals.take())
 
-    def test_a_transaction_of_one_producer_holds_back_the_counts_of_no_other(self):
+    def test_a_transaction_does_not_withhold_the_counts_of_other_producers(self):
         self.totals.tap().begin()
         self.totals.tap().add(Counter({_BUCKET: 1}))
         self.assertEqual({_BUCKET: 1}, self.totals.take())

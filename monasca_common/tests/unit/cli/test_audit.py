@@ -69,7 +69,7 @@ class AuditCommandCase(CommandCase):
 
 
 class ShowTest(AuditCommandCase):
-    def test_where_nothing_was_reported_nothing_is_known_and_the_status_is_3(self):
+    def test_without_reports_the_status_is_3(self):
         status, out, err = self.run_command("show", "-f", "json")
         self.assertEqual((3, []), (status, json.loads(out)))
         self.assertIn("--topic *: there are no reports for such a topic", err)
@@ -82,7 +82,7 @@ class ShowTest(AuditCommandCase):
             self.assertEqual(3, status)
             self.assertIn(f"monasca-common audit show: --topic {name}: there are no reports for such a topic", err)
 
-    def test_what_is_missing_is_status_1_whatever_is_shown(self):
+    def test_missing_messages_return_status_1_with_and_without_other_rows(self):
         self.sent(10)
         self.logged(0, 7)
         status, out, _ = self.run_command("show", "--missing", "-f", "json")

@@ -386,8 +386,8 @@ class VerificationTest(base.BaseTestCase):
 class StatusTest(base.BaseTestCase):
     def test_status_has_copied_messages_lag_and_refused_topics(self):
         status = MirrorStatus(SystemClock())
-        self.assertEqual((False, "not started yet"), (status.probes.health()[0], status.loop.trouble))
-        status.loop.trouble, status.lag = "", lambda: {"metrics": 5}
+        self.assertEqual((False, "not started yet"), (status.probes.health()[0], status.loop.reason))
+        status.loop.reason, status.lag = "", lambda: {"metrics": 5}
         status.committed("metrics", 3, 300, 1)
         status.refused = {"logs": "why"}
         text = generate_latest(status.registry).decode()
@@ -398,7 +398,7 @@ class StatusTest(base.BaseTestCase):
     def test_messages_that_wait_while_none_is_copied_are_a_stall(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
-        status.loop.trouble, status.lag = "", lambda: {"metrics": 5, "logs": 0}
+        status.loop.reason, status.lag = "", lambda: {"metrics": 5, "logs": 0}
         ready = status.probes.ready
         clock.advance(1000.0)
         status.begins(["metrics", "logs"])

@@ -94,7 +94,7 @@ class MemberTest(base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline, "timed out")
             threading.Event().wait(0.005)
 
-    def test_it_handles_the_messages_of_its_topics_and_commits_when_it_stops(self):
+    def test_a_member_handles_messages_and_commits_when_it_stops(self):
         self.publish(b"1", b"2")
         self.start()
         self.until(lambda: len(self.member.values) == 2)

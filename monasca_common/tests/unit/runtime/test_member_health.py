@@ -58,7 +58,7 @@ class StatusTest(MemberHealthCase):
         self.clock.advance(5)
         self.assertEqual(7, self.status().database_unavailable_seconds)
 
-    def test_it_waits_for_the_database_until_that_is_available_and_reports_since_when(self):
+    def test_a_member_waits_until_the_database_is_available_and_reports_since_when(self):
         self.clock.advance(10)
         self.health.waits(DATABASE, "away")
         since = self.status().since_ms
@@ -125,7 +125,7 @@ class StatusTest(MemberHealthCase):
         self.committed(40, MessagingError("refused"))
         self.assertEqual({"metrics/0": 65}, self.status().lag)
 
-    def test_the_lag_counts_from_a_start_that_is_known_before_the_first_poll(self):
+    def test_the_lag_counts_from_a_start_offset_known_before_the_first_poll(self):
         self.health.starts_at({TP: 30})
         self.polled(35)
         self.assertEqual({"metrics/0": 10}, self.status().lag)
@@ -138,7 +138,7 @@ class StatusTest(MemberHealthCase):
         self.committed(35)
         self.assertEqual({"metrics/0": 2}, self.status().lag)
 
-    def test_after_a_failed_attempt_the_lag_counts_from_where_others_have_brought_the_partition(self):
+    def test_after_a_failed_attempt_the_lag_counts_from_the_commits_of_other_members(self):
         self.polled(30)
         self.committed(40)
         self.health.begin()
@@ -147,18 +147,18 @@ class StatusTest(MemberHealthCase):
         self.polled(95)
         self.assertEqual({"metrics/0": 5}, self.status().lag)
 
-    def test_a_partition_that_comes_back_is_as_far_as_others_have_brought_it(self):
+    def test_a_reassigned_partition_continues_at_the_commits_of_other_members(self):
         self.polled(30)
         self.health.after_revoke([TP])
         self.polled(38)
         self.assertEqual({"metrics/0": 2}, self.status().lag)
 
-    def test_without_a_consumer_it_has_neither_partitions_nor_a_loop(self):
+    def test_a_member_without_a_consumer_has_neither_partitions_nor_a_loop(self):
         self.assertEqual(
             (0, {}, 0), (lambda found: (found.partitions, found.lag, found.turned_ms))(self.health.report(None))
         )
 
-    def test_a_report_stays_as_it_was(self):
+    def test_a_returned_status_does_not_change(self):
         before = self.status()
         self.health.restarted()
         self.assertEqual((0, 1), (before.restarts, self.status().restarts))
@@ -195,7 +195,7 @@ class ProbesTest(MemberHealthCase):
         healthy, body = self.probes.health()
         self.assertEqual((False, "away"), (healthy, body["workers"]["metrics-0"]["reason"]))
 
-    def test_messages_that_wait_while_none_is_done_are_a_stall(self):
+    def test_waiting_messages_without_progress_are_a_stall(self):
         self.behind = {TP: 5}
         self.assertEqual([], self.reasons())
         self.clock.advance(59.0)
@@ -208,13 +208,13 @@ class ProbesTest(MemberHealthCase):
         self.committed(41)
         self.assertEqual([], self.reasons())
 
-    def test_where_nothing_waits_nothing_stalls(self):
+    def test_a_member_without_waiting_messages_does_not_stall(self):
         self.clock.advance(1000.0)
         self.assertEqual([], self.reasons())
         self.behind = {TP: 1}  # it came this moment
         self.assertEqual([], self.reasons())
 
-    def test_without_partitions_it_is_not_ready_until_others_must_have_them_all(self):
+    def test_a_member_without_partitions_is_not_ready_for_a_minute(self):
         self.behind = {}
         self.assertEqual(["metrics-0: no partitions are assigned yet"], self.reasons())
         self.clock.advance(61.0)
@@ -224,11 +224,11 @@ class ProbesTest(MemberHealthCase):
         self.health.waits(DATABASE, "refused")
         self.assertEqual(["metrics-0: waiting for the database: refused"], self.reasons())
 
-    def test_a_batch_that_hangs_is_a_loop_that_does_not_turn(self):
+    def test_a_member_with_a_hanging_batch_is_not_live(self):
         for self.turn_seconds, live in ((600.0, True), (601.0, False)):
             self.assertEqual(live, self.probes.live()[0])
 
-    def test_a_service_lives_whose_members_wait_for_their_next_start_or_whose_process_is_replaced(self):
+    def test_a_service_is_live_while_members_wait_for_a_restart_or_a_process_is_replaced(self):
         cases = {
             "its status is reported, and its loop hangs": ({"reported_ms": 700_000, "turned_ms": 1000}, False),
             "it waits for its next start": ({"reported_ms": 700_000, "turned_ms": 0}, True),

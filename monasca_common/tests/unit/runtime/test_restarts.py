@@ -71,14 +71,14 @@ class RestartsTest(base.BaseTestCase):
         waits = self.run_it(0, 0, HEALTHY_SECONDS + 1)
         self.assertEqual(waits[0], waits[2])
 
-    def test_a_failure_is_noted_before_the_wait_and_a_restart_after_it_unless_it_is_stopped(self):
+    def test_a_failure_is_noted_before_the_back_off_and_a_restart_after_it_unless_stopped(self):
         self.run_it(0, 0)
         self.assertEqual(["no broker", "again", "no broker"], self.loop.events)
 
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
 
-    def test_a_fatal_error_ends_it(self):
+    def test_a_fatal_error_ends_the_loop(self):
         self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.fatal", (FencedError,)))
         self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
         self.assertEqual([], self.loop.events)

@@ -17,12 +17,12 @@ from monasca_common.runtime.status_server import StatusServer
 class StatusServerTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.trouble = ""
-        looks = [lambda: (not self.trouble, {"trouble": self.trouble}), lambda: (True, {}), lambda: (False, {})]
+        self.reason = ""
+        probes = [lambda: (not self.reason, {"reason": self.reason}), lambda: (True, {}), lambda: (False, {})]
         metrics = ServiceMetrics("monasca_orders")
         metrics.counter("sold", "Orders").inc()
         listener = socket.create_server(("127.0.0.1", 0))
-        self.server = StatusServer(listener, ServiceHealth("orders", *looks), metrics.registry)
+        self.server = StatusServer(listener, ServiceHealth("orders", *probes), metrics.registry)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         self.addCleanup(thread.join)
@@ -37,10 +37,10 @@ class StatusServerTest(base.BaseTestCase):
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
-    def test_a_probe_is_answered_with_the_status_and_the_body_of_its_look(self):
-        self.assertEqual((200, '{"trouble":""}'), self.get("/healthcheck"))
-        self.trouble = "away"
-        self.assertEqual((503, '{"trouble":"away"}'), self.get("/healthcheck"))
+    def test_a_probe_returns_the_status_and_body_of_its_check(self):
+        self.assertEqual((200, '{"reason":""}'), self.get("/healthcheck"))
+        self.reason = "unavailable"
+        self.assertEqual((503, '{"reason":"unavailable"}'), self.get("/healthcheck"))
         self.assertEqual((200, 503), (self.get("/healthz")[0], self.get("/readyz?verbose")[0]))
 
     def test_prometheus_reads_the_metrics_of_the_service_and_its_probes(self):
@@ -57,7 +57,7 @@ class StatusServerTest(base.BaseTestCase):
         self.addCleanup(client.close)
         return client
 
-    def test_a_client_that_goes_away_leaves_no_traceback(self):
+    def test_a_client_that_disconnects_causes_no_traceback(self):
         said = self.useFixture(fixtures.StringStream("stderr")).stream
         self.useFixture(fixtures.MonkeyPatch("sys.stderr", said))
         ended, end = threading.Event(), TCPServer.shutdown_request
@@ -75,5 +75,5 @@ class StatusServerTest(base.BaseTestCase):
         said.seek(0)
         self.assertEqual("", said.read())
 
-    def test_anything_else_is_not_there(self):
+    def test_other_paths_get_status_404(self):
         self.assertEqual(404, self.get("/")[0])

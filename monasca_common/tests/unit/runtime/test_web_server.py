@@ -22,7 +22,7 @@ class TestOptions(base.BaseTestCase):
         head = "\r\n".join([f"GET {target} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
         return Request(cfg, IterUnreader([head]), ("127.0.0.1", 1))
 
-    def test_an_address_of_ipv6_is_in_brackets_and_times_follow_from_that_of_a_stop(self):
+    def test_an_ipv6_address_is_in_brackets_and_timeouts_derive_from_the_stop_timeout(self):
         cfg = WebServer("test", "::1", 8070, threads=4, stop_seconds=40.4).cfg
         self.assertEqual((["[::1]:8070"], 4, 40, 80), (cfg.bind, cfg.threads, cfg.graceful_timeout, cfg.timeout))
 
@@ -32,13 +32,13 @@ class TestOptions(base.BaseTestCase):
         cfg.post_fork(None, SimpleNamespace(cfg=cfg))
         self.assertEqual((20, 13), (parent_seconds, cfg.graceful_timeout))
 
-    def test_the_parent_keeps_its_signals_if_gunicorn_lets_it_end_a_worker_that_is_gone(self):
+    def test_the_parent_keeps_its_signal_handlers_when_it_cleans_up_after_a_worker(self):
         cfg = WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20).cfg
         before = signal.getsignal(signal.SIGTERM)
         cfg.worker_exit(None, SimpleNamespace(pid=0))
         self.assertEqual(before, signal.getsignal(signal.SIGTERM))
 
-    def test_a_proxy_on_this_host_names_the_scheme_by_one_header(self):
+    def test_only_one_header_of_a_proxy_sets_the_scheme(self):
         self.assertEqual("https", self.request("X-Forwarded-Proto: https").scheme)
         self.assertEqual("http", self.request("X-Forwarded-Ssl: on", "X-Forwarded-Protocol: ssl").scheme)
 
@@ -46,11 +46,11 @@ class TestOptions(base.BaseTestCase):
         names = [name for name, _ in self.request("SCRIPT_NAME: /elsewhere", "PATH_INFO: /x").headers]
         self.assertEqual(["HOST"], names)
 
-    def test_a_long_token_is_taken(self):
+    def test_a_long_token_is_accepted(self):
         token = "t" * 16_000
         self.assertIn(("X-AUTH-TOKEN", token), self.request(f"X-Auth-Token: {token}").headers)
 
-    def test_a_long_url_is_taken(self):
+    def test_a_long_url_is_accepted(self):
         target = f"/?{'n' * 8_000}"
         self.assertEqual(target, self.request(target=target).uri)
 
@@ -64,7 +64,7 @@ class TestSilence(base.BaseTestCase):
                 accepted.settimeout(None)
                 self.assertRaises(BlockingIOError, accepted.recv, 1)
 
-    def test_a_silent_client_is_not_logged_and_a_fault_is(self):
+    def test_a_silent_client_is_not_logged_and_an_error_is(self):
         log = WebServerLog(Config())
         faults = ValueError(), PermissionError(), OSError(errno.EMFILE, "Too many open files")
         with self.assertLogs("gunicorn.error", "ERROR") as logs:
