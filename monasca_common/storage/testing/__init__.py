@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of storage, as tests that run over every driver.
 
-A driver's own test module binds it::
+A driver's test module inherits it::
 
     class MyStorageTest(FenceContract, MyCase): ...
 
 where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.database``, a `Database`. A driver
-does not declare what its database cannot do: the tests that need it still run, and must fail.
+declares only the capabilities that its database has: tests that need others run as well, and must fail.
 """
 
 from monasca_common.storage.testing.database import Database, FixedClock, SqlDatabase, needs

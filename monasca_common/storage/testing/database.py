@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requirements of the contract for every database under test."""
+"""The access of the contract's tests to a database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from monasca_common.storage.sql import schema, tables
 
 NOW_MS = 1_790_000_000_123  # in September 2026, and not a round number
 
-TestMethod = TypeVar("TestMethod", bound=Callable[[Any], None])
+T = TypeVar("T")
 _ROWS = {Kind.ALARM_HISTORY: AlarmTransition, Kind.LOGS: LogEntry, Kind.EVENTS: Event}
 _JSON_COLUMNS = {"dimensions", "fields", "payload", "metrics", "sub_alarms"}
 
@@ -67,8 +67,10 @@ class Database(ABC):
 
     @abstractmethod
     def rows(self, kind: Kind) -> list[Any]:
-        """All stored rows of a kind as they were written, in any order: `Measurement`, or a pair of message id and row.
-        JSON texts have the form of `canonical`."""
+        """Return all stored rows of a kind in any order: `Measurement`, or a pair of message id and row.
+
+        JSON texts have the form of `canonical`.
+        """
 
 
 class SqlDatabase(Database):
@@ -121,21 +123,27 @@ def _keyed(kind: Kind, row: dict[str, Any]) -> tuple[bytes, Any]:
     return message_id, _ROWS[kind](time_ms=time_ms, **values)
 
 
-def needs(capability: Capability) -> Callable[[TestMethod], TestMethod]:
-    """Decorate a test that only some drivers can pass: with the others it runs too, and must fail."""
+def needs(capability: Capability) -> Callable[[T], T]:
+    """Decorate a test, or a class with its tests, that needs a capability. With other drivers a test must fail."""
 
-    def decorate(test: TestMethod) -> TestMethod:
-        @functools.wraps(test)
+    def decorate(item: Any) -> Any:
+        if isinstance(item, type):
+            for name, test in list(vars(item).items()):
+                if name.startswith("test_"):
+                    setattr(item, name, decorate(test))
+            return item
+
+        @functools.wraps(item)
         def run(self: Any) -> None:
             if capability in self.database.storage().capabilities:
-                test(self)
+                item(self)
                 return
-            failure = _failure_of(test, self)
+            failure = _failure_of(item, self)
             if failure is None:
                 self.fail(f"passes with a driver that declares no {capability.name}: declare it")
             self.expectFailure(f"lacks {capability.name}", self.fail, f"{type(failure).__name__}: {failure}")
 
-        return run  # type: ignore[return-value]
+        return run
 
     return decorate
 

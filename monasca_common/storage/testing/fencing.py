@@ -29,24 +29,22 @@ _LOG_LENGTH = 300
 _WRITERS = 3
 
 
+@needs(Capability.TRANSACTIONAL_OFFSETS)
 class FenceContract(Scenario):
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_partition_begins_where_its_first_claim_does(self) -> None:
+    def test_the_first_claim_sets_the_first_offset(self) -> None:
         writer = self.database.writer()
         self.assertIsNone(self.next_offset(writer))
         self.assertEqual(Written(stored=2), self.write(writer, Kind.METRICS, [measurement(n) for n in range(2)], 40))
         self.assertEqual(42, self.next_offset(writer))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_who_begins_second_is_told_what_the_first_stored(self) -> None:
+    def test_a_second_begin_returns_the_stored_offset(self) -> None:
         first, second = self.database.writer(), self.database.writer()
         self.assertEqual({PARTITION: 7}, first.begin(GROUP, {PARTITION: 7}, {PARTITION: TOPIC_ID}))
         self.assertEqual({PARTITION: 7}, second.begin(GROUP, {PARTITION: 3}, {PARTITION: TOPIC_ID}))
         self.assertEqual({PARTITION: 7}, first.begin(GROUP, {PARTITION: 9}, {PARTITION: TOPIC_ID}))
         self.assertRaises(RangeBeyondNext, self.write, first, Kind.METRICS, [measurement()], 8)
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_only_partitions_with_a_stored_offset_are_told(self) -> None:
+    def test_only_stored_offsets_are_returned(self) -> None:
         writer = self.database.writer()
         other, third = TopicPartition(TOPIC, 1), TopicPartition("other", 0)
         writer.begin(GROUP, {PARTITION: 5, other: 0}, {PARTITION: TOPIC_ID, other: TOPIC_ID})
@@ -56,8 +54,7 @@ class FenceContract(Scenario):
         self.assertEqual({}, writer.next_offsets(GROUP, {}))
         self.assertEqual({}, writer.begin(GROUP, {}, {}))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_groups_topics_and_partitions_have_offsets_of_their_own(self) -> None:
+    def test_groups_topics_and_partitions_have_separate_offsets(self) -> None:
         writer = self.database.writer()
         elsewhere: list[dict[str, Any]] = [{}, {"group": "another"}, {"topic": "other"}, {"partition": 1}]
         for number, changes in enumerate(elsewhere):
@@ -66,15 +63,13 @@ class FenceContract(Scenario):
             self.assertEqual(1, self.next_offset(writer))
         self.assertEqual(4, len(self.stored(Kind.METRICS)))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_claim_reaches_beyond_its_rows_on_both_sides(self) -> None:
+    def test_a_claim_may_start_before_and_end_after_its_rows(self) -> None:
         writer = self.database.writer()
         written = writer.write(claim(0, 20), Rows(Kind.METRICS, [measurement(1), measurement(2)], [5, 11]))
         self.assertEqual((Written(stored=2), 20), (written, self.next_offset(writer)))
         self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [measurement(3)], 20))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_claim_without_rows_moves_the_offset_and_never_back(self) -> None:
+    def test_a_claim_without_rows_advances_the_offset_and_never_rewinds_it(self) -> None:
         writer = self.database.writer()
         other = TopicPartition(TOPIC, 1)
         for start, end, expected in ((3, 3, 3), (3, 10, 10), (10, 10, 10), (5, 8, 10), (8, 12, 12)):
@@ -83,8 +78,7 @@ class FenceContract(Scenario):
             stored = writer.next_offsets(GROUP, {PARTITION: TOPIC_ID, other: TOPIC_ID})
             self.assertEqual({PARTITION: expected, other: expected}, stored)
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_what_is_accounted_for_is_where_reading_goes_on(self) -> None:
+    def test_reading_resumes_after_accounted_offsets(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)])
         writer.accounted(claim(1, 3))
@@ -92,10 +86,6 @@ class FenceContract(Scenario):
         self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [measurement(3)], 3))
         self.assertEqual([0.0, 3.0], sorted(each.value for each in self.stored(Kind.METRICS)))
 
-    def test_a_claim_that_ends_before_it_begins_is_its_callers_bug(self) -> None:
-        self.assertRaises(ValueError, self.database.writer().accounted, claim(5, 4))
-
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
     def test_rows_below_the_stored_offset_are_skipped_and_the_rest_stored(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(n) for n in range(10)])
@@ -107,15 +97,13 @@ class FenceContract(Scenario):
             sorted(each.value for each in self.stored(Kind.METRICS)),
         )
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_claim_that_is_stored_wholly_does_not_move_the_offset_back(self) -> None:
+    def test_a_completely_stored_claim_does_not_rewind_the_offset(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(n) for n in range(10)])
         self.assertEqual(Written(skipped=4), self.write(writer, Kind.METRICS, [measurement(n) for n in range(4)]))
         self.assertEqual(10, self.next_offset(writer))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_claim_beyond_the_stored_offset_is_told_where_to_read_on(self) -> None:
+    def test_a_claim_beyond_the_stored_offset_raises_an_error_with_that_offset(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)])
         for error in (
@@ -125,57 +113,51 @@ class FenceContract(Scenario):
             self.assertEqual(1, error.next_offset)
         self.assertEqual((1, 1), (self.next_offset(writer), len(self.stored(Kind.METRICS))))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_topic_that_was_made_again_is_not_written_on(self) -> None:
+    def test_rows_of_a_recreated_topic_are_refused(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)])
-        again = "second-of-its-name"
+        other_id = "another-topic-id"
         calls: tuple[Callable[[], object], ...] = (
-            lambda: self.write(writer, Kind.METRICS, [measurement(1)], 1, topic_id=again),
-            lambda: self.next_offset(writer, again),
-            lambda: writer.begin(GROUP, {PARTITION: 0}, {PARTITION: again}),
-            lambda: writer.accounted(claim(1, 2, topic_id=again)),
+            lambda: self.write(writer, Kind.METRICS, [measurement(1)], 1, topic_id=other_id),
+            lambda: self.next_offset(writer, other_id),
+            lambda: writer.begin(GROUP, {PARTITION: 0}, {PARTITION: other_id}),
+            lambda: writer.accounted(claim(1, 2, topic_id=other_id)),
         )
         for call in calls:
             error = self.assertRaises(TopicMismatch, call)
-            self.assertEqual((TOPIC, TOPIC_ID, again), (error.topic, error.stored_id, error.topic_id))
+            self.assertEqual((TOPIC, TOPIC_ID, other_id), (error.topic, error.stored_id, error.topic_id))
         self.assertEqual((1, 1), (self.next_offset(writer), len(self.stored(Kind.METRICS))))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_an_id_that_the_broker_does_not_tell_is_not_compared(self) -> None:
+    def test_an_unknown_topic_id_is_not_compared(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)])
         self.write(writer, Kind.METRICS, [measurement(1)], 1, topic_id=None)
         self.assertEqual(2, self.next_offset(writer, None))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_an_id_that_is_told_later_is_stored_then(self) -> None:
+    def test_a_topic_id_that_is_known_later_is_stored(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)], topic_id=None)
         self.write(writer, Kind.METRICS, [measurement(1)], 1)
         self.write(writer, Kind.METRICS, [measurement(2)], 2, topic_id=None)
-        self.assertRaises(TopicMismatch, self.next_offset, writer, "second-of-its-name")
+        self.assertRaises(TopicMismatch, self.next_offset, writer, "another-topic-id")
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_an_id_that_is_told_later_is_stored_when_a_partition_is_begun_again(self) -> None:
+    def test_a_topic_id_that_is_known_later_is_stored_by_begin(self) -> None:
         writer = self.database.writer()
         writer.accounted(claim(0, 5, topic_id=None))
         self.assertEqual({PARTITION: 5}, writer.begin(GROUP, {PARTITION: 0}, {PARTITION: TOPIC_ID}))
-        self.assertRaises(TopicMismatch, self.next_offset, writer, "second-of-its-name")
+        self.assertRaises(TopicMismatch, self.next_offset, writer, "another-topic-id")
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_what_is_undone_before_its_commit_is_stored_by_the_same_call_again(self) -> None:
+    def test_a_repeated_call_stores_rows_that_were_rolled_back(self) -> None:
         writer = self.database.writer()
         rows = [measurement(n) for n in range(3)]
         with failpoints.armed("storage.in_transaction", "raise"):
             self.assertRaises(FailPointReached, self.write, writer, Kind.METRICS, rows)
         self.assertEqual((None, []), (self.next_offset(writer), self.stored(Kind.METRICS)))
         self.assertEqual(Written(stored=3), self.write(writer, Kind.METRICS, rows))
-        # Their series too, though the writer has seen them before.
+        # The writer must not have cached the series that were rolled back.
         self.assertEqual({each.series.name for each in rows}, {row.series.name for row in self.stored(Kind.METRICS)})
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_commit_whose_answer_was_lost_is_answered_by_the_same_call_again(self) -> None:
+    def test_a_repeated_call_skips_rows_whose_commit_was_not_confirmed(self) -> None:
         kinds = self.database.storage().kinds
         writer = self.database.writer()
         for kind in kinds:
@@ -185,8 +167,7 @@ class FenceContract(Scenario):
             self.assertEqual(Written(skipped=3), self.write(writer, kind, rows, topic=kind))
             self.assertEqual(3, len(self.stored(kind)))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_writers_that_all_believe_they_own_a_partition_store_each_row_once(self) -> None:
+    def test_concurrent_writers_of_one_partition_store_each_row_once(self) -> None:
         writers = [self.database.writer() for _ in range(_WRITERS)]
         start = threading.Barrier(_WRITERS)
         results: list[Written] = []
@@ -215,7 +196,7 @@ def _number_in(log_entry: object) -> int:
 
 
 def _write_the_log(writer: Writer, number: int) -> list[Written]:
-    """Write all of the log, in batches of the writer's own size and with its own ids: only offsets identify repeats."""
+    """Write the whole log. Writers differ in batch size and message ids, so only offsets identify repeated rows."""
     position, step, results = 0, 7 + 4 * number, []
     while position < _LOG_LENGTH:
         offsets = range(position, min(position + step, _LOG_LENGTH))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of keys: a message sent twice is one row, the same in any order of arrival."""
+"""The contract of keys: a repeated message is stored once, independent of the order of arrival."""
 
 from __future__ import annotations
 
@@ -18,20 +18,13 @@ _META = as_json({"a": "b"}), as_json({"a": "c"})
 
 
 def _version(version: int, value: float, value_meta: str | None = None) -> Measurement:
-    """One of several rows with one key."""
+    """Return one of several rows with the same key."""
     return measurement(value=value, value_meta=value_meta, version=version, series=make_series("key"))
 
 
+@needs(Capability.TRANSACTIONAL_OFFSETS)
 class KeyContract(Scenario):
-    def test_series_and_time_are_the_key_of_a_measurement(self) -> None:
-        writer = self.database.writer()
-        given = [measurement(0), measurement(1), measurement(0, time_ms=NOW_MS + 1)]
-        self.write(writer, Kind.METRICS, given)
-        self.write(writer, Kind.METRICS, given, len(given))
-        self.assertEqual(3, len(self.stored(Kind.METRICS)))
-
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_measurement_that_is_there_counts_as_repeated(self) -> None:
+    def test_a_stored_measurement_counts_as_repeated(self) -> None:
         writer = self.database.writer()
         given = [measurement(0), measurement(1, value_meta=_META[0])]
         self.assertEqual(Written(stored=2), self.write(writer, Kind.METRICS, given))
@@ -39,31 +32,28 @@ class KeyContract(Scenario):
         mixed = [*given, measurement(2)]
         self.assertEqual(Written(stored=1, repeated=2), self.write(writer, Kind.METRICS, mixed, 4))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
     def test_another_value_counts_as_conflicting(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [_version(2, 1.0)])
         for number, other in enumerate((_version(3, 2.0), _version(1, 9.0), _version(3, 2.0, _META[0])), 1):
             self.assertEqual(Written(conflicting=1), self.write(writer, Kind.METRICS, [other], number))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_the_same_value_in_a_later_version_is_repeated_and_takes_the_version(self) -> None:
+    def test_the_same_value_in_a_later_version_is_repeated_and_updates_the_version(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [_version(1, 5.0)])
         self.assertEqual(Written(repeated=1), self.write(writer, Kind.METRICS, [_version(3, 5.0)], 1))
         self.assertEqual([_version(3, 5.0)], self.stored(Kind.METRICS))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_the_greatest_of_one_key_stays_whatever_the_order(self) -> None:
+    def test_the_greatest_row_of_a_key_is_kept_in_any_order(self) -> None:
         rising = [_version(1, 5.0), _version(2, 7.0), _version(3, 5.0)]
         by_value = [_version(1, -1.0), _version(1, 3.0, _META[0]), _version(1, 10.0)]
         by_meta = [_version(1, 1.0), _version(1, 1.0, _META[0]), _version(1, 1.0, _META[1])]
         for number, ranked in enumerate((rising, by_value, by_meta)):
             for turn, order in enumerate(itertools.permutations(ranked)):
-                self._each_in_a_call_of_its_own(order, ranked[-1], time_ms=NOW_MS - 1000 * number - 2 * turn)
+                self._one_call_each(order, ranked[-1], time_ms=NOW_MS - 1000 * number - 2 * turn)
                 self._all_in_one_call(order, ranked[-1], time_ms=NOW_MS - 1000 * number - 2 * turn - 1)
 
-    def _each_in_a_call_of_its_own(self, order: Sequence[Measurement], last: Measurement, *, time_ms: int) -> None:
+    def _one_call_each(self, order: Sequence[Measurement], last: Measurement, *, time_ms: int) -> None:
         writer = self.database.writer()
         for offset, each in enumerate(order):
             self.write(writer, Kind.METRICS, [each._replace(time_ms=time_ms)], offset, topic=f"one-{time_ms}")
@@ -78,22 +68,20 @@ class KeyContract(Scenario):
         self.assertIn(last._replace(time_ms=time_ms), self.stored(Kind.METRICS), str(order))
         writer.close()
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_key_twice_in_one_call_is_one_row_and_counted(self) -> None:
+    def test_a_key_twice_in_one_call_is_stored_once_and_counted(self) -> None:
         writer = self.database.writer()
         same = [_version(1, 1.0), _version(1, 1.0)]
         self.assertEqual(Written(stored=1, repeated=1), self.write(writer, Kind.METRICS, same))
         other = [_version(1, 1.0), _version(2, 2.0), _version(1, 1.0), measurement(5)]
         self.assertEqual(Written(stored=1, conflicting=3), self.write(writer, Kind.METRICS, other, 2))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_counts_add_up_and_the_greatest_stays_for_rows_of_any_order(self) -> None:
+    def test_counts_add_up_and_the_greatest_row_is_kept_for_random_rows(self) -> None:
         chance = random.Random(4)
         writer = self.database.writer()
         greatest: dict[tuple[bytes, int], Measurement] = {}
         offset = stored = 0
         for _ in range(25):
-            batch = [_any_of_few(chance) for _ in range(chance.randrange(1, 40))]
+            batch = [_random_measurement(chance) for _ in range(chance.randrange(1, 40))]
             written = self.write(writer, Kind.METRICS, batch, offset)
             self.assertEqual(len(batch), written.stored + written.repeated + written.conflicting)
             offset += len(batch)
@@ -105,7 +93,6 @@ class KeyContract(Scenario):
         expected = sorted(greatest.values(), key=lambda each: (each.time_ms, each.series.id))
         self.assertEqual(expected, self.stored(Kind.METRICS))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
     def test_time_and_message_id_are_the_key_of_the_other_kinds(self) -> None:
         writer = self.database.writer()
         for kind in self.database.storage().kinds - {Kind.METRICS}:
@@ -117,8 +104,7 @@ class KeyContract(Scenario):
             expected = [(message_id(n), NOW_MS) for n in range(3)] + [(message_id(2), NOW_MS + 1)]
             self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_the_first_row_of_an_id_stays_whatever_the_times_of_the_others(self) -> None:
+    def test_the_first_row_of_an_id_is_kept_for_any_times_of_later_rows(self) -> None:
         first, second = self.database.writer(), self.database.writer()
         for kind in (Kind.LOGS, Kind.EVENTS):
             ids = [message_id(0), message_id(1)]
@@ -131,7 +117,6 @@ class KeyContract(Scenario):
             expected = [(message_id(0), NOW_MS), (message_id(1), NOW_MS), (message_id(2), NOW_MS + _NIGHT_MS)]
             self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
     def test_in_one_call_rows_by_id_and_others_keep_their_keys(self) -> None:
         writer = self.database.writer()
         given = [row(Kind.LOGS, n, time_ms=NOW_MS + n) for n in range(4)]
@@ -140,8 +125,7 @@ class KeyContract(Scenario):
         self.assertEqual(Written(stored=3, repeated=1), self.write(writer, Kind.LOGS, given, ids=ids, by_id=by_id))
         self.assertEqual([given[0], given[2], given[3]], [stored for _, stored in self.stored(Kind.LOGS)])
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_what_a_refused_call_would_have_stored_by_id_is_stored_by_the_next(self) -> None:
+    def test_a_refused_call_reserves_no_ids(self) -> None:
         writer = self.database.writer()
         bad = [row(Kind.LOGS, 0), row(Kind.LOGS, 1, time_ms=1)]
         self.assertRaises(RowsRefused, self.write, writer, Kind.LOGS, bad, by_id=[True] * 2)
@@ -149,7 +133,7 @@ class KeyContract(Scenario):
         self.assertEqual(Written(stored=1), self.write(writer, Kind.LOGS, later, by_id=[True]))
 
 
-def _any_of_few(chance: random.Random) -> Measurement:
+def _random_measurement(chance: random.Random) -> Measurement:
     return measurement(
         series=make_series(host=f"host-{chance.randrange(4)}"),
         time_ms=NOW_MS + chance.randrange(15),

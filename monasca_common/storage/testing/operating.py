@@ -19,9 +19,9 @@ class OperationContract(Scenario):
     if TYPE_CHECKING:
 
         def empty_database(self, **changes: Any) -> Database:
-            """The binding's: one more database, not prepared. ``changes``: fields of `StorageSettings`."""
+            """Return another database, not prepared. ``changes``: fields of `StorageSettings`."""
 
-    def test_without_a_schema_the_command_that_makes_it_is_named(self) -> None:
+    def test_without_a_schema_the_error_names_the_upgrade_command(self) -> None:
         storage = self.empty_database().storage()
         self.assertIsNone(storage.status().found)
         error = self.assertRaises(SchemaMismatch, storage.open_writer)
@@ -29,19 +29,19 @@ class OperationContract(Scenario):
         storage.upgrade()
         storage.open_writer().close()
 
-    def test_an_upgrade_keeps_what_is_stored(self) -> None:
+    def test_an_upgrade_keeps_stored_rows(self) -> None:
         self.write(self.database.writer(), Kind.METRICS, [measurement()])
         self.database.storage().upgrade()
         self.assertEqual([measurement()], self.stored(Kind.METRICS))
 
-    def test_status_tells_the_schema_and_the_stored_offsets(self) -> None:
+    def test_status_has_the_schema_and_the_stored_offsets(self) -> None:
         self.write(self.database.writer(), Kind.METRICS, [measurement()], 41)
         status = self.database.storage().status()
         self.assertEqual((schema.REVISION, schema.REVISION), (status.found, status.wanted))
         self.assertEqual((StoredOffset(GROUP, TOPIC, 0, TOPIC_ID, 42),), status.offsets)
         self.assertGreater(status.size_bytes or 0, 0)
 
-    def test_pruning_removes_what_is_older_than_its_retention_and_nothing_else(self) -> None:
+    def test_pruning_removes_only_rows_older_than_their_retention(self) -> None:
         writer = self.database.writer()
         kinds = self.database.storage().kinds
         for kind in kinds:
@@ -50,12 +50,12 @@ class OperationContract(Scenario):
         self._prune_at(NOW_MS)
         for kind in kinds:
             self.assertEqual(3, len(self.stored(kind)), kind)
-        # Where days are removed as a whole, the last row of one goes with its end.
+        # A driver that removes whole days removes their rows when the last one is too old.
         self._prune_at(NOW_MS + (self.database.settings.default_retention_days - 5) * _DAY_MS)
         for kind in kinds:
             self.assertEqual(2, len(self.stored(kind)), kind)
 
-    def test_after_pruning_everything_the_same_writer_goes_on(self) -> None:
+    def test_a_writer_continues_after_all_rows_were_pruned(self) -> None:
         writer = self.database.writer()
         kinds = self.database.storage().kinds
         for kind in kinds:
@@ -70,7 +70,7 @@ class OperationContract(Scenario):
             self.assertEqual(Written(stored=1), written)
         self.assertEqual([row(Kind.METRICS, 0, time_ms=later_ms)], self.stored(Kind.METRICS))
 
-    def test_an_id_is_kept_as_long_as_its_row(self) -> None:
+    def test_an_id_is_removed_with_its_row(self) -> None:
         writer = self.database.writer()
         retention_ms = self.database.settings.default_retention_days * _DAY_MS
         ids, by_id = [message_id(0)], [True]

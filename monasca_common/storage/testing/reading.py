@@ -31,9 +31,9 @@ _MINUTE_MS = 60_000
 _EVER = Span(NOW_MS - 86_400_000)
 
 
+@needs(Capability.READS)
 class ReadContract(Scenario):
-    @needs(Capability.READS)
-    def test_series_are_listed_by_id_and_a_page_goes_on_behind_the_last_one_seen(self) -> None:
+    def test_series_are_ordered_by_id_and_paged(self) -> None:
         all_of_them = sorted((make_series(host=f"host-{n}") for n in range(5)), key=lambda series: series.id)
         reader = self._reader_of(*all_of_them)
         tenants = SeriesFilter("tenant")
@@ -42,8 +42,7 @@ class ReadContract(Scenario):
         self.assertEqual(all_of_them[2:4], reader.series(tenants, PageOf(2, after=all_of_them[1].id.hex())))
         self.assertEqual([], reader.series(tenants, PageOf(2, after=all_of_them[4].id.hex())))
 
-    @needs(Capability.READS)
-    def test_a_tenant_never_sees_what_is_anothers(self) -> None:
+    def test_a_tenant_sees_only_its_own_series(self) -> None:
         mine, yours = make_series(host="a"), make_series(tenant="other", host="b")
         reader = self._reader_of(mine, yours)
         which = SeriesFilter("tenant")
@@ -51,8 +50,7 @@ class ReadContract(Scenario):
         self.assertEqual(["a"], reader.dimension_values(which, "host", ALL))
         self.assertEqual([], reader.names(SeriesFilter("nobody"), ALL))
 
-    @needs(Capability.READS)
-    def test_series_are_chosen_by_name_and_region(self) -> None:
+    def test_series_are_filtered_by_name_and_region(self) -> None:
         cpu, mem = make_series("cpu"), make_series("mem")
         far = Series(series_id("tenant", "far", "cpu", {}), "tenant", "far", "cpu", {})
         reader = self._reader_of(cpu, mem, far)
@@ -60,8 +58,7 @@ class ReadContract(Scenario):
         self.assertEqual([far], reader.series(SeriesFilter("tenant", region="far"), ALL))
         self.assertEqual([], reader.series(SeriesFilter("tenant", name="disk"), ALL))
 
-    @needs(Capability.READS)
-    def test_a_dimension_has_one_value_or_one_of_several_or_any(self) -> None:
+    def test_series_are_filtered_by_dimensions(self) -> None:
         a, b = make_series(host="a", zone="1"), make_series(host="b", zone="1")
         c, bare = make_series(host="c"), make_series()
         reader = self._reader_of(a, b, c, bare)
@@ -79,8 +76,7 @@ class ReadContract(Scenario):
         self.assertEqual(set(), found(host=("a",), zone=("1",), **{f"none{n}": () for n in range(50)}))
         self.assertEqual(set(), found(zone=("2",)))
 
-    @needs(Capability.READS)
-    def test_no_name_key_or_value_is_taken_for_syntax(self) -> None:
+    def test_names_keys_and_values_are_never_parsed_as_syntax(self) -> None:
         odd = ["it's", 'a"b', "a.b", "$.a", "a[0]", "100%", "%s", ":x", "a\\b", "?", "日本語", "{}", "null", "a b"]
         every = [make_series(text, **{text: text}) for text in odd]
         reader = self._reader_of(*every)
@@ -91,8 +87,7 @@ class ReadContract(Scenario):
             self.assertEqual([text], reader.dimension_values(SeriesFilter("tenant"), text, ALL))
         self.assertEqual(sorted(odd, key=str.encode), reader.dimension_names(SeriesFilter("tenant"), ALL))
 
-    @needs(Capability.READS)
-    def test_a_time_filter_keeps_series_with_a_measurement_from_start_to_end_both_included(self) -> None:
+    def test_series_are_filtered_by_time_with_inclusive_limits(self) -> None:
         series = make_series()
         reader = self._reader_of_rows([measurement(series=series, time_ms=NOW_MS)])
 
@@ -108,15 +103,13 @@ class ReadContract(Scenario):
         self.assertFalse(found(NOW_MS + 1, None))
         self.assertFalse(found(None, NOW_MS - 1))
 
-    @needs(Capability.READS)
-    def test_names_come_once_each_in_order_of_their_bytes_and_an_offset_need_not_exist(self) -> None:
+    def test_names_are_distinct_and_ordered_by_bytes_and_a_page_starts_after_any_text(self) -> None:
         names = ["B", "Z.z", "a", "a-b", "a.b", "a1", "aB", "a_b", "ab", "é", "日"]
         reader = self._reader_of(*(make_series(name, host=host) for name in reversed(names) for host in "xy"))
         self.assertEqual(names, reader.names(SeriesFilter("tenant"), ALL))
         self.assertEqual(["a.b", "a1"], reader.names(SeriesFilter("tenant"), PageOf(2, after="a-bc")))
 
-    @needs(Capability.READS)
-    def test_dimension_names_and_values_are_those_of_the_series_chosen(self) -> None:
+    def test_dimension_names_and_values_belong_to_the_selected_series(self) -> None:
         reader = self._reader_of(
             make_series("cpu", host="b", core="0"), make_series("cpu", host="a"), make_series("mem", host="c", bank="1")
         )
@@ -128,8 +121,7 @@ class ReadContract(Scenario):
         self.assertEqual(["b"], reader.dimension_values(SeriesFilter("tenant", dimensions={"core": ()}), "host", ALL))
         self.assertEqual([], reader.dimension_values(every, "rack", ALL))
 
-    @needs(Capability.READS)
-    def test_measurements_come_as_they_were_written(self) -> None:
+    def test_measurements_are_read_unchanged(self) -> None:
         series = make_series()
         reader = self._reader_of_rows(
             [
@@ -146,8 +138,7 @@ class ReadContract(Scenario):
             points,
         )
 
-    @needs(Capability.READS)
-    def test_a_span_includes_both_of_its_ends(self) -> None:
+    def test_a_span_includes_both_ends(self) -> None:
         series = make_series()
         reader = self._reader_of_rows([measurement(series=series, time_ms=NOW_MS + n) for n in range(5)])
         points = _measurements(reader, [[series.id]], Span(NOW_MS + 1, NOW_MS + 3), limit=10)
@@ -155,32 +146,29 @@ class ReadContract(Scenario):
         (period,) = reader.statistics([[series.id]], ["count"], Span(NOW_MS + 1, NOW_MS + 3), period_ms=60_000, limit=9)
         self.assertEqual((3.0,), period.values)
 
-    @needs(Capability.READS)
-    def test_merged_series_keep_every_row_of_one_time_and_a_page_may_end_between_them(self) -> None:
+    def test_merged_series_are_paged_within_one_time(self) -> None:
         ids, reader = self._three_series_of_four_rows()
         whole = _measurements(reader, [ids], _EVER, limit=100)
         self.assertEqual(
             [(NOW_MS + n, one) for n in range(4) for one in ids], [(p.time_ms, p.series_id) for p in whole]
         )
-        paged = _paged(2, lambda last: _measurements(reader, [ids], _EVER, limit=2, after=_behind(last)))
+        paged = _paged(2, lambda last: _measurements(reader, [ids], _EVER, limit=2, after=_after(last)))
         self.assertEqual(whole, paged)
-        behind_a_time = _measurements(reader, [ids], _EVER, limit=100, after=Position(NOW_MS + 1))
-        self.assertEqual(whole[6:], behind_a_time)
+        after_a_time = _measurements(reader, [ids], _EVER, limit=100, after=Position(NOW_MS + 1))
+        self.assertEqual(whole[6:], after_a_time)
 
-    @needs(Capability.READS)
-    def test_groups_come_one_after_another_and_the_limit_counts_the_rows_of_all(self) -> None:
+    def test_groups_are_read_in_order_with_one_limit(self) -> None:
         ids, reader = self._three_series_of_four_rows()
         apart = [[one] for one in ids]
         rows = _measurements(reader, apart, _EVER, limit=100)
         self.assertEqual([(n, one, NOW_MS + t) for n, one in enumerate(ids) for t in range(4)], _places(rows))
         self.assertEqual(rows[:6], _measurements(reader, apart, _EVER, limit=6))
-        behind = _measurements(reader, apart, _EVER, limit=100, after=Position(NOW_MS + 2))
-        self.assertEqual(rows[3:], behind, "the position is one in the first group alone")
+        after = _measurements(reader, apart, _EVER, limit=100, after=Position(NOW_MS + 2))
+        self.assertEqual(rows[3:], after, "the position applies only to the first group")
         mixed = _measurements(reader, [ids[1:], ids[:1]], _EVER, limit=100)
         self.assertEqual([0] * 8 + [1] * 4, [point.group for point in mixed])
 
-    @needs(Capability.READS)
-    def test_two_thousand_series_can_be_asked_for_at_once(self) -> None:
+    def test_one_read_returns_2000_series(self) -> None:
         every = [make_series(number=str(n)) for n in range(2000)]
         reader = self._reader_of(*every)
         ids = sorted(series.id for series in every)
@@ -192,8 +180,7 @@ class ReadContract(Scenario):
             2000, len(reader.statistics([[one] for one in ids], ["count"], _EVER, period_ms=10**9, limit=5000))
         )
 
-    @needs(Capability.READS)
-    def test_statistics_have_windows_from_the_start_and_none_that_are_empty(self) -> None:
+    def test_statistics_have_no_empty_windows(self) -> None:
         series = make_series()
         times = {0: 1.0, 59_999: 5.0, 60_000: 7.0, 180_000: 2.5}
         rows = [measurement(series=series, time_ms=NOW_MS + after, value=value) for after, value in times.items()]
@@ -209,8 +196,7 @@ class ReadContract(Scenario):
             periods,
         )
 
-    @needs(Capability.READS)
-    def test_statistics_go_on_behind_a_window_of_the_first_group(self) -> None:
+    def test_statistics_continue_after_a_window_of_the_first_group(self) -> None:
         ids, reader = self._three_series_of_four_rows()
         groups = [ids[:2], ids[2:]]
         span = Span(NOW_MS)
@@ -225,22 +211,19 @@ class ReadContract(Scenario):
         self.assertEqual(whole[1:], asked(10, NOW_MS + 1))
         self.assertEqual(whole[2:], asked(10, NOW_MS + 2))
 
-    @needs(Capability.READS)
-    def test_a_sum_beyond_a_double_is_refused_and_not_infinite(self) -> None:
+    def test_a_sum_above_the_range_of_a_double_is_refused(self) -> None:
         series = make_series()
         rows = [measurement(series=series, time_ms=NOW_MS + n, value=1.7e308) for n in range(2)]
         reader = self._reader_of_rows(rows)
         self.assertRaises(QueryTooLarge, reader.statistics, [[series.id]], ["sum"], _EVER, period_ms=10**9, limit=10)
 
-    @needs(Capability.READS)
-    def test_more_rows_at_once_than_allowed_are_refused(self) -> None:
+    def test_more_rows_than_allowed_are_refused(self) -> None:
         reader = self._reader_of(make_series())
         limit = MAX_ROWS + 2
         self.assertRaises(QueryTooLarge, reader.series, SeriesFilter("tenant"), PageOf(limit))
         self.assertRaises(QueryTooLarge, _measurements, reader, [[b"x" * 16]], _EVER, limit=limit)
 
-    @needs(Capability.READS)
-    def test_whoever_has_enough_closes_an_iterator_and_its_connection_serves_the_next(self) -> None:
+    def test_closing_an_iterator_releases_its_connection(self) -> None:
         reader = self._reader_of(*(make_series(number=str(n)) for n in range(200)))
         whole = reader.series(SeriesFilter("tenant"), ALL)
         for _ in range(self.database.settings.read_connections + 1):
@@ -248,8 +231,7 @@ class ReadContract(Scenario):
                 self.assertEqual(whole[0], next(found))
         self.assertEqual(whole, reader.series(SeriesFilter("tenant"), ALL))
 
-    @needs(Capability.READS)
-    def test_transitions_of_alarms_come_in_order_of_time_page_by_page(self) -> None:
+    def test_transitions_are_ordered_by_time_and_paged(self) -> None:
         rows = [row(Kind.ALARM_HISTORY, n % 2, time_ms=NOW_MS + n // 2) for n in range(4)]
         reader = self._reader_after(Kind.ALARM_HISTORY, rows)
         which = AlarmFilter("tenant")
@@ -262,8 +244,7 @@ class ReadContract(Scenario):
         self.assertEqual(whole, paged)
         self.assertEqual([], _history(reader, AlarmFilter("other"), ALL))
 
-    @needs(Capability.READS)
-    def test_transitions_are_chosen_by_alarm_time_and_the_dimensions_of_one_metric(self) -> None:
+    def test_transitions_are_filtered_by_alarm_time_and_dimensions_of_one_metric(self) -> None:
         rows = [row(Kind.ALARM_HISTORY, n, time_ms=NOW_MS + n) for n in range(3)]
         reader = self._reader_after(Kind.ALARM_HISTORY, rows)
 
@@ -281,7 +262,7 @@ class ReadContract(Scenario):
         self.assertEqual(("OK", "ALARM", []), (one.old_state, one.new_state, one.sub_alarms))
 
     def _reader_of(self, *series: Series) -> Reader:
-        """A reader of a database with one measurement of each series."""
+        """Return a reader of a database with one measurement of each series."""
         return self._reader_of_rows([measurement(series=one) for one in series])
 
     def _reader_of_rows(self, rows: Sequence[Any]) -> Reader:
@@ -315,12 +296,12 @@ def _places(points: Sequence[Point]) -> list[tuple[int, bytes, int]]:
     return [(point.group, point.series_id, point.time_ms) for point in points]
 
 
-def _behind(last: Point | None) -> Position | None:
+def _after(last: Point | None) -> Position | None:
     return None if last is None else Position(last.time_ms, last.series_id)
 
 
 def _paged(size: int, ask: Callable[[T | None], Sequence[T]]) -> list[T]:
-    """All pages; each request continues after the last element of the page before."""
+    """Return the elements of all pages; each request continues after the last element of the previous page."""
     found: list[T] = []
     while page := ask(found[-1] if found else None):
         assert len(page) <= size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of rows that can never be stored: the error names each, and no row of their call is stored."""
+"""The contract of rows that can never be stored: the error names each, and no row of the call is stored."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from monasca_common.storage.testing.database import NOW_MS, needs
 from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, row
 
 _DAY_MS = 86_400_000
-_NO_TEXT = "half of a character: \ud83d"  # which no encoding has
+_NO_TEXT = "an unpaired surrogate: \ud83d"  # cannot be encoded
 _NO_JSON = f'{{"a": "{_NO_TEXT}"}}'
 
 
 def _bad(kind: Kind, number: int = 0) -> Any:
-    """A row that every database refuses."""
+    """Return a row that every database refuses."""
     good = row(kind, number)
     if kind is Kind.METRICS:
         return good._replace(value_meta=_NO_JSON)
@@ -30,7 +30,7 @@ def _bad(kind: Kind, number: int = 0) -> Any:
 
 
 class RefusalContract(Scenario):
-    def test_the_bad_rows_of_a_call_are_named_and_nothing_is_stored(self) -> None:
+    def test_the_error_names_the_bad_rows_and_nothing_is_stored(self) -> None:
         writer = self.database.writer()
         for kind in self.database.storage().kinds:
             rows = [row(kind, n) for n in range(100)]
@@ -49,14 +49,14 @@ class RefusalContract(Scenario):
             self.assertEqual(Written(stored=1), self.write(writer, kind, [row(kind)], topic=kind))
             self.assertEqual(1, len(self.stored(kind)))
 
-    def test_a_bad_row_is_found_among_rows_that_are_there(self) -> None:
+    def test_a_bad_row_is_found_among_stored_rows(self) -> None:
         writer = self.database.writer()
         rows = [measurement(n) for n in range(10)]
         self.write(writer, Kind.METRICS, rows)
         error = self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, [*rows, _bad(Kind.METRICS)], 10)
         self.assertEqual({10}, set(error.reasons))
 
-    def test_a_series_that_cannot_be_stored_refuses_its_rows(self) -> None:
+    def test_rows_of_a_bad_series_are_refused(self) -> None:
         writer = self.database.writer()
         series = make_series("name")
         bad = measurement(series=type(series)(b"\x01" * 16, "tenant", "region", "name", {"host": _NO_TEXT}))
@@ -65,14 +65,14 @@ class RefusalContract(Scenario):
         self.assertEqual({1, 3}, set(error.reasons))
 
     @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_refused_call_moves_no_offset(self) -> None:
+    def test_a_refused_call_does_not_change_the_offset(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)])
         for bad in (_bad(Kind.METRICS), measurement(1, time_ms=0)):
             self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, [measurement(1), bad], 1)
             self.assertEqual(1, self.next_offset(writer))
 
-    def test_positions_count_from_the_first_row_of_the_call_also_where_some_are_skipped(self) -> None:
+    def test_positions_include_skipped_rows(self) -> None:
         writer = self.database.writer()
         rows = [measurement(n) for n in range(6)]
         self.write(writer, Kind.METRICS, rows[:3])
@@ -82,13 +82,13 @@ class RefusalContract(Scenario):
             self.assertEqual({4}, set(error.reasons))
 
     @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_what_is_skipped_is_refused_no_more(self) -> None:
+    def test_skipped_rows_are_not_refused(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(0)])
         self.database.clock.now_ms += 100 * _DAY_MS
         self.assertEqual(Written(skipped=1), self.write(writer, Kind.METRICS, [measurement(0)]))
 
-    def test_times_outside_of_retention_and_tolerance_are_refused(self) -> None:
+    def test_times_outside_retention_and_tolerance_are_refused(self) -> None:
         settings = self.database.settings
         writer = self.database.writer()
         for kind in self.database.storage().kinds:
@@ -102,7 +102,7 @@ class RefusalContract(Scenario):
             self.assertIn("future", error.reasons[2])
             self.assertEqual([], self.stored(kind))
 
-    def test_times_on_the_edges_are_stored(self) -> None:
+    def test_times_at_both_limits_are_stored(self) -> None:
         settings = self.database.settings
         writer = self.database.writer()
         for kind in self.database.storage().kinds:

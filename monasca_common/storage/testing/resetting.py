@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of offsets that an operator sets: the next reader starts there."""
+"""The contract of `Writer.reset_offsets`: the next reader starts at the new offsets."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from monasca_common.storage.errors import RangeBeyondNext, TopicMismatch
 from monasca_common.storage.testing.database import needs
 from monasca_common.storage.testing.scenario import GROUP, PARTITION, TOPIC, TOPIC_ID, Scenario, measurement, row
 
-_AGAIN = "second-of-its-name"
+_OTHER_ID = "another-topic-id"
 
 
+@needs(Capability.TRANSACTIONAL_OFFSETS)
 class ResetContract(Scenario):
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_topic_that_was_made_again_is_written_on_after_a_reset(self) -> None:
+    def test_rows_of_a_recreated_topic_are_stored_after_a_reset(self) -> None:
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(n) for n in range(5)])
-        self.assertRaises(TopicMismatch, self.write, writer, Kind.METRICS, [measurement(9)], topic_id=_AGAIN)
-        self.assertEqual({PARTITION: 5}, writer.reset_offsets(GROUP, {PARTITION: 0}, {PARTITION: _AGAIN}))
-        written = self.write(writer, Kind.METRICS, [measurement(9)], topic_id=_AGAIN)
-        self.assertEqual((Written(stored=1), 1), (written, self.next_offset(writer, _AGAIN)))
+        self.assertRaises(TopicMismatch, self.write, writer, Kind.METRICS, [measurement(9)], topic_id=_OTHER_ID)
+        self.assertEqual({PARTITION: 5}, writer.reset_offsets(GROUP, {PARTITION: 0}, {PARTITION: _OTHER_ID}))
+        written = self.write(writer, Kind.METRICS, [measurement(9)], topic_id=_OTHER_ID)
+        self.assertEqual((Written(stored=1), 1), (written, self.next_offset(writer, _OTHER_ID)))
         self.assertRaises(TopicMismatch, self.next_offset, writer, TOPIC_ID)
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_what_is_read_again_after_a_reset_is_stored_once(self) -> None:
+    def test_rows_that_are_read_again_after_a_reset_are_stored_once(self) -> None:
         writer = self.database.writer()
         for kind in self.database.storage().kinds:
             partition = TopicPartition(kind, 0)
@@ -34,8 +33,7 @@ class ResetContract(Scenario):
             self.assertEqual(Written(repeated=3), self.write(writer, kind, rows[1:], 1, topic=kind))
             self.assertEqual(4, len(self.stored(kind)))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_claim_under_way_from_the_former_offset_stores_nothing_beyond_the_new_one(self) -> None:
+    def test_a_concurrent_claim_from_the_former_offset_is_refused_or_skipped(self) -> None:
         writer, operator = self.database.writer(), self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(n) for n in range(5)])
         operator.reset_offsets(GROUP, {PARTITION: 2}, {PARTITION: TOPIC_ID})
@@ -45,16 +43,15 @@ class ResetContract(Scenario):
         self.assertEqual(Written(skipped=2), self.write(writer, Kind.METRICS, [measurement(n) for n in (5, 6)], 5))
         self.assertEqual(9, self.next_offset(writer))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_reset_concerns_its_own_group_and_partitions_alone(self) -> None:
+    def test_a_reset_changes_only_its_group_and_partitions(self) -> None:
         writer = self.database.writer()
         other = TopicPartition(TOPIC, 1)
         for group in (GROUP, "another"):
             writer.begin(group, {PARTITION: 5, other: 6}, {PARTITION: TOPIC_ID, other: TOPIC_ID})
-        writer.reset_offsets(GROUP, {PARTITION: 1}, {PARTITION: _AGAIN})
+        writer.reset_offsets(GROUP, {PARTITION: 1}, {PARTITION: _OTHER_ID})
         self.assertEqual(
             {
-                StoredOffset(GROUP, TOPIC, 0, _AGAIN, 1),
+                StoredOffset(GROUP, TOPIC, 0, _OTHER_ID, 1),
                 StoredOffset(GROUP, TOPIC, 1, TOPIC_ID, 6),
                 StoredOffset("another", TOPIC, 0, TOPIC_ID, 5),
                 StoredOffset("another", TOPIC, 1, TOPIC_ID, 6),
@@ -62,15 +59,13 @@ class ResetContract(Scenario):
             set(self.database.storage().status().offsets),
         )
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
     def test_a_partition_without_a_stored_offset_gets_one(self) -> None:
         writer = self.database.writer()
         self.assertEqual({}, writer.reset_offsets(GROUP, {PARTITION: 7}, {PARTITION: TOPIC_ID}))
         self.assertEqual(7, self.next_offset(writer))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
-    def test_a_partition_that_is_no_more_is_forgotten(self) -> None:
+    def test_a_reset_to_none_removes_the_offset(self) -> None:
         writer = self.database.writer()
         writer.begin(GROUP, {PARTITION: 7}, {PARTITION: TOPIC_ID})
         self.assertEqual({PARTITION: 7}, writer.reset_offsets(GROUP, {PARTITION: None}, {}))
-        self.assertEqual({PARTITION: 3}, writer.begin(GROUP, {PARTITION: 3}, {PARTITION: _AGAIN}))
+        self.assertEqual({PARTITION: 3}, writer.begin(GROUP, {PARTITION: 3}, {PARTITION: _OTHER_ID}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few verbs and rows that the contract's tests use."""
+"""The helpers and rows of the contract's tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from monasca_common.storage.testing.database import NOW_MS, Database, as_json
 if TYPE_CHECKING:
     from testtools import TestCase
 else:
-    # The contracts are mixed into a test case of the binding; on their own they must not be collected.
+    # The contracts are mixed into a test case of the driver; they must not be collected themselves.
     TestCase = object
 
 GROUP = "1_group"
 TOPIC = "topic"
-TOPIC_ID = "first-of-its-name"
+TOPIC_ID = "topic-id"
 PARTITION = TopicPartition(TOPIC, 0)
 
 
@@ -37,13 +37,13 @@ def measurement(
     version: int = NOW_MS,
     time_ms: int = NOW_MS,
 ) -> Measurement:
-    """A measurement. ``number`` selects the series, and is the value."""
+    """Return a measurement. ``number`` selects the series, and is the default value."""
     series = series or make_series(host=f"host-{number}")
     return Measurement(series, time_ms, float(number) if value is None else value, value_meta, version)
 
 
 def row(kind: Kind, number: int = 0, *, time_ms: int = NOW_MS, text: str = "") -> Any:
-    """A row of any kind; ``text`` is in it somewhere."""
+    """Return a row of any kind, which contains ``text``."""
     if kind is Kind.METRICS:
         return measurement(number, value_meta=as_json({"text": text}) if text else None, time_ms=time_ms)
     if kind is Kind.ALARM_HISTORY:
@@ -67,7 +67,7 @@ def claim(start: int, end: int, **changes: Any) -> Claim:
 
 
 class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
-    """Base of the contracts. The binding's ``setUp`` sets ``database``, prepared."""
+    """Base of the contracts. The driver's ``setUp`` sets ``database``, which is prepared."""
 
     database: Database
 
@@ -88,7 +88,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return writer.write(claim(start, start + len(values), **changes), Rows(kind, values, offsets, ids, by_id))
 
     def stored(self, kind: Kind) -> list[Any]:
-        """The stored rows, in order of time; rows of one time are in a fixed order."""
+        """Return the stored rows, ordered by time; rows of one time have a fixed order."""
         rows = self.database.rows(kind)
         if kind is Kind.METRICS:
             return sorted(rows, key=lambda each: (each.time_ms, each.series.id))

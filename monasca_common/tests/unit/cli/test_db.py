@@ -96,7 +96,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
     def test_objects_are_json_in_formats_of_text(self):
         self.run_command("upgrade")
         self.write(self.database.writer(), Kind.METRICS, [measurement(time_ms=self.database.clock.now_ms)], 41)
-        row = {"group": "1_group", "topic": "topic", "partition": 0, "topic_id": "first-of-its-name", "next_offset": 42}
+        row = {"group": "1_group", "topic": "topic", "partition": 0, "topic_id": "topic-id", "next_offset": 42}
         value = self.run_command("status", "-f", "value", "-c", "offsets")[1]
         self.assertEqual([row], json.loads(value))
         self.assertIn(json.dumps([row]).replace('"', '\\"'), self.run_command("status", "-f", "shell")[1])

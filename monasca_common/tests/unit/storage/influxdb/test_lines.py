@@ -76,7 +76,7 @@ class TestMeasurementLines(base.BaseTestCase):
         self.assertEqual(series_head(series()), series_head(series(host="")))
 
     @given(NUMBERS)
-    def test_numbers_keep_all_their_digits(self, value):
+    def test_values_keep_their_precision(self, value):
         line = measurement_line("m", Measurement(series(), 1, value, None, 0))
         found = parse(line)[0].fields["value"]
         self.assertEqual((value, math.copysign(1, value)), (found, math.copysign(1, found)))
