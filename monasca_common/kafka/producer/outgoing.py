@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, Record
@@ -20,6 +20,7 @@ BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget, because a f
 _ID_PREFIX_BYTES = 11
 _ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64, in the order of their codes
 _ONLY_BYTES = {bytes}
+T = TypeVar("T")
 _TYPES: dict[str, tuple[Any, str]] = {
     "topic": (str, "a str"),
     "key": (bytes | None, "bytes or None"),
@@ -64,23 +65,23 @@ def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None
     return sum(lengths) + overhead * len(records), max(lengths) + overhead
 
 
-def portion(settings: ProducerSettings) -> tuple[int, int]:
-    """Return how many messages, and bytes, of a producer with these settings wait for room together."""
-    return max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
-
-
 def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[Sequence[Record]]:
     """Divide records into bulks, each at most a quarter of the budget of a producer with these settings."""
-    most, most_bytes = portion(settings)
-    start = size = 0
-    for index, record in enumerate(records):
-        weight = size_of(record, record.key, record.message_id)
-        if index > start and (index - start == most or size + weight > most_bytes):
-            yield records[start:index]
-            start, size = index, 0
-        size += weight
-    if records:
-        yield records[start:]
+    return split(records, lambda record: size_of(record, record.key, record.message_id), settings)
+
+
+def split(items: Sequence[T], size: Callable[[T], int], settings: ProducerSettings) -> Iterator[Sequence[T]]:
+    """Divide messages that wait for room in the budget, so that those that wait leave some to others."""
+    most, most_bytes = max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
+    start = total = 0
+    for index, item in enumerate(items):
+        weight = size(item)
+        if index > start and (index - start == most or total + weight > most_bytes):
+            yield items[start:index]
+            start, total = index, 0
+        total += weight
+    if items:
+        yield items[start:]
 
 
 def size_of(record: Record, key: bytes | None, own_id: bytes | None = None) -> int:

@@ -22,6 +22,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -46,7 +47,7 @@ from monasca_common.kafka.producer.outgoing import (
     checked,
     new_id_prefix,
     plain_sizes,
-    portion,
+    split,
 )
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.serving import Serving
@@ -179,20 +180,20 @@ class KafkaProducer(RefusesOldArguments):
         if not isinstance(report, DeliveryReport):
             raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
         deadline = self._deadline(timeout)
-        most, most_bytes = portion(self.settings)  # so that those that wait for room leave some to others
         bulks: list[Bulk] = []
-        last: dict[str, Bulk] = {}  # by topic
+        by_topic: dict[str, list[DeliveryAttempt]] = {}
         try:
             with _RETRYING:
                 for old in dict.fromkeys(report.latest().values()):  # an id may occur twice in a bulk
                     if old.is_worth_sending:
-                        bulk = last.get(old.bulk.topic)
-                        if bulk is None or bulk.next == most or bulk.size + old.size > most_bytes:
-                            bulk = last[old.bulk.topic] = Bulk(self._table, old.bulk.topic, None)
-                            bulks.append(bulk)
-                        again = next_attempt(old, bulk)
-                        bulk.add(again)
-                        old.successor = again
+                        by_topic.setdefault(old.bulk.topic, []).append(old)
+                for topic, attempts in by_topic.items():
+                    for some in split(attempts, attrgetter("size"), self.settings):
+                        bulks.append(Bulk(self._table, topic, None))
+                        for old in some:
+                            again = next_attempt(old, bulks[-1])
+                            bulks[-1].add(again)
+                            old.successor = again
             for bulk in bulks:
                 self._deliver(bulk, deadline)
             latest = report.latest()
