@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort, new_id, of_tenant, ordered
 from monasca_common.alarms.errors import BrokenRules, UnknownId, refuse
-from monasca_common.models.errors import Violation, joined, key_place
+from monasca_common.models.errors import Violation, escaped_key, joined
 from monasca_common.models.limits import MOST_DIMENSIONS, STORED, TENANT, TextRule, too_many_dimensions
 from monasca_common.storage.sql import tables
 
@@ -79,7 +79,7 @@ def _faults(silence: Silence, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "dimensions", too_many_dimensions(len(silence.dimensions), MOST_DIMENSIONS)
         return
     for key, value in silence.dimensions.items():
-        place = joined("dimensions", key_place(key))
+        place = joined("dimensions", escaped_key(key))
         yield from ((place, f"as a key {fault}") for fault in STORED.key.faults(key))
         yield from ((place, fault) for fault in STORED.value.faults(value))
     if silence.until_ms <= silence.from_ms:

@@ -24,7 +24,7 @@ from monasca_common.operations.durability import (
     internal_topic_findings,
     topic_durability,
 )
-from monasca_common.operations.group_positions import position_reader, which_counts
+from monasca_common.operations.group_positions import position_reader, position_remarks
 from monasca_common.operations.lag.history import LagHistory, following, read_history
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagWindow
@@ -96,7 +96,7 @@ class DurabilityCheck(ClusterCommand, Lister):
             for group, partitions in judged.items()
         }
         late = {group: judged[group] for group, found in findings.items() if found}
-        lines = which_counts(late, position_reader(self.read(parsed_args), parsed_args.section)())
+        lines = position_remarks(late, position_reader(self.read(parsed_args), parsed_args.section)())
         if lines:
             self.complain("\n".join(lines))
         return [finding for found in findings.values() for finding in found]

@@ -17,7 +17,7 @@ from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_name_p
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.group_positions import DatabasePositions, position_reader, which_counts
+from monasca_common.operations.group_positions import DatabasePositions, position_reader, position_remarks
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -89,7 +89,7 @@ class _LagCommand(ClusterCommand, Lister):
         now_ms = round(time.time() * _MS)
         surveyed = following(cluster.scan(groups, now_ms, history=history or LagHistory()), now_ms, window).groups
         self._stored = position_reader(conf, parsed_args.section)()
-        lines = which_counts(surveyed, self._stored)
+        lines = position_remarks(surveyed, self._stored)
         if offline := sorted({each for partitions in surveyed.values() for each in offline_partitions(partitions)}):
             lines.append(f"no status, because these partitions have no leader: {', '.join(offline)}")
         if lines:

@@ -62,7 +62,7 @@ def joined(place: str, inner: str) -> str:
     return place + inner
 
 
-def key_place(key: str) -> str:
+def escaped_key(key: str) -> str:
     """Return a key as part of a ``where``, escaped because clients choose keys, and logs and terminals show them."""
     if _PLAIN_KEY.fullmatch(key):
         return key

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from monasca_common.models import json_text
-from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation, joined, key_place
+from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation, escaped_key, joined
 from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, Limits, TextRule, too_many_dimensions
 
 Parsed = TypeVar("Parsed")
@@ -53,16 +53,16 @@ class Fields:
         fields._is_object = False
         return fields
 
-    def blame(self, key: str | None, rules: Iterable[str], *, too_large: bool = False) -> None:
+    def report(self, key: str | None, rules: Iterable[str], *, too_large: bool = False) -> None:
         """Add violations of the member ``key``; ``None``: of the object."""
-        place = joined(self._place, "" if key is None else key_place(key))
+        place = joined(self._place, "" if key is None else escaped_key(key))
         self._violations += [Violation(place, rule, too_large) for rule in rules]
 
     def get(self, key: str, *, required: bool = False) -> Any:
         """Return a member. ``None``: it is missing or null, which is a violation if it is ``required``."""
         value = self.members.get(key)
         if value is None and required and self._is_object:
-            self.blame(key, ["must not be null" if key in self.members else _MISSING])
+            self.report(key, ["must not be null" if key in self.members else _MISSING])
         return value
 
     def text(self, key: str, rule: TextRule = ANY_TEXT, *, required: bool = True) -> str | None:
@@ -70,9 +70,9 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, str):
-            self.blame(key, [_NOT_TEXT])
+            self.report(key, [_NOT_TEXT])
             return None
-        self.blame(key, rule.faults(value))
+        self.report(key, rule.faults(value))
         return value
 
     def parsed(self, key: str, parse: Callable[[Any], Parsed], *, required: bool = True) -> Parsed | None:
@@ -83,7 +83,7 @@ class Fields:
         try:
             return parse(value)
         except ValueError as error:
-            self.blame(key, [str(error)])
+            self.report(key, [str(error)])
             return None
 
     def inner(self, key: str, *, required: bool = True) -> Fields:
@@ -97,14 +97,14 @@ class Fields:
         """Return the member ``dimensions``, with at most ``most`` entries."""
         fields = self.inner("dimensions", required=False)
         if len(fields.members) > most:
-            fields.blame(None, [too_many_dimensions(len(fields.members), most)])
+            fields.report(None, [too_many_dimensions(len(fields.members), most)])
             return {}
         for name, value in fields.members.items():
-            fields.blame(name, (f"as a key {fault}" for fault in limits.key.faults(name)))
+            fields.report(name, (f"as a key {fault}" for fault in limits.key.faults(name)))
             if isinstance(value, str):
-                fields.blame(name, limits.value.faults(value))
+                fields.report(name, limits.value.faults(value))
             else:
-                fields.blame(name, [_NOT_TEXT])
+                fields.report(name, [_NOT_TEXT])
         return fields.members
 
     def document(self, key: str, kind: type, default: str) -> str:
@@ -113,11 +113,11 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, kind):
-            self.blame(key, [NOT_AN_OBJECT if kind is dict else "must be an array"])
+            self.report(key, [NOT_AN_OBJECT if kind is dict else "must be an array"])
             return default
         written, fault = json_text.checked(value)
         if fault:
-            self.blame(key, [fault])
+            self.report(key, [fault])
         return written.decode()
 
     def raise_violations(self) -> None:

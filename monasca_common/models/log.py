@@ -52,7 +52,7 @@ def _entry(value: bytes | None, *, max_dimensions: int) -> tuple[LogEntry, bool]
 def _rest(log: Fields) -> bytes:
     written, fault = json_text.checked({key: value for key, value in log.members.items() if key not in _OWN})
     if fault:
-        log.blame(None, [fault])
+        log.report(None, [fault])
     return written
 
 
@@ -86,10 +86,10 @@ def _parse_element(element: bytes, *, common: dict[str, str], allowed: Window, m
     size_bytes = len((message or "").encode(errors="replace"))
     if size_bytes > MOST_MESSAGE_BYTES:
         rule = f"has {size_bytes} bytes: at most {MOST_MESSAGE_BYTES} are allowed"
-        log.blame("message", [rule], too_large=True)
+        log.report("message", [rule], too_large=True)
     dimensions = common | log.dimensions(POSTED, max_dimensions)
     if len(dimensions) > max_dimensions:
-        log.blame("dimensions", [f"with the common ones {too_many_dimensions(len(dimensions), max_dimensions)}"])
+        log.report("dimensions", [f"with the common ones {too_many_dimensions(len(dimensions), max_dimensions)}"])
     normalised: dict[str, Any] = {"message": message, "dimensions": dimensions}
     time_ms = log.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
     if time_ms is not None:

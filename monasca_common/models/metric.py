@@ -370,13 +370,13 @@ def _refusal(violations: list[Violation]) -> InvalidEnvelope:
 def _check_metric(metric: Fields, limits: Limits, rules: _Rules) -> None:
     name = metric.text("name", limits.name)
     if name in rules.reserved_names:
-        metric.blame("name", [f"is {name}, {_RESERVED}"])
+        metric.report("name", [f"is {name}, {_RESERVED}"])
     metric.dimensions(limits, rules.max_dimensions)
     metric.parsed("timestamp", rules.allowed.checked(times.from_ms))
     metric.parsed("value", _finite)
     value_meta = metric.inner("value_meta", required=False)
     for key, rule in _value_meta_faults(value_meta.members, limits):
-        value_meta.blame(key, [rule])
+        value_meta.report(key, [rule])
 
 
 def _finite(value: Any) -> float:

@@ -27,12 +27,12 @@ class LedgerRetention(Loop):
     name = "retention"
     expected = (MessagingError, StorageError)
 
-    def __init__(self, ledger: Ledger, silences: Silences, clock: Clock, kept_ms: int) -> None:
+    def __init__(self, ledger: Ledger, silences: Silences, clock: Clock, retention_ms: int) -> None:
         super().__init__("the retention of the ledger", clock)
         self.health = LoopHealth(self.name, clock, reason="")
         self._ledger = ledger
         self._silences = silences
-        self._kept_ms = kept_ms
+        self._retention_ms = retention_ms
 
     def failed(self, error: Exception) -> None:
         self.health.failed(error)
@@ -48,7 +48,7 @@ class LedgerRetention(Loop):
             self.stopping.wait(_TURN_SECONDS)
 
     def _apply(self) -> None:
-        before_ms = self.clock.time_ms() - self._kept_ms
+        before_ms = self.clock.time_ms() - self._retention_ms
         removed = portion = self._ledger.prune(before_ms)
         while portion == ROWS_A_PORTION and not self.stopping.wait(_PAUSE_SECONDS):
             self.health.turned()

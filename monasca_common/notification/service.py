@@ -88,7 +88,7 @@ class NotificationWork:
         member = NotificationMember(settings, changes, clock)
         loops = (
             DeferredSender(pipeline, methods, retries, self._retries, clock, settings.consumer.stop_timeout_seconds),
-            LedgerRetention(ledger, Silences(self._database), clock, processing.kept_ms),
+            LedgerRetention(ledger, Silences(self._database), clock, processing.retention_ms),
         )
         board = StatusBoard([ProcessStatus([MemberStatus(member.name)])])
         self._reporter = StatusReporter(board, 0, [member], CollectorRegistry())

@@ -235,7 +235,7 @@ class ProcessorSettings:
     )
 
     @property
-    def kept_ms(self) -> int:
+    def retention_ms(self) -> int:
         """The time that the ledger keeps a row: at least as long as its change may be sent, so that none is sent
         twice."""
         return max(self.retention_days * _DAY_SECONDS, self.ttl) * 1000

@@ -187,7 +187,7 @@ def _status(storage: Storage) -> StorageStatus:
     return status
 
 
-def which_counts(judged: Mapping[str, _Histories], stored: DatabasePositions) -> list[str]:
+def position_remarks(judged: Mapping[str, _Histories], stored: DatabasePositions) -> list[str]:
     """Return remarks on verdicts that use Kafka's copy while the database has other positions, or if that is unknown.
 
     The copy of a running group is always slightly behind, so a group that is OK gets a remark only if its copy is

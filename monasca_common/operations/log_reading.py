@@ -49,7 +49,7 @@ class LogReader:
         left = {partition for partition, start in starts.items() if start < ends[partition]}
         if not left:
             return
-        waiting = _Patience(self._patience_seconds, self._most_seconds)
+        waiting = _ReadTimeout(self._patience_seconds, self._most_seconds)
         with self._open({partition: starts[partition] for partition in left}) as consumer:
             while left:
                 batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
@@ -73,7 +73,7 @@ class LogReader:
         left = {partition: list(wanted) for partition, wanted in offsets.items()}
         if not left:
             return
-        waiting = _Patience(self._patience_seconds, self._most_seconds)
+        waiting = _ReadTimeout(self._patience_seconds, self._most_seconds)
         with self._open({partition: wanted[0] for partition, wanted in left.items()}) as consumer:
             while left:
                 batch = consumer.poll(_FEW_MESSAGES, timeout=POLL_SECONDS)
@@ -106,7 +106,7 @@ class LogReader:
         return open_consumer(self._settings, partitions=starts, listener=GivenStarts(starts))
 
 
-class _Patience:
+class _ReadTimeout:
     """The time-outs of a read: in total, and since the last message."""
 
     def __init__(self, patience_seconds: float, most_seconds: float) -> None:

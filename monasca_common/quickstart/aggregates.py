@@ -61,16 +61,16 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
     deadline = time.monotonic() + _JOB_SECONDS
     while (output := job.finished()) is None:
         if time.monotonic() > deadline:
-            raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_words()}")
+            raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_log_line()}")
         time.sleep(_POLL_SECONDS)
     lines = reversed(output.splitlines())  # most lines are of Java's log
     result = next((line for line in lines if line.startswith("{")), None)
     if result is None:
-        raise ServiceFailed(f"the job aggregate printed no result: {job.last_words()}")
+        raise ServiceFailed(f"the job aggregate printed no result: {job.last_log_line()}")
     messages = json.loads(result)["results"]["published_messages"]
     if messages < len(_NAMES):
         raise ServiceFailed(
-            f"{messages} aggregates were published, fewer than the {len(_NAMES)} metrics have: {job.last_words()}"
+            f"{messages} aggregates were published, fewer than the {len(_NAMES)} metrics have: {job.last_log_line()}"
         )
     deadline = time.monotonic() + _STORED_SECONDS
     while len(found := stored(database)) < messages:

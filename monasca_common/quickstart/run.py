@@ -93,7 +93,7 @@ class Run:
             self._persister.check()
             if time.monotonic() > deadline:
                 raise ServiceFailed(
-                    f"no row was stored within {_FIRST_ROW_SECONDS:.0f} s: {self._persister.last_words()}"
+                    f"no row was stored within {_FIRST_ROW_SECONDS:.0f} s: {self._persister.last_log_line()}"
                 )
             time.sleep(_BETWEEN_POSTS_SECONDS)
 

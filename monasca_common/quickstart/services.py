@@ -185,7 +185,7 @@ class ServiceProcess:
         """Raise `ServiceFailed` if the command has ended."""
         status = self._supervisor.poll(self._pid)
         if status is not None:
-            raise ServiceFailed(f"{self.name} ended with {status}: {self.last_words()}")
+            raise ServiceFailed(f"{self.name} ended with {status}: {self.last_log_line()}")
 
     def finished(self) -> str | None:
         """Return the output of a command that has ended, or ``None`` while it runs. Raises `ServiceFailed`."""
@@ -203,7 +203,7 @@ class ServiceProcess:
                     return
             except (OSError, http.client.HTTPException):
                 time.sleep(_POLL_SECONDS)
-        raise ServiceFailed(f"{self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_words()}")
+        raise ServiceFailed(f"{self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_log_line()}")
 
     def wait_until_caught_up(self, metrics_url: str) -> None:
         """Wait until a job has completed a batch and has nothing left to read."""
@@ -213,7 +213,7 @@ class ServiceProcess:
             if _caught_up(metrics_url):
                 return
             time.sleep(_POLL_SECONDS)
-        raise ServiceFailed(f"{self.name} completed no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_words()}")
+        raise ServiceFailed(f"{self.name} completed no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_log_line()}")
 
     def stop(self) -> None:
         """Send SIGTERM and wait; the supervisor kills a process that has not ended then."""
@@ -225,7 +225,7 @@ class ServiceProcess:
         except DevBrokerError:
             return
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """Return the last line of the log, if possible of the command instead of its Java, and the path of the log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -22,7 +22,7 @@ from monasca_common.operations.dashboard.view import (
     rate,
     span,
 )
-from monasca_common.operations.group_positions import DatabasePositions, ReadPositions, no_database, which_counts
+from monasca_common.operations.group_positions import DatabasePositions, ReadPositions, no_database, position_remarks
 from monasca_common.operations.lag.history import LagHistory, PartitionHistory, following
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import (
@@ -58,7 +58,7 @@ _PROBLEMS = {
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
     """A consumer group. ``unread``: unread messages at each of the last checks, the oldest first. ``per_second``: its
-    read rate; ``None`` before the second check. ``which_counts``: remarks if its verdict uses differing copies of
+    read rate; ``None`` before the second check. ``position_remarks``: remarks if its verdict uses differing copies of
     positions."""
 
     name: str
@@ -66,7 +66,7 @@ class GroupFigures:
     partitions: Mapping[TopicPartition, LagVerdict]
     unread: tuple[int, ...] = ()
     per_second: float | None = None
-    which_counts: tuple[str, ...] = ()
+    position_remarks: tuple[str, ...] = ()
 
     @property
     def topics(self) -> list[str]:
@@ -114,8 +114,8 @@ class LagGatherer:
                 yield group
                 continue
             stored = stored or self._read_positions()
-            lines = which_counts({group.name: self._judged(group.name)}, stored)
-            yield replace(group, which_counts=tuple(line.strip() for line in lines))
+            lines = position_remarks({group.name: self._judged(group.name)}, stored)
+            yield replace(group, position_remarks=tuple(line.strip() for line in lines))
 
     def _judged(self, group: str) -> Mapping[TopicPartition, PartitionHistory]:
         return self._history.groups[group] if self._history is not None else {}
@@ -164,7 +164,7 @@ def group_panel(group: GroupFigures) -> PanelView:
     return PanelView(
         "lag",
         f"Consumer group {group.name}",
-        " ".join([f"{group.lag.status.name}: the group {group.lag.status.meaning}.", *group.which_counts]),
+        " ".join([f"{group.lag.status.name}: the group {group.lag.status.meaning}.", *group.position_remarks]),
         EMPTY.explanation,
         ("Status", "Partition", "Unread", "Oldest unread", "Headroom", "Deleted"),
         rows,
@@ -189,7 +189,7 @@ def _concern(group: GroupFigures) -> Concern:
     problem = _PROBLEMS.get(lag.status, "")
     if lag.status is LagStatus.WARNING and not (lag.truncated or lag.hidden):
         problem = " does not catch up"
-    text = f"{group.name}{problem}: {'; '.join([*facts, *group.which_counts[:_SHOWN_LINES]])}"
+    text = f"{group.name}{problem}: {'; '.join([*facts, *group.position_remarks[:_SHOWN_LINES]])}"
     if lost := lag.deleted + lag.truncated:
         return Concern(_tone(lag), text, ConcernKind.LOST, lost)
     return Concern(_tone(lag), text, ConcernKind.AT_RISK if lag.expires_soon else ConcernKind.LATE, lag.messages)

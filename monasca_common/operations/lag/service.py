@@ -21,7 +21,7 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.group_positions import ReadPositions, no_database, which_counts
+from monasca_common.operations.group_positions import ReadPositions, no_database, position_remarks
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -134,7 +134,7 @@ class LagService(PublishingLoop):
                 log = LOG.warning if lag.is_error else LOG.info
                 log("group %s is %s: it %s; %s", group, lag.status.name, lag.status.meaning, _facts(lag, partitions))
                 changed[group] = partitions
-        lines = which_counts(changed, self._read_positions()) if changed else []
+        lines = position_remarks(changed, self._read_positions()) if changed else []
         if lines:
             more = f" (and {len(lines) - _SHOWN_LINES} more)" if len(lines) > _SHOWN_LINES else ""
             LOG.warning("%s%s", " ".join(line.strip() for line in lines[:_SHOWN_LINES]), more)

@@ -260,7 +260,7 @@ def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None
     dimensions = metric.inner("dimensions", required=False)
     for key, text in dimensions.members.items():
         if text is not None and not isinstance(text, str):
-            dimensions.blame(key, ["must be a string"])
+            dimensions.report(key, ["must be a string"])
     metric.inner("value_meta", required=False)
     whole.inner("meta", required=False)
     if violations:

@@ -190,7 +190,7 @@ def _transform(row: Fields) -> tuple[str, Transform]:
         second_by = _second_by(parameters)
         if second_operation == RATE and (name != CALCULATE_RATE or rolls_up):
             rule = f"is a rate, which needs usage {CALCULATE_RATE} and no {_ROLLUP}: its oldest and latest are compared"
-            parameters.blame("pre_hourly_operation", [rule])
+            parameters.report("pre_hourly_operation", [rule])
     transform = Transform(
         metric_id=metric_id,
         usage=name,
@@ -218,10 +218,10 @@ def _pipeline(pipeline: Fields) -> tuple[str, tuple[str, ...], bool]:
     setters = _texts(pipeline, "setters", lambda name: components.check(components.setter, components.SETTERS, name))
     for setter in _NAMING_SETTERS:
         if isinstance(pipeline.members.get("setters"), list) and setter not in setters:
-            pipeline.blame("setters", [f"must have {setter}: output without it has no name or no period"])
+            pipeline.report("setters", [f"must have {setter}: output without it has no name or no period"])
     inserts = _texts(pipeline, "insert", _one_of(_INSERTS))
     if isinstance(pipeline.members.get("insert"), list) and (_TWO_STAGES in inserts) == (_ONE_STAGE in inserts):
-        pipeline.blame("insert", [f"must have one of {_TWO_STAGES} (two stages) and {_ONE_STAGE} (one stage)"])
+        pipeline.report("insert", [f"must have one of {_TWO_STAGES} (two stages) and {_ONE_STAGE} (one stage)"])
     return usage or "", setters, _TWO_STAGES in inserts
 
 
@@ -240,7 +240,7 @@ def _period(parameters: Fields) -> str:
     rule = "must be hourly or daily: partials are kept for ten minutes each, and nothing shorter is made of them"
     period = parameters.text("aggregation_period") or ""
     if period and period not in PERIODS_MS:
-        parameters.blame("aggregation_period", [f"{rule}; not {period!r}"])
+        parameters.report("aggregation_period", [f"{rule}; not {period!r}"])
     return period
 
 
@@ -258,9 +258,9 @@ def _dimensions(parameters: Fields) -> tuple[Dimension, ...]:
     found = [Dimension(columns.map_and_key(text)[1], columns.check(text, known)) for text in texts]
     keys = [dimension.key for dimension in found]
     for name in keys:
-        parameters.blame(key, (f"{name!r}, as a dimension's name, {fault}" for fault in POSTED.key.faults(name)))
+        parameters.report(key, (f"{name!r}, as a dimension's name, {fault}" for fault in POSTED.key.faults(name)))
     for name in sorted({name for name in keys if keys.count(name) > 1}):
-        parameters.blame(key, [f"names the dimension {name!r} more than once: one would hide the other"])
+        parameters.report(key, [f"names the dimension {name!r} more than once: one would hide the other"])
     return tuple(found)
 
 
@@ -268,7 +268,7 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
     key = "filter_by_list"
     given = parameters.get(key)
     if given is not None and not isinstance(given, list):
-        parameters.blame(key, ["must be an array"])
+        parameters.report(key, ["must be an array"])
         return
     for position, one in enumerate(given or ()):
         # The fields collect their faults separately; these are then reported at the filter's place.
@@ -278,7 +278,7 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
         column = fields.parsed("field_to_filter", lambda text: columns.check(str(text), columns.PLAIN))
         pattern = fields.parsed("filter_expression", _pattern)
         operation = _choice(fields, "filter_operation", ("include", "exclude"))
-        parameters.blame(key, (f"[{position}]: {violation}" for violation in violations))
+        parameters.report(key, (f"[{position}]: {violation}" for violation in violations))
         if column is not None and pattern is not None:
             yield Filter(column, pattern, include=operation == "include")
 
@@ -302,7 +302,7 @@ def _required_field(text: str) -> str:
 def _only(fields: Fields, known: tuple[str, ...]) -> None:
     for key in fields.members:
         if key not in known:
-            fields.blame(key, [f"is not known here: known are {', '.join(known)}"])
+            fields.report(key, [f"is not known here: known are {', '.join(known)}"])
 
 
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
@@ -324,16 +324,16 @@ def _texts(fields: Fields, key: str, check: Callable[[str], str] = str, *, least
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(item, str) and item for item in given):
-        fields.blame(key, ["must be an array of strings, none of them empty"])
+        fields.report(key, ["must be an array of strings, none of them empty"])
         return ()
     if len(given) < least:
-        fields.blame(key, [f"must have at least {least}"])
+        fields.report(key, [f"must have at least {least}"])
     found: list[str] = []
     for position, item in enumerate(given):
         try:
             found.append(check(item))
         except ValueError as error:
-            fields.blame(key, [f"[{position}] {error}"])
+            fields.report(key, [f"[{position}] {error}"])
     return tuple(found)
 
 

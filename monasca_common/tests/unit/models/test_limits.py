@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from oslotest import base
 
-from monasca_common.models.errors import InvalidEnvelope, Violation, key_place
+from monasca_common.models.errors import InvalidEnvelope, Violation, escaped_key
 from monasca_common.models.limits import POSTED, REGION, STORED, TENANT, TextRule
 
 # Characters with and without rules; small alphabets cause collisions.
@@ -68,9 +68,9 @@ class TestLimits(base.BaseTestCase):
         self.assertEqual([], list(REGION.faults("")))
 
     def test_a_place_contains_keys_as_ascii_of_bounded_length(self):
-        self.assertEqual("host-name_1", key_place("host-name_1"))
-        self.assertEqual(r"['a\x1b[31m']", key_place("a\x1b[31m"))
-        self.assertLess(len(key_place("k" * 100000)), 80)
+        self.assertEqual("host-name_1", escaped_key("host-name_1"))
+        self.assertEqual(r"['a\x1b[31m']", escaped_key("a\x1b[31m"))
+        self.assertLess(len(escaped_key("k" * 100000)), 80)
 
     def test_the_text_of_an_error_has_the_first_violation_and_the_number_of_others(self):
         violations = [Violation("a", "must be given"), Violation("b", "must be given"), Violation("", "is bad")]

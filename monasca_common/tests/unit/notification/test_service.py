@@ -466,8 +466,8 @@ class LedgerRetentionTest(ServiceCase):
         self.assertEqual([("a0",)], self.ledger("alarm_id"))
 
     def test_rows_are_kept_as_long_as_their_change_may_be_sent(self):
-        self.assertEqual(3 * DAY_MS, ProcessorSettings(ttl=3 * DAY_MS // 1000, retention_days=1).kept_ms)
-        self.assertEqual(2 * DAY_MS, ProcessorSettings(ttl=5, retention_days=2).kept_ms)
+        self.assertEqual(3 * DAY_MS, ProcessorSettings(ttl=3 * DAY_MS // 1000, retention_days=1).retention_ms)
+        self.assertEqual(2 * DAY_MS, ProcessorSettings(ttl=5, retention_days=2).retention_ms)
 
     def test_an_unavailable_database_ends_nothing(self):
         failed = threading.Event()

@@ -2,7 +2,7 @@
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.group_positions import DatabasePositions, no_database, which_counts
+from monasca_common.operations.group_positions import DatabasePositions, no_database, position_remarks
 from monasca_common.operations.lag.history import PartitionHistory
 from monasca_common.operations.lag.verdict import Commit, LagStatus, LagVerdict
 
@@ -38,10 +38,10 @@ class TestWhichCounts(base.BaseTestCase):
         }
         for name, (judged, stored, expected) in cases.items():
             with self.subTest(name):
-                self.assertEqual(expected, bool(which_counts({"g": judged}, stored)))
+                self.assertEqual(expected, bool(position_remarks({"g": judged}, stored)))
 
     def test_a_remark_has_both_positions_and_the_reason(self):
-        why, where = which_counts({"g": _judged(10, status=LagStatus.STOP)}, _stored(12))
+        why, where = position_remarks({"g": _judged(10, status=LagStatus.STOP)}, _stored(12))
         self.assertIn("the verdict on g uses its copy in Kafka. The database counts, because", why)
         self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
 
@@ -66,12 +66,12 @@ class TestWhichCounts(base.BaseTestCase):
     def test_a_reported_difference_is_one(self):
         for judged in (_judged(10, status=LagStatus.STOP), _judged(None, status=LagStatus.STOP)):
             for stored in (no_database(), _stored(10), _stored(12), _stored(12, _OTHER)):
-                said = which_counts({"g": judged}, stored)
+                said = position_remarks({"g": judged}, stored)
                 self.assertEqual(stored.differ("g", judged), bool(said), said)
 
     def test_an_unknown_database_is_reported_once_for_all_groups(self):
         groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
-        (line,) = which_counts(groups, DatabasePositions(trouble="no answer"))
+        (line,) = position_remarks(groups, DatabasePositions(trouble="no answer"))
         self.assertEqual(
             "verdicts use Kafka's offsets; it is unknown whether a database has others, which would count: no answer",
             line,

@@ -88,7 +88,7 @@ class AveragesTest(base.BaseTestCase):
     def refusal(self, output):
         job = mock.Mock()
         job.finished.return_value = output
-        job.last_words.return_value = "no records (log: /x/aggregate.log)"
+        job.last_log_line.return_value = "no records (log: /x/aggregate.log)"
         return str(self.assertRaises(ServiceFailed, aggregates.averages_of, job, Path("/nonexistent")))
 
     def test_fewer_aggregates_than_metrics_are_an_error_that_names_the_log(self):

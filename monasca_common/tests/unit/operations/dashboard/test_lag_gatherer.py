@@ -72,12 +72,12 @@ class LagGathererTest(base.BaseTestCase):
         self.stored = DatabasePositions({"g": {TP: 7}})
         gather = self.gatherer()
         (group, _) = gather(NOW)
-        self.assertEqual(((), 0), (group.which_counts, self.positions_read))
+        self.assertEqual(((), 0), (group.position_remarks, self.positions_read))
         self.survey.silent_ms = 120_000
         (group, new) = gather(NOW + 10_000)
-        self.assertEqual("metrics/0: 7 in the database, 5 in Kafka", group.which_counts[1])
-        self.assertEqual((), new.which_counts)
-        self.assertIn(group.which_counts[0], group_panel(group).summary)
+        self.assertEqual("metrics/0: 7 in the database, 5 in Kafka", group.position_remarks[1])
+        self.assertEqual((), new.position_remarks)
+        self.assertIn(group.position_remarks[0], group_panel(group).summary)
         view = lag_panel(Snapshot((group,), NOW, ""), NOW)
         self.assertIn("The database counts, because", view.concerns[0].text)
 
@@ -86,7 +86,7 @@ class LagGathererTest(base.BaseTestCase):
         self.survey.silent_ms = 120_000
         (group, _) = self.gatherer()(NOW)
         self.assertIn(
-            "it is unknown whether a database has others, which would count: no answer", group.which_counts[0]
+            "it is unknown whether a database has others, which would count: no answer", group.position_remarks[0]
         )
 
     def test_the_read_rate_of_a_group_is_known_after_two_checks(self):
