@@ -147,7 +147,7 @@ class StagedPartials:
     ) -> StagedAttempts:
         """Compute partials of ``records`` (rows of the connector, or records of the driver) and stage them.
 
-        ``windows``: a half-open range; other windows of rows of the connector are left out.
+        ``windows``: a half-open range; other windows of rows of the connector are omitted.
         """
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
@@ -210,7 +210,7 @@ class RecordDecoder:
 
 
 def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    """One `usage_table.staged_row` per key."""
+    """Yield one `usage_table.staged_row` per key."""
     for (specification, window_ms, (group,)), partial in merged(partials_of(batches)).items():
         yield usage_table.staged_row(specification, window_ms, group, partial)
 
@@ -245,7 +245,8 @@ def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[
 def partials_of(
     batches: Iterable[pa.RecordBatch], group_of: Callable[[str], Group] = lambda text: (text,)
 ) -> Iterator[tuple[PartialKey, Partial]]:
-    """``group_of``: by default the text itself, for callers that do not read the columns of the group."""
+    """Yield the partials with their keys. ``group_of``: parses the text of a group, which callers without need of its
+    columns leave as it is."""
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         for specification, window_ms, group, *row in zip(*columns, strict=True):

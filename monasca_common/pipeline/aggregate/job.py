@@ -40,7 +40,7 @@ def open_period_publisher(
 
 
 class AggregateJob(Job):
-    summary = "computes aggregates of each hour and day from metrics, as the specifications say"
+    summary = "computes aggregates of each hour and day from metrics, according to the specifications"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._settings = aggregate_settings(conf)
@@ -50,7 +50,7 @@ class AggregateJob(Job):
         return {**self._settings.stream.facts(), "writes": self._settings.output_topic, "spark": self._spark.master}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        request.refuse_times("aggregate", "run the job backfill to compute a past time again")
+        request.refuse_times("aggregate", "run the job backfill to recompute a past time")
         settings, stream = self._settings, self._settings.stream
         for warning in settings.specifications.warnings:
             LOG.warning("specifications: %s", warning)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output rows as metric envelopes, the ids under which they are published, and the spool in which they wait.
+"""Output rows as metric envelopes, their message ids, and the spool in which they wait.
 
-The id is a hash of job, specification, period, group and content: publishing the same row again is a repeat of one
-message, and a corrected row is another. The row in a database is keyed by (series, time), and time is the start of the
-period. So a correction replaces the row, and the greater ``version_ms`` (the envelope's creation_time) wins, in any
-order of arrival. The publisher must give each correction a greater version than the row that it corrects.
+The id is a hash of job, specification, period, group and content: the same row has the same id, and a corrected row has
+another. The key of a row in the database is series and time, the start of the period. So a correction replaces the row,
+and the greater ``version_ms`` (the envelope's creation_time) wins in any order of arrival. The publisher must give each
+correction a greater version than the row that it corrects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def output(
     version_ms: int,
     provisional: bool = False,
 ) -> OutputMessage:
-    """The message of one output row.
+    """Return the message of one output row.
 
     ``period_ms``: the start of the period. ``provisional``: the period is still open, its slack included.
     """
@@ -72,7 +72,7 @@ def dimensions(transform: Transform, usage: Usage) -> dict[str, str]:
 
 
 def value_meta(usage: Usage, *, provisional: bool) -> dict[str, str]:
-    """The row's value_meta: strings only, because the API requires strings."""
+    """Return the value_meta of the row: strings only, because the API requires strings."""
     texts = {
         "record_count": str(usage.count),
         "firstrecord_timestamp_string": _utc(usage.first_ms),
@@ -90,8 +90,8 @@ def _hash(parts: tuple[bytes, ...]) -> bytes:
 
 
 class Spool:
-    """Messages that wait to be published: in memory while they are few, else in a temporary file. It is written once,
-    then read once. The file has no name, and is removed at the end of the block."""
+    """Messages to publish, written once and then read once: in memory if they are few, otherwise in an unnamed
+    temporary file, which is removed at the end of the block."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115

@@ -5,7 +5,7 @@ Merging is exact: associative and commutative to the last bit. So however the in
 batches, retries, a backfill in other pieces), the same records make an equal partial, the same output and the same
 message id. A sum of floats in order of arrival is not exact (``0.1 + 0.2 + 0.3`` has two values; ``1e16 + 1 - 1e16``
 may lose the 1), and an id that hashes such a value would make a repeat look like a new message. So a sum is stored as
-the few floats whose exact sum it is; one, two or three of them in practice.
+the few floats whose exact sum it is: one, two or three in practice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monasca_common.models import json_text
 from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.records import Group, Records
 
-# At most this many values wait to be summed: 32 kB per group.
+# The maximum number of values that wait to be summed: 32 kB per group.
 _MOST_PENDING = 1024
 
 
@@ -37,13 +37,13 @@ _key: Callable[[tuple[str, int, Group]], PartialKey] = partial(tuple.__new__, Pa
 
 
 def later(one: Reading, other: Reading) -> Reading:
-    """The later reading; at equal times the one with the higher (partition, offset)."""
+    """Return the later reading; at equal times, the one with the higher (partition, offset)."""
     return max(one, other)
 
 
 def earlier(one: Reading, other: Reading) -> Reading:
-    """The earlier reading; at equal times again the one with the *higher* (partition, offset): the last report
-    counts."""
+    """Return the earlier reading; at equal times, the one with the *higher* (partition, offset), because the last
+    report counts."""
     if one.timestamp_ms == other.timestamp_ms:
         return max(one, other)
     return one if one.timestamp_ms < other.timestamp_ms else other
@@ -84,7 +84,7 @@ class Partial:
         return self.latest.timestamp_ms
 
     def merge(self, other: Partial) -> Partial:
-        """The partial of both. ``other`` has other records of the same group and window (or period)."""
+        """Return the partial of both. ``other`` has other records of the same group and window (or period)."""
         return Partial(
             self.count + other.count,
             exact_sum(self.sums + other.sums),
@@ -95,13 +95,12 @@ class Partial:
         )
 
     def as_row(self) -> tuple[int | float | tuple[float, ...], ...]:
-        """The fields as one flat row, in their order; each `Reading` becomes its own fields."""
+        """Return the fields as one flat row, in order; each `Reading` becomes its fields."""
         return (self.count, self.sums, self.least, self.greatest, *self.oldest, *self.latest)
 
     @classmethod
     def of_row(cls, row: Sequence[object]) -> Partial:
-        """The partial of a row of `as_row`. ``sums`` may be the concatenation of those of several rows, as in the
-        database."""
+        """Return the partial of a row of `as_row`. ``sums`` may be concatenated, as in the database."""
         count, sums, least, greatest, *readings = row
         oldest, latest = Reading(*readings[:4]), Reading(*readings[4:])  # type: ignore[arg-type]
         return cls(count, exact_sum(sums), least, greatest, oldest, latest)  # type: ignore[arg-type]
@@ -117,7 +116,7 @@ def merged(partials: Iterable[tuple[PartialKey, Partial]]) -> dict[PartialKey, P
 
 
 def group_text(group: Group) -> str:
-    """A group as one text (a JSON array), which serves as a database key or as a column of a shuffle."""
+    """Return a group as a JSON array, for a database key or a column of a shuffle."""
     return json_text.write(group).decode()
 
 
@@ -186,13 +185,13 @@ class Accumulator:
                 state.settle()
 
     def partials(self) -> Iterator[tuple[PartialKey, Partial]]:
-        """All partials so far; `add` may be called again afterwards."""
+        """Yield all partials so far; further records may be added afterwards."""
         for key, state in self._states.items():
             yield _key(key), state.partial()
 
 
 def by_window(partials: Mapping[PartialKey, Partial]) -> dict[int, dict[Group, Partial]]:
-    """The partials of one specification by window, in order of time, and then by group."""
+    """Return the partials of one specification by window, in order of time, and by group."""
     windows: dict[int, dict[Group, Partial]] = {}
     for key in sorted(partials):
         windows.setdefault(key.window_ms, {})[key.group] = partials[key]

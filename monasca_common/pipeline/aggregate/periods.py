@@ -2,8 +2,8 @@
 """Decides which periods are due, and publishes them.
 
 A row of ``aggregate_period`` has everything that the messages of a period depend on in addition to the usages: its
-version, and whether it is provisional. Both are decided in the database before anything is sent. So every process that
-publishes a version, however often, sends the same messages under the same ids.
+version, and whether it is provisional. Both are decided in the database before a message is sent. So every process that
+publishes a version sends the same messages under the same ids.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The result of publishing. ``dropped``: rows without a message, by reason. ``undelivered``: messages to send
-    again."""
+    """The result of publishing. ``dropped``: rows without a message, by reason. ``undelivered``: messages to
+    resend."""
 
     periods: int = 0
     messages: int = 0
@@ -93,7 +93,7 @@ def unpublished(
     if emit == "final":
         query = sa.select(table.specification, table.period_start).where(changed, table.provisional)
         marked = (Period(*row) for row in connection.execute(query))
-        # The mark is not enough: until the job runs again, periods that are over have it, too.
+        # The mark is not enough: until the next run of the job, periods that are over have it, too.
         still_open = sum(
             closing.specifications.find(period.specification) is not None and closing.is_open(period, now_ms)
             for period in marked
@@ -102,7 +102,7 @@ def unpublished(
 
 
 def touch(connection: sa.Connection, job: str, periods: Iterable[Period], closing: Closing, now_ms: int) -> None:
-    """Note that these periods have changed: each becomes due under a greater version than before."""
+    """Record that these periods have changed: each is due under a greater version than before."""
     table = aggregate_period
     insert = schema.insert(connection, table)
     rows = [
@@ -123,7 +123,7 @@ def touch(connection: sa.Connection, job: str, periods: Iterable[Period], closin
 
 
 def periods_of(specifications: Specifications, windows: Iterable[tuple[str, int]]) -> set[Period]:
-    """The periods that contain these (specification, window) pairs."""
+    """Return the periods that contain these (specification, window) pairs."""
     found = set()
     for specification, window_ms in windows:
         transform = specifications.find(specification)
@@ -157,8 +157,7 @@ class PeriodPublisher:
         self._emit = emit
 
     def publish(self, now_ms: int) -> Published:
-        """Publish everything that is due. An undelivered period stays due, and so does one that a crash leaves
-        uncleared."""
+        """Publish all due periods. A period stays due if a message is undelivered or a crash prevents clearing it."""
         self._close(now_ms)
         total = Published()
         for due in self._due():
@@ -190,7 +189,7 @@ class PeriodPublisher:
             return list(self._rows(connection, wanted))
 
     def _rows(self, connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterator[Due]:
-        """The rows of the specifications in force. What is due for others waits until they are configured again."""
+        """Yield the rows of the configured specifications. Periods of others stay due until these are configured."""
         table = aggregate_period.c
         columns = (table.specification, table.period_start, table.version, table.provisional)
         query = sa.select(*columns).where(table.job == self._publisher.job, wanted).order_by(*columns[:2])
@@ -211,11 +210,11 @@ class PeriodPublisher:
             return Published(1, messages.count, undelivered, dropped)
 
     def _compute(self, period: Period, messages: Spool, dropped: Counter[str]) -> Due | None:
-        """Write the period's messages to a spool, which keeps no transaction open while Kafka is slow."""
+        """Write the messages of the period to a spool, so that no transaction is open while Kafka is slow."""
         transform = self._closing.specifications.find(period.specification)
         assert transform is not None
         with self._offset_store.reading() as connection:
-            # Version and usages are read at one moment; a later change makes the period due again.
+            # Version and usages are of one snapshot; after a later change the period is due for another version.
             current = next(self._rows(connection, sa.and_(*self._of(period))), None)
             if current is None:
                 return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns metric envelopes into records: each is decoded once, and copied to the specifications that want it.
+"""Turns metric envelopes into records: each is decoded once and copied to the specifications that take it.
 
-A record counts everywhere or nowhere: an envelope with a fault is rejected with its reason. If part of it counted here,
-a corrected copy that comes back from the dead letters would count that part twice.
+A record counts for all of them or for none: an envelope with a fault is rejected with its reason. If a part counted, a
+corrected copy that is replayed from the dead letters would count that part twice.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class Subject:
         return all(kept.keeps(self.column(kept.column, row, transform)) for kept in transform.filters)
 
     def group(self, row: PreTransform, transform: Transform) -> Group:
-        """The record's group. Raises `ValueError` for a value that cannot be a database key: too long, or with a
-        NUL."""
+        """Return the group of the record. Raises `ValueError` for a value that cannot be a database key: too long, or
+        with a NUL."""
         values = tuple(self.column(column, row, transform) for column in transform.group_by)
         for column, value in zip(transform.group_by, values, strict=True):
             for fault in STORED.value.faults(value):
@@ -216,7 +216,7 @@ class Subject:
         return values
 
     def column(self, column: str, row: PreTransform, transform: Transform) -> str:
-        """The value of a column. Missing, null and empty give `columns.NA`; zone, geolocation and region have
+        """Return the value of a column: `columns.NA` if it is missing, null or empty; zone, geolocation and region have
         defaults."""
         kind, key = columns.map_and_key(column)
         if kind:
@@ -241,13 +241,13 @@ class Subject:
 
 
 def _text(value: Any) -> str | None:
-    """The value as text: a value that is not a string (value_meta has numbers) becomes its JSON."""
+    """Return the value as text: JSON if it is not a string, because value_meta has numbers."""
     if value is None or value == "":
         return None
     return value if isinstance(value, str) else json_text.write(value).decode()
 
 
-# Finds the reason of a rejection: slow and thorough, and called only after the fast path has refused.
+# Finds the reason of a rejection. It is slow, and called only after the fast path has refused.
 
 
 def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None) -> Rejection:
@@ -268,8 +268,8 @@ def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None
     if timestamp_ms is not None and timestamp_ms > bounds.latest_ms:
         return Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
     if timestamp_ms is not None and timestamp_ms < bounds.oldest_ms:
-        return Rejection(TOO_OLD, "metric.timestamp is before all that is kept: is it in milliseconds?")
-    # The branches above cover what msgspec refuses. This one covers anything that they miss.
+        return Rejection(TOO_OLD, "metric.timestamp is older than the retention: is it in milliseconds?")
+    # The branches above cover what msgspec refuses; this one covers the rest.
     return Rejection(MALFORMED, str(error) if isinstance(error, _Ungroupable) else "cannot be read as a metric")
 
 

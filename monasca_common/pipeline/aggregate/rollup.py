@@ -44,7 +44,9 @@ def aggregate(transform: Transform, partials: Iterable[tuple[PartialKey, Partial
     """
     whole = merged(partials)
     if len({(key.specification_id, period_start_ms(transform.period, key.window_ms)) for key in whole}) > 1:
-        raise ValueError("partials of several specifications or periods: aggregate those of each on their own")
+        raise ValueError(
+            "partials of several specifications or periods: aggregate each specification and period separately"
+        )
     windows = by_window(whole)
     if transform.second_operation is None:
         return first_stage(transform, _whole_period(windows.values()))
@@ -91,7 +93,7 @@ def second_stage(transform: Transform, windows: Sequence[Iterable[Usage]]) -> Ag
 
 
 def roll_up(rows: Iterable[Usage], by: Sequence[str], operation: str) -> list[Usage]:
-    """One row per group: other columns become ``all``, counts are added, the times are the first and the last."""
+    """Return one row per group: other columns become ``all``, counts are added, times are the first and the last."""
     combine = components.operation(operation).combine
     assert combine is not None  # the reader has refused others
     return [
@@ -163,7 +165,7 @@ NAMING = components.SetterComponent(lambda _, rows: rows)
 
 
 def kept_columns(transform: Transform) -> tuple[int, ...]:
-    """The positions, in ``group_by``, of the columns that are the same for all partials of an output row."""
+    """Return the positions, in ``group_by``, of the columns that are equal in all partials of an output row."""
     if transform.usage not in _USAGES or not _SETTERS.issuperset(transform.setters):
         return ()
     return tuple(position for position, column in enumerate(transform.group_by) if column in transform.distinguishes)
@@ -172,7 +174,8 @@ def kept_columns(transform: Transform) -> tuple[int, ...]:
 def rows(
     transform: Transform, partials: Iterable[tuple[PartialKey, Partial]], dropped: Counter[str]
 ) -> Iterator[Usage]:
-    """The output rows of a period. ``partials``: ordered by `kept_columns`. ``dropped``: gains those of `Aggregate`."""
+    """Yield the output rows of a period. ``partials``: ordered by `kept_columns`. ``dropped``: gets the counts of
+    `Aggregate.dropped`."""
     kept = kept_columns(transform)
     for _, block in groupby(partials, lambda each: [each[0].group[position] for position in kept]):
         found = aggregate(transform, block)

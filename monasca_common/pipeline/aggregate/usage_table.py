@@ -37,7 +37,7 @@ _EVERY_MS = 3_600_000
 
 
 def staged_row(specification: str, window_ms: int, group: str, partial: Partial) -> tuple[Any, ...]:
-    """``group``: as `group_text` writes it."""
+    """Return a row for the staging table. ``group``: as `group_text` returns it."""
     count, sums, *rest = partial.as_row()
     group_id = hashlib.sha256(group.encode()).digest()[:16]
     return (specification, window_ms, group_id, group, count, _text(sums), *rest)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int
 def known_windows(
     connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int
 ) -> set[tuple[str, int]]:
-    """The (specification, window) pairs with stored partials whose window starts in [from_ms, to_ms)."""
+    """Return the (specification, window) pairs with stored partials whose window starts in [from_ms, to_ms)."""
     columns = (aggregate_usage.c.specification, aggregate_usage.c.window_start)
     where = _within(job, specifications, from_ms, to_ms)
     query = sa.select(*columns).where(*where).distinct()
@@ -114,9 +114,9 @@ def read(
     *,
     ordered_by: Sequence[int] = (),
 ) -> Iterator[tuple[PartialKey, Partial]]:
-    """The stored partials of one specification whose windows start in [from_ms, to_ms), a few at a time.
+    """Yield the stored partials of one specification whose windows start in [from_ms, to_ms), read in portions.
 
-    ``ordered_by``: the positions of columns of the group; those that agree in all of them come together.
+    ``ordered_by``: the positions of columns of the group by which the partials are ordered.
     """
     usage = aggregate_usage.c
     where = _within(job, [specification], from_ms, to_ms)
@@ -129,7 +129,7 @@ def read(
 
 
 def _group_column(connection: sa.Connection, position: int) -> sa.ColumnElement[str]:
-    """One value of the group, which is a JSON array. In the order of its bytes, which no locale makes slower."""
+    """Return one value of the group, which is a JSON array. It is ordered by bytes, which is faster than a locale."""
     group = aggregate_usage.c.group_values
     if connection.dialect.name == "postgresql":
         text: sa.ColumnElement[str] = sa.cast(group, postgresql.JSON)[position].astext
@@ -148,7 +148,7 @@ def _within(job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:
-    """The new value of each column where the group is stored already."""
+    """Return the new value of each column of a group that is stored."""
     earlier = sa.or_(
         added.oldest_timestamp < known.oldest_timestamp,
         sa.and_(added.oldest_timestamp == known.oldest_timestamp, _place(added, "oldest") > _place(known, "oldest")),
@@ -195,7 +195,7 @@ class Retention:
         self._applied_ms = 0
 
     def apply(self, now_ms: int) -> int:
-        """Remove what is too old, at most once an hour. Returns how many groups of windows were removed."""
+        """Remove old partials at most once an hour. Returns the number of removed rows."""
         if now_ms - self._applied_ms < _EVERY_MS:
             return 0
         self._applied_ms = now_ms

@@ -63,7 +63,7 @@ class Aggregate:
 
 
 def fetched(transform: Transform, partials: Mapping[Group, Partial], operation: str) -> list[Usage]:
-    """One usage per group, in the groups' order."""
+    """Return one usage per group, in the order of the groups."""
     fetch = components.operation(operation).fetch
     assert fetch is not None  # the reader has refused others
     return [
@@ -85,7 +85,7 @@ def _fetched(transform: Transform, partials: Mapping[Group, Partial]) -> Aggrega
 
 
 def _utilised(transform: Transform, partials: Mapping[Group, Partial]) -> Aggregate:
-    """``(100 - idle) * total / 100``; the total if idle is missing or zero. Count and times are those of the
+    """Return ``(100 - idle) * total / 100``, or the total if idle is missing or zero. Count and times are those of the
     quantity."""
     found = _fetched(transform, partials).usages
     idle = {

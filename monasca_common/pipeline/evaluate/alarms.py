@@ -281,7 +281,7 @@ def _begins_ms(joined: JoinResult, new: _NewBySub) -> dict[Values, int]:
 def _insert_alarms(
     connection: sa.Connection, definition: LoadedDefinition, alarms: Sequence[tuple[str, Values, int]], now_ms: int
 ) -> None:
-    """``alarms``: the id of each, its values, and the time from which it is evaluated."""
+    """Insert alarms. ``alarms``: the id of each, its values, and the time from which it is evaluated."""
     begun = AlarmState.new(definition.expression)
     fixed: dict[str, Any] = {"tenant": definition.row.tenant, "definition_id": definition.row.id, "state": begun.state}
     fixed |= {"lifecycle_state": None, "link": None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates alarms, batch by batch: measurements are merged into windows, then what is due is evaluated.
+"""Evaluates alarms, batch by batch: measurements are merged into windows, then due windows are evaluated.
 
 Every transaction holds the evaluator's row, so merges and evaluation passes are in one order: an alarm that a merge
 creates is in the next pass, and a pass sees all measurements that were read before it.
@@ -79,8 +79,8 @@ OnArrivals = Callable[[Mapping[int, tuple[int, int]], Set[int]], None]
 
 
 class Evaluation:
-    """One driver of the job. Its caller repeats `step`. After an exception, the next `step` continues from what was
-    committed."""
+    """One driver of the job. Its caller repeats `step`. After an exception, the next `step` continues from the
+    committed state."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Evaluation:
         self._publisher = publisher
 
     def step(self) -> JobProgress:
-        """Merge one batch, if there is one, evaluate what is due, and publish what has changed.
+        """Merge one batch, if there is one, evaluate due alarms, and publish their transitions.
 
         Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
         """
@@ -167,7 +167,7 @@ class FoldStage:
         counts: TaskCounts,
         latest_ms: int,
     ) -> tuple[DefinitionsSnapshot, StagedAttempts, Arrivals]:
-        """Return the definitions, what is staged, and when the records came. ``latest_ms``: see `RecordFold`."""
+        """Return the definitions, the staged attempts, and the arrivals. ``latest_ms``: see `RecordFold`."""
         with self._offset_store.reading() as connection:
             known = self._known = definitions.load_snapshot(connection, self._known)
         portable = portable_definitions(known.sub_expressions)
@@ -250,8 +250,8 @@ class RecordFold:
 
 
 class _TaskFold:
-    """The rows of one task. ``known``: where the readings of a series go, by its id. Series without a definition, which
-    may be many more, are not kept."""
+    """The rows of one task. ``known``: the windows of a series, by its id. Series without a definition, which may be
+    many more, are not kept."""
 
     def __init__(self, matcher: _Matcher) -> None:
         self.decode = matcher.decode
@@ -260,7 +260,7 @@ class _TaskFold:
         self._targets = matcher.targets
 
     def folded(self, series: Series) -> tuple[FoldedSeries, ...]:
-        """Return where the readings of a series go that is not ``known``."""
+        """Return the windows of a series that is not ``known``."""
         found = tuple(self.windows.series(target, series) for target in self._targets(series))
         if found:
             self.known[series.id] = found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The definitions of alarms: which sub-expressions a series belongs to, and what the database has of definitions."""
+"""Alarm definitions: the sub-expressions to which a series belongs, and the definitions in the database."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gauges of the evaluation of alarms, from the database: for ``pipeline status``, and for Prometheus."""
+"""The gauges of the evaluation of alarms, from the database, for ``pipeline status`` and Prometheus."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from monasca_common.storage.sql.tables import alarm
 
 @dataclass(frozen=True, slots=True)
 class EvaluationGauges:
-    """``evaluated_to_ms``: up to when alarms are evaluated; ``watermarks_ms``: up to when the measurements of each
-    partition are known. ``alarms``: how many are in each state. ``unpublished``: transitions in the outbox."""
+    """``evaluated_to_ms``: the time up to which alarms are evaluated. ``watermarks_ms``: the time up to which the
+    measurements of each partition are known. ``alarms``: the number of alarms in each state. ``unpublished``: the
+    number of transitions in the outbox."""
 
     evaluated_to_ms: int
     watermarks_ms: Mapping[int, int]
@@ -49,7 +50,7 @@ LOG = logging.getLogger(__name__)
 
 EVALUATE = "evaluate"
 KNOWN_SECONDS = 15.0
-"""Alarms are counted at most this often, however often metrics are read, because counting reads a whole index."""
+"""The minimum time between two counts of alarms, because a count reads a whole index."""
 _SESSION = Bounds(statement_seconds=5.0, lock_seconds=2.0, idle_seconds=5.0)
 
 

@@ -26,7 +26,7 @@ from monasca_common.pipeline.spark.session import spark_session
 
 
 class EvaluateJob(Job):
-    summary = "evaluates the thresholds of alarm definitions, and publishes how alarms change"
+    summary = "evaluates alarm definitions and publishes transitions of alarms"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._settings = evaluate_settings(conf)
@@ -37,7 +37,7 @@ class EvaluateJob(Job):
         return {**settings.stream.facts(), "writes": settings.alarm_transitions_topic, "spark": self._spark.master}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        request.refuse_times("evaluate", "what was decided is not decided again")
+        request.refuse_times("evaluate", "decided windows are not evaluated again")
         settings, stream = self._settings, self._settings.stream
         with contextlib.ExitStack() as stack:
             audit = stack.enter_context(open_audit(stream))

@@ -2,8 +2,8 @@
 """Evaluation passes: a pass evaluates the alarms that are due from the last evaluation up to the least watermark.
 
 A pass has pages of alarms. Each page is one transaction with its states, history and outbox, and with the cursor up to
-which the pass is done, so a crash repeats nothing and omits nothing. A page reads all that decides the states of its
-alarms with few statements, whatever their number.
+which the pass is done, so a crash repeats nothing and omits nothing. A page reads everything that decides the states of
+its alarms with few statements, independent of their number.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class PassReport:
 
 
 class PassRunner:
-    """Runs evaluation passes. Every call raises `EvaluatorFenced` if another process evaluates the alarms of ``job``
-    too."""
+    """Runs evaluation passes. Every call raises `EvaluatorFenced` if another process also evaluates the alarms of
+    ``job``."""
 
     def __init__(
         self,

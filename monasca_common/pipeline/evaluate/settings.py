@@ -18,28 +18,30 @@ EVALUATE_GROUP = "pipeline_evaluate"
 
 @dataclass(frozen=True, slots=True)
 class EvaluateSettings:
-    """The settings of the job. ``stream.connection``: the database of alarms."""
+    """The settings of the job. ``stream.connection``: the alarms database."""
 
     stream: StreamSettings
     alarm_transitions_topic: str = field(
-        metadata=declared(default="alarm-state-transitions", help="The topic to which changes of alarms are published.")
+        metadata=declared(
+            default="alarm-state-transitions", help="The topic to which transitions of alarms are published."
+        )
     )
     delay_seconds: int = option(
         30,
         minimum=0,
         maximum=3_600,
         unit="seconds",
-        help="How long after its end a window is evaluated. Too small: measurements that come later do not count. "
-        "Larger: alarms change later, except if a measurement decides immediately.",
+        help="The time from the end of a window to its evaluation. Too small: measurements that arrive later do not "
+        "count. Larger: alarms change later, unless a measurement decides immediately.",
     )
     outage_grace_seconds: int = option(
         300,
         minimum=0,
         maximum=86_400,
         unit="seconds",
-        help="How long after an outage of Kafka windows within it are not taken for empty, because agents send again "
-        "what they could not send. Too small: alarms become UNDETERMINED by an outage. Larger: an agent that stopped "
-        "in the meantime is noticed later.",
+        help="The time after an outage of Kafka for which windows within it do not count as empty, because agents "
+        "resend measurements. Too small: an outage makes alarms UNDETERMINED. Larger: an agent that stopped during "
+        "the outage is noticed later.",
     )
     limits: BatchLimits = field(default_factory=BatchLimits, metadata=made_of(BatchLimits))
 
@@ -57,12 +59,12 @@ _EVALUATE = StreamGroup(
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The group with its options, for oslo.config's generator of sample files."""
+    """Return the group with its options, for oslo.config's generator of sample files."""
     return [_EVALUATE.listed()]
 
 
 def evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings:
-    """The settings of the job ``evaluate``. Raises `ConfigurationError`, `NoAlarmsDatabase`."""
+    """Return the settings of the job ``evaluate``. Raises `ConfigurationError`, `NoAlarmsDatabase`."""
     connection = database_settings(conf).connection
     read, stream = _EVALUATE.settings(conf, connection)
     if len(stream.consumer.topics) > 1:

@@ -33,9 +33,9 @@ LONGEST_STEP_MS = 60_000
 """A larger difference between the wall clock and the monotonic clock is a step."""
 ACCEPTED_AFTER_SECONDS = 600.0
 BUCKET_MS = 10_000
-"""Kafka's times are kept as the starts of the buckets of this length in which a record came."""
+"""Arrivals are stored as the starts of the buckets of this length in which a record arrived in Kafka."""
 MOST_BUCKETS = 100_000
-"""Buckets of eleven days; the newest are kept."""
+"""The maximum number of buckets, those of eleven days; the newest are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,9 @@ def _rewound(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
         return stored
     if all(abs(time_ms - scan.scan_ms) > LONGEST_SILENCE_MS for time_ms in scan.last_kafka_ms.values()):
         return stored
-    LOG.warning("alarms were evaluated by a clock that was %d s ahead; evaluation continues now", ahead_ms // 1000)
+    LOG.warning(
+        "the clock of an earlier evaluation was %d s ahead; evaluation continues at the present time", ahead_ms // 1000
+    )
     return replace(
         stored,
         evaluated_to_ms=min(stored.evaluated_to_ms, scan.scan_ms),
@@ -187,7 +189,7 @@ class SteadyTime:
         return self._time_ms
 
     def compare(self, kafka_ms: Collection[int]) -> None:
-        """``kafka_ms``: the times at which the last records came to Kafka."""
+        """Compare the clock with Kafka. ``kafka_ms``: the times at which the last records arrived there."""
         if self._stepped_at is None or not kafka_ms:
             return
         self._stepped_at = self._clock.monotonic()

@@ -31,7 +31,7 @@ from monasca_common.storage.sql.tables import (
 )
 
 LAST_WINDOW = 0
-"""``last`` has no windows: what it needs is kept under this one."""
+"""``last`` has no windows: its readings are stored under this start."""
 _UNENDING_MS = 2**62
 # Readings of one window that wait to be folded, at most.
 _MOST_PENDING = 256
@@ -97,8 +97,7 @@ class _FoldedWindow:
 
 
 class FoldedSeries:
-    """The windows of one sub-expression that the readings of one series go to: found once, because a task has many of
-    each.
+    """The windows of one sub-expression to which the readings of one series are added.
 
     ``created_ms``: of the definition, whose alarms arise only from records received afterwards.
     """
@@ -115,7 +114,7 @@ class FoldedSeries:
         self.received_ms = _UNENDING_MS
 
     def add(self, reading: tuple[float, int, int, float], received_ms: int) -> None:
-        """Add the fields of a `Reading`. ``received_ms``: when its record came to Kafka."""
+        """Add the fields of a `Reading`. ``received_ms``: the time at which its record arrived in Kafka."""
         # As `window_start_ms`, without the call.
         window_start = int(reading[0] // self._length_ms) * self._length_ms
         window = self._windows.get(window_start)
@@ -142,7 +141,7 @@ class WindowFold:
         self._series: list[FoldedSeries] = []
 
     def series(self, target: MatchTarget, series: Series) -> FoldedSeries:
-        """Return where the readings of a series go. Called once for each target and series."""
+        """Return the windows of a series. Call it once for each target and series."""
         windows = self._windows.setdefault((target.sub_expression.id, target.key), {})
         folded = FoldedSeries(target, series, windows)
         self._series.append(folded)
@@ -304,7 +303,7 @@ def _shortened(row: Sequence[Any], sub_expressions: Mapping[str, IndexedSubExpre
 
 
 def _unevaluated(found: Sequence[Reading], added: Sequence[Reading]) -> tuple[Reading, ...]:
-    """Return what was added, and the newest of the others: a new alarm begins with it."""
+    """Return the added readings, and the newest of the others, with which a new alarm begins."""
     return (*sorted(set(found).difference(added))[-1:], *added)
 
 
