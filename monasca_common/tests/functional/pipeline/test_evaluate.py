@@ -163,71 +163,28 @@ class StepTest(EvaluateCase):
         job.step()
         self.assert_changes(("UNDETERMINED", "ALARM", "a"))
 
-    @periodic("DefinitionTest changes one between two batches")
-    def test_a_definition_that_changes_while_a_batch_is_computed_is_the_one_that_counts(self):
-        definition = self.define("max(cpu) > 5", "hostname")
-        job = self.evaluation()
-        self.measure(9.0)
-        stage, computed = job._fold.stage, []
-
-        def overtaken(*arguments):
-            staged = stage(*arguments)
-            if not computed:
-                changed = AlarmDefinition("d", "min(cpu) > 100", match_by=("hostname",))
-                self.definitions.change("t", definition, lambda _: changed, self.created_ms + 1)
-            computed.append(staged)
-            return staged
-
-        with mock.patch.object(job._fold, "stage", overtaken):
-            job.step()
-        self.assertEqual(2, len(computed))
-        self.assertEqual([("UNDETERMINED", "OK", "a")], self.changes())
-
-    def test_a_batch_that_is_computed_again_publishes_each_dead_letter_once_and_leaves_nothing_staged(self):
-        definition = self.define("max(cpu) > 5", "hostname")
-        job = self.evaluation()
-        ahead_ms = self.event_ms + DAY_MS
-        facts = {"dimensions": {"hostname": "a"}, "meta": {"tenantId": "t", "region": "r"}}
-        self.publish([b"{", *(envelope(name, ahead_ms, 9.0, **facts) for name in ("cpu", "mem"))])
-        self.measure(9.0)
-        stage, computed = job._fold.stage, []
-
-        def overtaken(*arguments):
-            staged = stage(*arguments)
-            if not computed:
-                changed = AlarmDefinition("d", "max(cpu) > 6", match_by=("hostname",))
-                self.definitions.change("t", definition, lambda _: changed, self.created_ms + 1)
-                self.define("max(mem) > 5", name="of mem")
-            computed.append(staged)
-            return staged
-
-        with mock.patch.object(job._fold, "stage", overtaken):
-            report = job.step()
-        self.assertEqual((2, 3), (len(computed), report.results["rejected"]))
-        self.assertEqual(3, len(self.read(self.dlq, 1)))
-        self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_staging"))
-
-    @periodic("DefinitionTest changes one between two batches")
-    def test_a_definition_that_changes_all_the_time_does_not_stop_the_others(self):
+    def test_a_batch_counts_as_merged_before_a_change_of_a_function_while_it_is_computed(self):
         definition = self.define("max(cpu) > 5", "hostname")
         self.define("max(mem) > 5", "hostname", name="other")
         job = self.evaluation()
         self.measure(9.0)
         self.measure(9.0, name="mem", host="b")
-        stage, computed = job._fold.stage, []
+        stage = job._fold.stage
 
         def overtaken(*arguments):
             staged = stage(*arguments)
-            computed.append(staged)
-            expression = ("min(cpu) < 5", "max(cpu) > 5")[len(computed) % 2]
-            changed = AlarmDefinition("d", expression, match_by=("hostname",))
-            self.definitions.change("t", definition, lambda _: changed, self.created_ms + len(computed))
+            changed = AlarmDefinition("d", "min(cpu) > 100", match_by=("hostname",))
+            self.definitions.change("t", definition, lambda _: changed, self.created_ms + 1)
             return staged
 
         with mock.patch.object(job._fold, "stage", overtaken):
             job.step()
-        self.assertEqual(3, len(computed))
-        self.assertEqual([("UNDETERMINED", "ALARM", "b")], self.changes())
+        other = ("UNDETERMINED", "ALARM", "b")
+        self.assertEqual([other], self.changes())
+        self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_staging"))
+        self.measure(9.0)
+        job.step()
+        self.assertEqual([other, ("UNDETERMINED", "OK", "a")], self.changes())
 
     @periodic("DefinitionTest deletes one between two batches")
     def test_a_definition_that_is_deleted_while_a_batch_is_computed_leaves_nothing(self):
