@@ -77,26 +77,26 @@ class AuditShow(ClusterCommand, Lister):
             for each in totals.reconciliations(_now_ms())
             if each.bucket_ms >= since_ms and fnmatch.fnmatchcase(each.topic, parsed_args.topic)
         ]
-        self._status = self._judged(found, parsed_args.topic)
+        self._status = self._exit_status(found, parsed_args.topic)
         return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
 
     def _report_excluded(self, totals: AuditTotals) -> None:
         if totals.foreign:
-            self.complain(
+            self.report(
                 f"{totals.foreign} reports have buckets of another length and are excluded: set the same "
                 "bucket_seconds in group [audit] of all services"
             )
         if totals.early:
-            self.complain(
+            self.report(
                 f"{totals.early} messages have times more than a day ahead and are excluded: correct the clocks of "
                 "their senders"
             )
 
-    def _judged(self, found: Sequence[Reconciliation], pattern: str) -> int:
+    def _exit_status(self, found: Sequence[Reconciliation], pattern: str) -> int:
         """Return the exit status."""
         if found:
             return int(any(each.verdict.is_final for each in found))
-        self.complain(
+        self.report(
             f"--topic {pattern}: there are no reports for such a topic in this window, so its completeness is unknown: "
             "correct the name, increase --last-seconds, or enable the audit in the services that write and read it"
         )

@@ -98,7 +98,7 @@ class BrokerStart(MonascaCommand):
             time.sleep(_WATCH_SECONDS)
         for node in cluster.nodes:
             if not node.running:
-                self.complain(f"node {node.id} ended; its log ends with\n{node.log_tail()}")
+                self.report(f"node {node.id} ended; its log ends with\n{node.log_tail()}")
         return 1
 
 

@@ -90,12 +90,12 @@ class MonascaCommand(Command):
         except Terminated:
             return self.terminated
         except ImportError as error:
-            return self.complain(remedy(error, self.extra))
+            return self.report(remedy(error, self.extra))
         except NothingFound as error:
-            self.complain(str(error))
+            self.report(str(error))
             return NOTHING_FOUND
         except self.reported as error:
-            self.complain(str(error))
+            self.report(str(error))
             return self.failed
 
     def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
@@ -113,7 +113,7 @@ class MonascaCommand(Command):
             data = [list(map(_text, row)) for row in data] if isinstance(self, Lister) else list(map(_text, data))
         return super().produce_output(parsed_args, column_names, data)  # type: ignore[misc,no-any-return]
 
-    def complain(self, text: str) -> int:
+    def report(self, text: str) -> int:
         """Write one line to standard error; return the exit status 1."""
         self.app.stderr.write(f"monasca-common {self.cmd_name}: {text}\n")
         return 1
@@ -124,7 +124,7 @@ class MonascaCommand(Command):
 
     def note_dry_run(self, parsed_args: argparse.Namespace) -> None:
         if not parsed_args.execute:
-            self.complain("nothing was changed: use --execute to apply")
+            self.report("nothing was changed: use --execute to apply")
 
 
 class ObjectColumn(FormattableColumn[Any]):

@@ -83,7 +83,7 @@ class ConfigCheck(MonascaCommand, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
         rows = []
         for service in services.chosen(parsed_args):
-            found = look_over(service, parsed_args.config_file)
+            found = check_service(service, parsed_args.config_file)
             driver = f"it produces with driver {found.driver}"
             rows += [(service, "FAULT", text) for text in found.faults] or [(service, "OK", driver)]
             rows += [(service, "NOTE", text) for text in found.notes]
@@ -91,7 +91,7 @@ class ConfigCheck(MonascaCommand, Lister):
         return ("service", "severity", "finding"), rows
 
 
-def look_over(service: str, files: Sequence[str]) -> Findings:
+def check_service(service: str, files: Sequence[str]) -> Findings:
     """Run all checks of a service, with the given configuration and with one that has all required options, so that a
     missing option hides no other fault."""
     extra = _EXTRAS[service]

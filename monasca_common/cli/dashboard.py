@@ -88,9 +88,9 @@ class DashboardPassword(MonascaCommand):
         is_terminal = sys.stdin.isatty()
         password = getpass.getpass() if is_terminal else sys.stdin.readline().rstrip("\r\n")
         if len(password) < _LEAST_CHARACTERS:
-            return self.complain(f"the password is too short: use at least {_LEAST_CHARACTERS} characters")
+            return self.report(f"the password is too short: use at least {_LEAST_CHARACTERS} characters")
         if is_terminal and password != getpass.getpass("Again: "):
-            return self.complain("the passwords differ: try again")
+            return self.report("the passwords differ: try again")
         self.print(password_line(parsed_args.user, password))
         return 0
 

@@ -43,7 +43,7 @@ class DbUpgrade(MonascaCommand, Lister):
         except NoAlarmsDatabase:
             rotated = None
         if rotated is not None and rotated.changed:
-            self.complain(f"{rotated.changed} addresses of notification methods were encrypted")
+            self.report(f"{rotated.changed} addresses of notification methods were encrypted")
         return ("database", "before", "after"), rows
 
 
@@ -90,7 +90,7 @@ class DbStatus(MonascaCommand, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         status = load_storage(configuration.read(parsed_args)).status()
         if not status.usable:
-            self.complain(status.mismatch)
+            self.report(status.mismatch)
             self._status = 1
         facts: dict[str, Any] = {"current": status.usable, "schema": status.found, "wanted": status.wanted}
         facts |= {"size_bytes": status.size_bytes, "partitions": status.partitions}

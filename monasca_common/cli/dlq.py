@@ -125,7 +125,7 @@ class _SelectingCommand(_DlqCommand):
         if not partitions and topic.name in parsed_args.topic:
             raise ConfigurationError(f"--topic {topic.name}: there is no such topic: correct its name")
         if not partitions:
-            self.complain(
+            self.report(
                 f"{topic.name}: there is no such topic: `monasca-common init` creates the topics that services need"
             )
         return partitions
@@ -146,7 +146,7 @@ class _PendingCommand(_SelectingCommand):
         return parser
 
     def none_selected(self) -> None:
-        self.complain(_NO_MATCH)
+        self.report(_NO_MATCH)
         self._status = NOTHING_FOUND
 
 
@@ -211,7 +211,7 @@ class DlqList(_PendingCommand, Lister):
             rows = [_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
         is_limited = len(rows) == limit and len(rows) < pending
         remark = f"; {len(rows)} are shown: increase --limit to see more" if is_limited else ""
-        self.complain(f"{topic.name}: {_count(pending, 'pending ')}{remark}")
+        self.report(f"{topic.name}: {_count(pending, 'pending ')}{remark}")
         return rows
 
 
@@ -282,9 +282,9 @@ class DlqReplay(_PendingCommand, ChangeLister):
         refused = sum(count for _, outcome, _, count in rows if outcome == _REFUSED)
         done = sum(count for _, outcome, _, count in rows if outcome != _REFUSED)
         if refused:
-            self.complain(f"{_count(refused)} left to another run: the original topic refused the message")
+            self.report(f"{_count(refused)} left to another run: the original topic refused the message")
         if self._of_jobs:
-            self.complain(f"{_count(self._of_jobs)} {_IGNORED_BY_JOBS}")
+            self.report(f"{_count(self._of_jobs)} {_IGNORED_BY_JOBS}")
         if failed or refused:
             self._status = PARTLY_DONE if done else 1
         elif _is_selection(parsed_args) and not done:
@@ -320,11 +320,11 @@ class DlqReplay(_PendingCommand, ChangeLister):
                         shown.update(counts.total(), replay.offsets_left())
         except UndeliveredError as error:
             first = [*error.report.failed, *error.report.unknown][0]
-            self.complain(f"not delivered to {first.topic}, and left to the next run: {first.error}")
+            self.report(f"not delivered to {first.topic}, and left to the next run: {first.error}")
         except TransactionError as error:
-            self.complain(f"{topic.name}: left to the next run: {error}")
+            self.report(f"{topic.name}: left to the next run: {error}")
         except FencedError:
-            self.complain(f"{topic.name}: a later run has taken over; no message was sent twice")
+            self.report(f"{topic.name}: a later run has taken over; no message was sent twice")
         else:
             return True
         return False
@@ -382,10 +382,10 @@ class DlqPurge(_SelectingCommand, ChangeLister):
                 rows.append((topic.name, selected, topic in deleted, kept))
         selected, kept = (sum(row[column] for row in rows) for column in (1, 3))
         if kept:
-            self.complain(f"{_count(kept)} also selected cannot be deleted: Kafka deletes only from the beginning")
+            self.report(f"{_count(kept)} also selected cannot be deleted: Kafka deletes only from the beginning")
         if not selected:
             self._status = NOTHING_FOUND
-            self.complain("no dead letter is selected" if not kept else "no selected dead letter can be deleted")
+            self.report("no dead letter is selected" if not kept else "no selected dead letter can be deleted")
         else:
             self.note_dry_run(parsed_args)
 

@@ -98,7 +98,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         late = {group: judged[group] for group, found in findings.items() if found}
         lines = position_remarks(late, position_reader(self.read(parsed_args), parsed_args.section)())
         if lines:
-            self.complain("\n".join(lines))
+            self.report("\n".join(lines))
         return [finding for found in findings.values() for finding in found]
 
     @contextlib.contextmanager
@@ -107,7 +107,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         try:
             yield
         except TransportError as error:
-            self.complain(f"{what} is unknown: {error}")
+            self.report(f"{what} is unknown: {error}")
             self._status = 1
 
 

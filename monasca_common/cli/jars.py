@@ -44,7 +44,7 @@ class JarsFetch(MonascaCommand):
         names = parsed_args.lists or [f"kafka-{kafka_version()}", f"spark-{_spark_version()}"]
         unknown = [name for name in names if name not in pinned_lists()]
         if unknown:
-            return self.complain(f"{', '.join(unknown)} is not pinned: name one or more of {', '.join(pinned_lists())}")
+            return self.report(f"{', '.join(unknown)} is not pinned: name one or more of {', '.join(pinned_lists())}")
         environ = dict(os.environ)
         if parsed_args.to is not None:
             environ[CACHE_VARIABLE] = str(parsed_args.to.absolute())

@@ -80,9 +80,9 @@ class _LagCommand(ClusterCommand, Lister):
             history = read_history(admin, connection, topic, timeout_seconds=_READ_SECONDS)
         except AuthorizationError as error:
             history = None
-            self.complain(f"topic {topic} cannot be read: {error}")
+            self.report(f"topic {topic} cannot be read: {error}")
         if history is None or history.surveyed_ms is None:
-            self.complain(
+            self.report(
                 "no history, which `monasca-common lag serve` stores: old timestamps may look like a stop, and "
                 "retention by size is unknown"
             )
@@ -93,7 +93,7 @@ class _LagCommand(ClusterCommand, Lister):
         if offline := sorted({each for partitions in surveyed.values() for each in offline_partitions(partitions)}):
             lines.append(f"no status, because these partitions have no leader: {', '.join(offline)}")
         if lines:
-            self.complain("\n".join(lines))
+            self.report("\n".join(lines))
         return surveyed
 
     def position_columns(
@@ -121,7 +121,7 @@ class LagList(_LagCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         surveyed = self.survey(parsed_args, is_pattern=True)
         if not surveyed and parsed_args.group != "*":
-            self.complain(f"--group {parsed_args.group}: the cluster has no such group: correct its name")
+            self.report(f"--group {parsed_args.group}: the cluster has no such group: correct its name")
             self._status = NOTHING_FOUND
         groups = {group: group_lag(each.lag for each in partitions.values()) for group, partitions in surveyed.items()}
         self._status |= any(lag.is_error for lag in groups.values())

@@ -74,7 +74,7 @@ class MirrorVerify(MonascaCommand, Lister):
         self._status = max(map(_exit_status, compared), default=0)
         for each in compared:
             if each.not_compared:
-                self.complain(f"{_place(each)} was not compared: {each.not_compared}")
+                self.report(f"{_place(each)} was not compared: {each.not_compared}")
         if parsed_args.messages:
             return _OF_MESSAGES, (_message_row(each, one) for each in compared for one in each.differences)
         return _OF_PARTITIONS, map(_partition_row, compared)

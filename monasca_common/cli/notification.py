@@ -65,7 +65,7 @@ class NotificationTest(MonascaCommand):
 
         named = (parsed_args.type is not None, parsed_args.address is not None)
         if named != ((False, False) if parsed_args.method else (True, True)):
-            self.complain("name either a method or both --type and --address")
+            self.report("name either a method or both --type and --address")
             return 2
         try:
             conf = configuration.read(parsed_args)
@@ -73,7 +73,7 @@ class NotificationTest(MonascaCommand):
             notification = replace(notification_of(_test_change(), _METHOD), method_id=parsed_args.method or "")
             answer = Notifiers(conf).load(type_).send(notification, address)
         except NotificationError as error:
-            return self.complain(error.for_operators)
+            return self.report(error.for_operators)
         self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))
         return 0
 
@@ -140,8 +140,8 @@ class RotateKeys(MonascaCommand):
 
         rotated = rotate_configured(configuration.read(parsed_args))
         if rotated is None:
-            return self.complain("address_keys in group [alarms] is not set: set a key to encrypt with")
+            return self.report("address_keys in group [alarms] is not set: set a key to encrypt with")
         self.print(f"{rotated.changed} addresses were encrypted with the first key; the others had been before.")
         for name, count in sorted(rotated.unreadable.items()):
-            self.complain(f"{count} need the key {name}, which is not among address_keys in group [alarms]: add it")
+            self.report(f"{count} need the key {name}, which is not among address_keys in group [alarms]: add it")
         return 1 if rotated.unreadable else 0

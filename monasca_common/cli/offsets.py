@@ -86,11 +86,11 @@ class _OffsetsCommand(MonascaCommand, Lister):
         self._members = _members(admin, group)
         copies = admin.group_offsets(group)
         where = "the database, with a copy in Kafka" if kept.place == "database" else "Kafka"
-        self.complain(f"group {group}, {_count(self._members)}; its offsets are kept in {where}")
+        self.report(f"group {group}, {_count(self._members)}; its offsets are kept in {where}")
         if kept.place == "database":
             counting = {partition: each.next_offset for partition, each in kept.read().items()}
             for line in group_positions.differing_copies(counting, copies):
-                self.complain(line)
+                self.report(line)
         return self.act(parsed_args, _GroupState(admin, kept, partitions, copies))
 
     def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
@@ -159,9 +159,9 @@ class OffsetsReset(_OffsetsCommand):
         # Offsets of partitions that no longer exist would stop readers if the partitions are created again.
         moves = [Move(each, targets.get(each.partition)) for each in partitions if each.log or kept.place == "database"]
         for line in offset_plan.summary(moves, rows=self._stores_rows):
-            self.complain(line)
+            self.report(line)
         if self._members:
-            self._status = self.complain(
+            self._status = self.report(
                 f"group {parsed_args.group!r} has {_count(self._members)}, which would continue at the old offsets "
                 f"({', '.join(self._members[:3])}): stop them first; a killed one is a member until its session times "
                 "out"
@@ -175,7 +175,7 @@ class OffsetsReset(_OffsetsCommand):
             self.note_dry_run(parsed_args)
         former = _left_behind(kept, moves)
         if former:
-            self.complain(former)
+            self.report(former)
         columns = (
             *("topic", "partition", "kept_in", "stored", "target", "first", "end"),
             *("skipped", "read_again", "problem"),

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from monasca_common.cli.command import MonascaCommand, add_line_format
-from monasca_common.cli.terminal import obeyed
+from monasca_common.cli.terminal import unfiltered
 from monasca_common.devbroker import DevBrokerError, KafkaCluster
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.supervisor import Supervisor
@@ -87,7 +87,7 @@ class Quickstart(MonascaCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         out = self.app.stderr if parsed_args.formatter == "json" else self.app.stdout
-        self._console = Console(file=obeyed(out), highlight=False)
+        self._console = Console(file=unfiltered(out), highlight=False)
         self._stages: list[StageResult] = []
         self._outcome = RunSummary()
         self._interrupted = False
@@ -111,7 +111,7 @@ class Quickstart(MonascaCommand):
                     self._report(parsed_args)
                     if not isinstance(error, DevBrokerError | ServiceFailed):
                         raise
-                    status = self.complain(str(error))
+                    status = self.report(str(error))
         except KeyboardInterrupt:
             self._say("interrupted again; the services were killed")
             return 130

@@ -132,12 +132,12 @@ class NotificationResend(MonascaCommand):
         stored, ledger = SentNotifications(database, keys), Ledger(database)
         before, changes = stored.get(None, parsed_args.id), stored.changes(parsed_args.id)
         if not changes:
-            return self.complain("it cannot be sent again: an older version stored it without its content")
+            return self.report("it cannot be sent again: an older version stored it without its content")
         method = NotificationMethods(database, keys).get(before.tenant, before.method_id)
         notifier = Notifiers(conf).load(method.type)
         notification = Notification(before.id, changes[0], tuple(changes[1:]), method.id)
         if not ledger.resend(notification.id, _now_ms(), also_under_way=parsed_args.force):
-            return self.complain(
+            return self.report(
                 "an attempt is in progress: wait for its end, or use --force if its process no longer exists"
             )
         try:
@@ -147,7 +147,7 @@ class NotificationResend(MonascaCommand):
                 error = NotificationError(f"{method.type}: {type(error).__name__}")
             ledger.finish(notification, FAILED, _now_ms(), str(error))
             ledger.restore(notification.id, before.state)
-            return self.complain(error.for_operators)
+            return self.report(error.for_operators)
         ledger.finish(notification, SENT, _now_ms(), answer)
         DeferredNotifications(database).finish(notification.id, _now_ms())
         self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))

@@ -7,7 +7,7 @@ import re
 from typing import Any, TextIO
 
 # Control characters except tab and line feed, directional marks, and surrogates, which cannot be encoded.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class PlainStream:
@@ -17,14 +17,14 @@ class PlainStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(_OBEYED.sub(_shown, text))
+        self._stream.write(_CONTROL.sub(_shown, text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-def obeyed(stream: TextIO) -> TextIO:
+def unfiltered(stream: TextIO) -> TextIO:
     """Return the wrapped stream, for own colours and progress bars."""
     return stream._stream if isinstance(stream, PlainStream) else stream
 

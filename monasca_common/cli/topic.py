@@ -41,7 +41,7 @@ class TopicList(ClusterCommand, Lister):
         names = fnmatch.filter(admin.partition_counts(), parsed_args.name)
         wanted = [name for name in names if parsed_args.internal or not name.startswith(_INTERNAL)]
         if not wanted and parsed_args.name != "*":
-            self.complain(f"--name {parsed_args.name}: there is no such topic")
+            self.report(f"--name {parsed_args.name}: there is no such topic")
             self._status = NOTHING_FOUND
         topics = _Topics(admin, wanted)
         self._status = self._status or int(any(topics.is_without_leader(name) for name in wanted))
@@ -124,7 +124,7 @@ class TopicCreate(ClusterCommand):
         except TransportError as error:
             if isinstance(error, RetriableError):
                 raise
-            return self.complain(f"{name} was not created: {error}")
+            return self.report(f"{name} was not created: {error}")
         self.print(f"{name}: {'created' if parsed_args.execute else 'can be created'}")
         self.note_dry_run(parsed_args)
         return 0

@@ -47,7 +47,7 @@ class _MessagesCommand(ClusterCommand):
             self.print(*messages.message_lines(message, parsed_args))
 
     def nothing(self) -> int:
-        self.complain("no message is selected")
+        self.report("no message is selected")
         return NOTHING_FOUND
 
 

@@ -63,7 +63,7 @@ class LogReader:
                 left -= {
                     partition for partition, at in consumer.take_ends().items() if at.next_offset >= ends[partition]
                 }
-                waiting.check(left, came=bool(batch.partitions))
+                waiting.check(left, received=bool(batch.partitions))
 
     def at(
         self, offsets: Mapping[TopicPartition, Sequence[int]], ends: Mapping[TopicPartition, int]
@@ -92,7 +92,7 @@ class LogReader:
                 for partition in reached.keys() & left.keys():
                     if (consumer.position(partition) or 0) >= left[partition][0]:
                         _finish(consumer, left, partition)
-                waiting.check(left, came=bool(batch.partitions))
+                waiting.check(left, received=bool(batch.partitions))
 
     def follow(self, starts: Mapping[TopicPartition, int], done: Callable[[], bool]) -> Iterator[Message]:
         """Return existing and new messages until ``done``, which is called several times per second."""
@@ -114,10 +114,10 @@ class _ReadTimeout:
         self._most_seconds = most_seconds
         self._began = self._received = time.monotonic()
 
-    def check(self, left: set[TopicPartition] | dict[TopicPartition, list[int]], *, came: bool) -> None:
-        """Raises `RetriableError` after a time-out with partitions left. ``came``: whether messages were received."""
+    def check(self, left: set[TopicPartition] | dict[TopicPartition, list[int]], *, received: bool) -> None:
+        """Raises `RetriableError` after a time-out with partitions left. ``received``: whether messages arrived."""
         now = time.monotonic()
-        if came:
+        if received:
             self._received = now
         if left and now - self._began > self._most_seconds:
             raise RetriableError(

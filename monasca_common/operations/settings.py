@@ -33,7 +33,7 @@ DLQ_GROUP = "monasca-dlq-replay"  # the default group of `monasca-common dlq rep
 
 
 @dataclass(frozen=True, slots=True)
-class JudgingSettings:
+class LagLimits:
     """The limits of verdicts on consumers."""
 
     window_seconds: float = option(
@@ -85,7 +85,7 @@ class LagSettings:
         help="The interval between surveys of all groups. Too small: load on the brokers. Too large: problems are "
         "reported late, and verdicts are less exact.",
     )
-    judging: JudgingSettings = field(default_factory=JudgingSettings, metadata=made_of(JudgingSettings))
+    limits: LagLimits = field(default_factory=LagLimits, metadata=made_of(LagLimits))
     groups: tuple[str, ...] = option(
         ("*",),
         help="The consumer groups to survey, separated by commas, with the wildcards * and ?.",
@@ -142,13 +142,13 @@ def lag_settings(conf: cfg.ConfigOpts) -> LagSettings:
         connection=connection_settings(conf),
         producer=replace(producer_settings(conf), transactional_id=None),
         status=read.settings(StatusSettings),
-        judging=read.settings(JudgingSettings),
+        limits=read.settings(LagLimits),
     )
 
 
 def lag_window(conf: cfg.ConfigOpts) -> LagWindow:
     """Return the window of ``[lag]``. Raises `ConfigurationError`, which names the option."""
-    return GroupReader(conf, _LAG).settings(JudgingSettings).window
+    return GroupReader(conf, _LAG).settings(LagLimits).window
 
 
 def history_topic(conf: cfg.ConfigOpts) -> str:

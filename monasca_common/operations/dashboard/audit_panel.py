@@ -129,8 +129,8 @@ class AuditGatherer:
                 self._log = open_report_log(self._admin, self._connection, self._settings.topic, since_ms)
                 yield from self._log.read(self._timeout_seconds)
             deadline = time.monotonic() + self._timeout_seconds
-            while came := list(self._log.poll()):
-                yield from came
+            while reports := list(self._log.poll()):
+                yield from reports
                 if time.monotonic() > deadline:
                     return
         except Exception:

@@ -11,7 +11,7 @@ from keystoneauth1.identity import v3
 from oslo_config import cfg
 
 from monasca_common.kafka.errors import RetriableError
-from monasca_common.operations.dashboard.rules import LOOK, list_rules
+from monasca_common.operations.dashboard.rules import VIEW, list_rules
 from monasca_common.operations.dashboard.sessions import Account
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.policy_rules import open_enforcer
@@ -50,7 +50,7 @@ class KeystoneLogin:
             LOG.warning("Keystone at %s does not answer: %s", self._url, type(error).__name__)
             raise RetriableError("Keystone does not answer: try again") from None
         caller = {"roles": list(access.role_names or ()), "project_id": access.project_id, "user_id": access.user_id}
-        if not self._enforcer.authorize(LOOK, {"project_id": access.project_id}, caller, do_raise=False):
+        if not self._enforcer.authorize(VIEW, {"project_id": access.project_id}, caller, do_raise=False):
             return None
         assert access.expires is not None, "every token of Keystone v3 ends"
         left = access.expires - datetime.datetime.now(datetime.UTC)

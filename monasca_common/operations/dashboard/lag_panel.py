@@ -95,15 +95,15 @@ class LagGatherer:
     def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
         if self._history is None:
             self._history = self._read_history() or LagHistory()
-        looked = self._survey.scan(self._survey.groups(), now_ms, history=self._history)
-        self._history = following(looked, now_ms, self._window)
-        self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
-        before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}
-        judged = self._history.groups
+        states_by_group = self._survey.scan(self._survey.groups(), now_ms, history=self._history)
+        self._history = following(states_by_group, now_ms, self._window)
+        self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in states_by_group}
+        before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in states_by_group.items()}
+        verdicts = self._history.groups
         return tuple(
             self._with_positions(
-                self._figures(group, states, judged[group], now_ms, before.get(group))
-                for group, states in looked.items()
+                self._figures(group, states, verdicts[group], now_ms, before.get(group))
+                for group, states in states_by_group.items()
             )
         )
 
@@ -114,21 +114,21 @@ class LagGatherer:
                 yield group
                 continue
             stored = stored or self._read_positions()
-            lines = position_remarks({group.name: self._judged(group.name)}, stored)
+            lines = position_remarks({group.name: self._partitions(group.name)}, stored)
             yield replace(group, position_remarks=tuple(line.strip() for line in lines))
 
-    def _judged(self, group: str) -> Mapping[TopicPartition, PartitionHistory]:
+    def _partitions(self, group: str) -> Mapping[TopicPartition, PartitionHistory]:
         return self._history.groups[group] if self._history is not None else {}
 
     def _figures(
         self,
         group: str,
         states: Mapping[TopicPartition, PartitionState],
-        judged: Mapping[TopicPartition, PartitionHistory],
+        verdicts: Mapping[TopicPartition, PartitionHistory],
         now_ms: int,
         before: tuple[int, int] | None,
     ) -> GroupFigures:
-        partitions = {partition: known.lag for partition, known in judged.items()}
+        partitions = {partition: known.lag for partition, known in verdicts.items()}
         lag = group_lag(partitions.values())
         self._unread[group].append(lag.messages)
         per_second = None

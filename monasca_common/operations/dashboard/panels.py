@@ -46,7 +46,7 @@ class Panels:
     def __init__(self, sources: dict[str, PanelSource[Any]], now_ms: Callable[[], int]) -> None:
         self._sources = sources
         self._now_ms = now_ms
-        self._made: dict[str, tuple[tuple[Any, ...], PanelView]] = {}
+        self._views: dict[str, tuple[tuple[Any, ...], PanelView]] = {}
 
     def start(self) -> None:
         for source in self._sources.values():
@@ -92,18 +92,18 @@ class Panels:
             self._view(load_panel.EMPTY, load_panel.load_panel, self._snapshot("load"), readers),
         ]
 
-    def _view(self, empty: PanelView, made: Callable[..., PanelView], *facts: Any) -> PanelView:
+    def _view(self, empty: PanelView, build: Callable[..., PanelView], *facts: Any) -> PanelView:
         """Return a view; figures that cannot be shown affect only their own panel."""
-        known = self._made.get(empty.name)
+        known = self._views.get(empty.name)
         if known is not None and all(one is other for one, other in zip(known[0], facts, strict=True)):
             return known[1]
         try:
-            view = made(*facts, self._now_ms())
+            view = build(*facts, self._now_ms())
         except Exception:
             LOG.exception("the figures of panel %s cannot be shown", empty.name)
             stale = "its figures cannot be shown: see the log of the dashboard"
             view = replace(empty, stale=stale, summary="No data.")
-        self._made[empty.name] = (facts, view)
+        self._views[empty.name] = (facts, view)
         return view
 
     def group(self, name: str) -> GroupFigures | None:

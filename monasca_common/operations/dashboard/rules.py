@@ -3,9 +3,9 @@
 
 from oslo_policy import policy
 
-LOOK = "monasca_dashboard:look"
+VIEW = "monasca_dashboard:look"
 
 
 def list_rules() -> list[policy.RuleDefault]:
     """Return the rules for oslo.policy's sample generator."""
-    return [policy.RuleDefault(LOOK, "role:admin", description="View the dashboard, which shows all tenants.")]
+    return [policy.RuleDefault(VIEW, "role:admin", description="View the dashboard, which shows all tenants.")]

@@ -63,7 +63,7 @@ class LagService(PublishingLoop):
         self._settings = settings
         self._admin = admin
         self._read_positions = read_positions
-        self._window = settings.judging.window
+        self._window = settings.limits.window
         self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=READ_SECONDS)
         self._history: LagHistory | None = None
         self._kept = LagHistory()

@@ -18,7 +18,7 @@ from monasca_common.api import server
 from monasca_common.api.limits import PUBLIC_PATHS
 from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
-from monasca_common.cli.config import look_over
+from monasca_common.cli.config import check_service
 from monasca_common.devbroker.jars import KAFKA_VERSION
 from monasca_common.notification.settings import notification_settings
 from monasca_common.operations.dashboard.settings import DashboardSettings
@@ -140,7 +140,7 @@ class ConfigurationsTest(ConfiguredTestCase):
     def test_each_service_would_start_with_each_file(self):
         for where, files in self.files.items():
             for name in SERVICES:
-                found = look_over(CONFIGURED.get(name, name), files)
+                found = check_service(CONFIGURED.get(name, name), files)
                 self.assertEqual(((), ()), (found.faults, found.notes), f"{where}: {name}")
 
     def test_each_option_for_keystone_is_one_of_the_middleware_or_of_the_way_to_authenticate(self):

@@ -69,8 +69,8 @@ class DlqCase(ClusterCommandCase):
 
 class TestReplay(DlqCase):
     # Rule 17
-    @periodic("a hundred thousand letters; test_those_selected_go_and_the_others_wait_for_their_turn is the smoke test")
-    def test_a_hundred_thousand_letters_interrupted_and_gone_on_with_go_back_once_each(self):
+    @periodic("100,000 messages; test_selected_dead_letters_are_replayed_and_the_others_stay_pending is quick")
+    def test_a_hundred_thousand_dead_letters_are_replayed_once_in_spite_of_interrupts(self):
         self.bury(1, first=LETTERS, origin="gone")  # so that those behind it in this partition are in notes
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
@@ -98,7 +98,7 @@ class TestReplay(DlqCase):
 
     # Rule 17
     @periodic("the test that it would break is in the gate")
-    def test_a_mutant_without_transactions_sends_letters_twice(self):
+    def test_a_mutant_without_transactions_replays_messages_twice(self):
         self.bury(600)
         mutant = "from monasca_common.operations.dead_letters import topics; topics._WITH_TRANSACTIONS = ''"
         self.kill_at("replay.before_commit=kill", mutant=mutant)
@@ -108,7 +108,7 @@ class TestReplay(DlqCase):
 
     # Rule 17
     @periodic("a variant of a replay")
-    def test_of_two_at_once_the_later_goes_on_alone(self):
+    def test_of_two_concurrent_runs_the_later_one_continues(self):
         self.bury(4000)
         first = self.start("replay", *self.options, "--execute", "--rate", "200")
         self.wait_until(lambda: self.sent() > 0, "letters on their way")
@@ -119,7 +119,7 @@ class TestReplay(DlqCase):
         with each_once():
             self.assertEqual(Counter({b"id-%d" % number: 1 for number in range(4000)}), self.ids())
 
-    def test_those_selected_go_and_the_others_wait_for_their_turn(self):
+    def test_selected_dead_letters_are_replayed_and_the_others_stay_pending(self):
         self.bury(3, error="ValueError")
         self.bury(3, first=3, error="KeyError")
         self.bury(3, first=6, error="ValueError")
@@ -131,7 +131,7 @@ class TestReplay(DlqCase):
         self.assertEqual((9, {1}), (len(self.ids()), set(self.ids().values())))
         self.assertEqual(0, self.replay())
 
-    def test_letters_that_their_topics_refuse_wait_and_all_others_go_once(self):
+    def test_refused_dead_letters_stay_pending_and_all_others_are_replayed_once(self):
         narrow = self.fixture.topic(config={"max.message.bytes": "1000"})
         gone = self.fixture.topic()
         set_topic_config(self.admin, self.letters, {"max.message.bytes": "2000000"})
@@ -157,7 +157,7 @@ class TestReplay(DlqCase):
         self.assertEqual((2, 1), (len(self.read_all(gone)), len(self.read_all(narrow))))
 
     @periodic("a variant of a replay")
-    def test_what_a_topic_refuses_only_as_it_is_written_holds_up_no_others(self):
+    def test_a_refusal_of_a_write_does_not_block_others(self):
         compacted = self.fixture.topic(config={"cleanup.policy": "compact"})  # takes no message without a key
         self.bury(2)
         self.bury(2, first=2, origin=compacted)
@@ -213,7 +213,7 @@ class TestPurge(DlqCase):
         self.assertEqual(6, self.replay())
 
     @periodic("a variant of a purge")
-    def test_what_was_dealt_with_is_deleted_with_its_notes(self):
+    def test_handled_dead_letters_are_deleted_with_their_notes(self):
         self.bury(2, error="ValueError")
         self.bury(2, first=2, error="KeyError")
         self.replay("--reason", "KeyError")
@@ -224,7 +224,7 @@ class TestPurge(DlqCase):
         self.assertEqual([], self.run_json("list", *self.options))
 
     @periodic("a variant of a purge")
-    def test_all_is_what_is_there_now(self):
+    def test_all_selects_present_dead_letters(self):
         self.bury(5)
         self.assertEqual(3, self.run_command("purge", *self.options, "--origin", "nothing", "--execute")[0])
         self.assertTrue(self.run_json("purge", *self.options, "--all", "--execute")[0]["deleted"])
@@ -234,7 +234,7 @@ class TestPurge(DlqCase):
 
 
 class TestShow(DlqCase):
-    def test_a_letter_is_shown_and_what_is_in_it_on_request(self):
+    def test_a_dead_letter_is_shown_and_its_payload_on_request(self):
         self.bury(2, **{"x-auth-token": "hidden", dead_letters.FIRST_FAILURE: "1700000000000"})
         place = f"{self.letters}/0/1"
         shown = self.run_json("show", place)
@@ -244,7 +244,7 @@ class TestShow(DlqCase):
         message = self.run_json("show", place, "--payload")
         self.assertEqual(("1", True), (message["value"], "x-auth-token: ***" in message["headers"].splitlines()))
 
-    def test_one_that_is_not_there_is_status_3_and_what_is_no_letter_2(self):
+    def test_a_missing_dead_letter_is_status_3_and_an_invalid_name_status_2(self):
         self.assertEqual(3, self.run_command("show", f"{self.letters}/0/7")[0])
         self.assertEqual(3, self.run_command("show", f"{self.letters}/9/0")[0])
         self.assertEqual(2, self.run_command("show", "anything")[0])

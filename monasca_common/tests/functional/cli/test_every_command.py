@@ -70,7 +70,7 @@ class TestEveryCommand(ClusterCommandCase):
     def topics(self):
         return {name for name in self.admin.partition_counts() if not name.startswith("__")}
 
-    def test_a_dead_letter_of_a_missing_topic_waits(self):
+    def test_a_dead_letter_of_a_missing_topic_stays_pending(self):
         letters = self.fixture.topic()
         self.addCleanup(self.admin.delete_topic, letters)
         self.put(letters, (None, b"1", [(dead_letters.ORIGIN_TOPIC, b"gone"), (dead_letters.ORIGIN_PARTITION, b"0")]))
@@ -98,7 +98,7 @@ class TestEveryCommand(ClusterCommandCase):
             process.communicate(timeout=SECONDS)
         self.assertEqual(set(), self.topics())
 
-    def test_a_service_refuses_to_start_where_a_topic_has_one_copy(self):
+    def test_a_service_does_not_start_with_a_topic_of_one_replica(self):
         self.cluster.create_topic("metrics", 1)
         self.addCleanup(self.admin.delete_topic, "metrics")
         self.configure_with_database("[monitoring]\ndurability_check = refuse\n")

@@ -89,7 +89,7 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
             self.assertIsNone(self.process.poll(), self.log.read_text())
             return False
 
-    def test_the_figures_are_those_of_kafka_and_follow_it(self):
+    def test_figures_follow_kafka(self):
         self.put("metrics", 30)
         self.put("metrics", 12, partition=1)
         reason = [
@@ -217,7 +217,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         return self.useFixture(ServedApp(app)).url
 
     @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
-    def test_a_thousand_topics_are_shown_at_once_the_worst_first_and_found_by_name(self):
+    def test_a_thousand_topics_are_shown_worst_first_and_found_by_name(self):
         figures = MadeUpFigures(1000)
         url = self.serve(figures)
         page = self.browser.page()
@@ -252,7 +252,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         self.assertLess(page.evaluate("longestTaskMs"), 2000)
 
     @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
-    def test_everything_is_reached_by_keys_and_the_focus_stays_while_figures_change(self):
+    def test_everything_is_reachable_by_keyboard_and_the_focus_survives_updates(self):
         figures = MadeUpFigures()
         page = self.browser.page()
         page.goto(self.serve(figures))

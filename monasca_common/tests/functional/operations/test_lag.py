@@ -61,7 +61,7 @@ class LagCase(Waiting, base.BaseTestCase):
 
 
 class TestLagSurvey(LagCase):
-    def test_groups_that_stop_stall_fall_behind_and_go_back_are_told_apart(self):
+    def test_stopped_stalled_late_and_rewound_groups_are_distinguished(self):
         self.put(20)
         self.commit("stopped", 10)
         for stall, slow, back, fast in ((5, 10, 15, 1), (5, 12, 18, 10), (5, 14, 20, 30), (5, 16, 4, 60)):
@@ -143,7 +143,7 @@ class TestLagCommands(LagCase):
         self.out.seek(0)
         return status, self.out.read()
 
-    def test_list_has_a_row_for_each_group_and_status_0_where_none_is_in_error(self):
+    def test_list_has_a_row_for_each_group_and_status_0_without_errors(self):
         self.put(10)
         self.commit("ahead", 10)
         self.commit("behind", 4)

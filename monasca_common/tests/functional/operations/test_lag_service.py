@@ -22,7 +22,7 @@ from monasca_common.operations.lag.history import read_history
 from monasca_common.operations.lag.service import LagService
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
-from monasca_common.operations.settings import JudgingSettings, LagSettings
+from monasca_common.operations.settings import LagLimits, LagSettings
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
 
@@ -72,7 +72,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
         settings = LagSettings(
             connection,
             ProducerSettings(connection),
-            judging=JudgingSettings(window_seconds=self.window_seconds),
+            limits=LagLimits(window_seconds=self.window_seconds),
             groups=(self.group,),
             topic=self.history,
         )

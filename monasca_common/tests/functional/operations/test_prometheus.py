@@ -53,7 +53,7 @@ class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
         for name in ("alerts.yml", "alerts_test.yml", "prometheus.yml"):
             (self.folder / name).write_text((RULES / name).read_text())
 
-    def test_rules_and_configuration_are_valid_and_each_alert_fires_for_what_is_bad_alone(self):
+    def test_rules_and_configuration_are_valid_and_each_alert_fires_only_for_its_problem(self):
         self.copy_rules()
         for arguments in (
             ("check", "rules", "--lint-fatal", "alerts.yml"),
@@ -83,7 +83,7 @@ class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
 @periodic("starts every service; TestAlertRules is the smoke test")
 class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
     # Rule 67
-    def test_every_query_is_answered_and_every_service_is_asked_which_serves_what_is_documented(self):
+    def test_every_query_has_a_result_and_every_service_serves_the_documented_metrics(self):
         self.start_services()
         self.wait_until_ready()
         at_start = {name for name, _ in absent(self.everything_served())}

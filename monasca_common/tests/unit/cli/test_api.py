@@ -17,15 +17,15 @@ class TestStart(ConfigurationTestCase):
         self.assertEqual(1, app.run(["api", "--config-file", path]))
         return app.stderr.getvalue()
 
-    def test_without_settings_of_keystone_it_does_not_start_and_names_them(self):
+    def test_without_keystone_settings_the_api_does_not_start(self):
         for text in ("", "[api]\nauth_strategy = keystone\n", "[keystone_authtoken]\nauth_type = password\n"):
             self.assertRegex(self.refusal(text), "^monasca-common api: .*auth_url.*username.*noauth")
 
-    def test_it_is_checked_before_it_serves_whether_its_topics_could_lose_messages(self):
+    def test_topics_are_checked_before_the_api_serves(self):
         checked = mock.Mock(side_effect=ConfigurationError("topic metrics: there is one copy"))
         with mock.patch("monasca_common.cli.api.check_at_start", checked):
             self.assertIn("topic metrics: there is one copy", self.refusal("[api]\nauth_strategy = noauth\nport = 0\n"))
         self.assertEqual("api", checked.call_args.args[0])
 
-    def test_neither_with_rules_that_are_not_there(self):
+    def test_missing_rules_prevent_the_start(self):
         self.assertIn("policy_file", self.refusal("[oslo_policy]\npolicy_file = /no/such/policy.yaml\n"))

@@ -97,7 +97,7 @@ class ShowTest(AuditCommandCase):
 
         self.assertEqual((1, [("database", "INCOMPLETE", 10)]), (status, self.shown(out)))
 
-    def test_an_expected_reader_that_cannot_be_read_is_refused(self):
+    def test_an_invalid_expected_reader_is_refused(self):
         for wrong in ("metrics/database", "metrics/producer/agent", "/database/g"):
             status, _, err = self.run_command("show", text=f"{_CONFIGURATION}expected_readers = {wrong}\n")
             self.assertEqual((2, True), (status, f"has {wrong!r}, which is not TOPIC/TIER/GROUP" in err), err)

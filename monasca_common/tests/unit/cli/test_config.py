@@ -38,7 +38,7 @@ class ConfigCheckTest(CommandCase):
         _, out, _ = self.run_command("-f", "json", "--service", service, text=text)
         return " ".join(row["finding"] for row in json.loads(out) if row["severity"] == "NOTE")
 
-    def test_each_service_of_a_good_file_is_fine(self):
+    def test_a_valid_file_has_no_faults(self):
         status, out, err = self.run_command("-f", "json", text=_GOOD + _KEYS)
         self.assertEqual((0, ""), (status, err))
         finding = f"it produces with driver {producing_driver(ProducerSettings(ConnectionSettings('nowhere:9092')))}"
@@ -46,7 +46,7 @@ class ConfigCheckTest(CommandCase):
         expected = [{"service": service, "severity": "OK", "finding": finding} for service in services]
         self.assertEqual(expected, json.loads(out))
 
-    def test_an_empty_file_lacks_several_things_and_all_are_said(self):
+    def test_an_empty_file_has_several_faults_and_all_are_reported(self):
         status, out, _ = self.run_command("-f", "value", text="[api]\nport = 8070\n")
         self.assertEqual(1, status)
         api, persister = out.partition("persister FAULT")[::2]
@@ -71,7 +71,7 @@ class ConfigCheckTest(CommandCase):
         for fault in ("bootstrap_servers", "retention_days", "did you mean 'status_port'"):
             self.assertIn(fault, found)
 
-    def test_what_a_service_refuses_at_its_start_is_refused_here(self):
+    def test_a_fault_that_prevents_a_start_is_reported(self):
         for service, option, fault in (
             ("api", "[api]\nmetrics_topic = a b\n", "metrics_topic in group [api]"),
             ("persister", "[kafka_metrics]\nnum_processors = 2\n", "num_processors in group [kafka_metrics] is 2"),
@@ -84,7 +84,7 @@ class ConfigCheckTest(CommandCase):
             self.assertIn(fault, " ".join(found))
             self.assertEqual(1, len(found), found)
 
-    def test_what_a_service_does_without_is_a_note(self):
+    def test_a_missing_optional_part_is_a_note(self):
         text = _GOOD.replace("[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n", "")
         self.assertEqual([], self.faults(text))
         self.assertIn("only posts are served", self.notes(text))
@@ -97,7 +97,7 @@ class ConfigCheckTest(CommandCase):
         self.assertIn("address_keys in group [alarms] is refused", fault)
         self.assertNotIn("s3cret", fault)
 
-    def test_a_group_that_nobody_reads_is_a_note(self):
+    def test_a_group_without_reader_is_a_note(self):
         self.assertIn("group [persistr]: did you mean [persister]?", self.notes(_GOOD + "[persistr]\n"))
 
     def test_the_group_of_a_third_party_notifier_is_known_and_resembles_no_other(self):
@@ -112,14 +112,14 @@ class ConfigCheckTest(CommandCase):
             self.assertNotIn("ntfy", self.notes(text))
         self.assertNotIn("[oslo_policy]", self.notes(_GOOD + "[oslo_policy]\nenforce_scope = true\n"))
 
-    def test_what_is_not_installed_is_said_with_its_extra(self):
+    def test_a_missing_package_is_reported_with_its_extra(self):
         with mock.patch.dict(sys.modules):
             sys.modules.pop("monasca_common.persister.service", None)
             sys.modules["cotyledon"] = None
             found = self.faults(_GOOD, service="persister")
         self.assertEqual(["cotyledon is not installed: install monasca-common[persister]"], found)
 
-    def test_a_requirement_that_no_check_imports_is_missed_as_well(self):
+    def test_a_requirement_that_no_check_imports_is_reported(self):
         installed = importlib.metadata.distributions
 
         def without_pyspark(**criteria):
@@ -134,6 +134,6 @@ class ConfigCheckTest(CommandCase):
         _, out, err = self.run_command(text=text)
         self.assertNotIn("hush", out + err)
 
-    def test_a_file_that_cannot_be_read_is_a_fault_of_every_service(self):
+    def test_an_unreadable_file_is_a_fault_of_every_service(self):
         _, out, _ = self.run_command("--config-file", "/nowhere.conf", "-f", "value")
         self.assertEqual(4, out.count(" FAULT "))

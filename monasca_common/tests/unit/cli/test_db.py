@@ -53,7 +53,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         status, out, _ = self.run_command(*arguments, "-f", "json")
         return status, json.loads(out)
 
-    def test_a_database_of_alarms_of_its_own_is_upgraded_too(self):
+    def test_a_separate_alarms_database_is_upgraded_too(self):
         url = f"sqlite:///{self.folder}/alarms.sqlite"
         with open(self.configuration, "a") as file:
             file.write(f"[alarms]\nconnection = {url}\n")
@@ -64,13 +64,13 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
             schema.REVISION, SqlDatabase(self.addCleanup, StorageSettings("sqlite", url)).storage().status().found
         )
 
-    def test_upgrade_makes_the_tables_and_says_what_it_did(self):
+    def test_upgrade_creates_the_tables_and_reports_it(self):
         for before in (None, schema.REVISION):
             status, [row] = self.run_json("upgrade")
             self.assertEqual((0, before, schema.REVISION), (status, row["before"], row["after"]))
         self.database.storage().open_writer().close()
 
-    def test_status_is_1_until_the_schema_is_this_programs(self):
+    def test_status_is_1_until_the_schema_is_upgraded(self):
         status, _, error = self.run_command("status")
         self.assertEqual(1, status)
         self.assertIn("run `monasca-common db upgrade`", error)
@@ -106,7 +106,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         self.assertEqual((0, "", ""), self.run_command("prune"))
         self.assertIn("removed", self.run_command("prune", "--print-empty")[1])
 
-    def test_prune_removes_what_is_too_old_and_counts_it(self):
+    def test_prune_removes_and_counts_old_rows(self):
         self.run_command("upgrade")
         now_ms = self.database.clock.now_ms
         rows = [measurement(n, time_ms=now_ms - n * _OLD_DAYS * 86_400_000) for n in range(2)]
@@ -116,7 +116,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         self.assertEqual([rows[0]], self.stored(Kind.METRICS))
         self.assertEqual((0, []), self.run_json("prune"))
 
-    def test_what_fails_is_status_1_and_one_line_without_a_traceback(self):
+    def test_a_failure_is_status_1_and_one_line_without_a_traceback(self):
         for arguments in (["prune"], ["upgrade", "--config-file", "/nowhere.conf"]):
             status, _, error = self.run_command(*arguments)
             self.assertEqual(1, status)
@@ -126,7 +126,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         self.assertEqual(1, status)
         self.assertIn("/nowhere, does not exist", error)
 
-    def test_a_file_with_a_line_that_is_no_option_is_not_quoted(self):
+    def test_an_invalid_line_is_not_quoted(self):
         self.configuration = self.file("[database]\nconnection secret\n")
         status, _, error = self.run_command("status")
         self.assertEqual(1, status)

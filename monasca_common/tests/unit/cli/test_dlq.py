@@ -322,7 +322,7 @@ class ReplayTest(DlqCase):
         for option in ("--limit", "--max-replays"):
             self.assertEqual(2, self.run_command("replay", option, "0")[0])
 
-    def test_none_delivered_is_status_1(self):
+    def test_no_delivery_is_status_1(self):
         self.bury(1)
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic="metrics", count=None)
         self.assertEqual(1, self.run_command("replay", "--execute")[0])

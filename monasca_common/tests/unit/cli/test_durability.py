@@ -82,10 +82,10 @@ class DurabilityCheckTest(CommandCase):
         self.assertNotIn("not known", err)
         return status, [(row["topic"], row["rule"]) for row in json.loads(self.told)]
 
-    def test_a_sound_cluster_has_no_finding(self):
+    def test_a_safe_cluster_has_no_finding(self):
         self.assertEqual((0, []), self.found())
 
-    def test_warnings_alone_are_status_0_unless_they_are_to_count(self):
+    def test_warnings_are_status_0_unless_strict(self):
         self.cluster.least = "3"
         expected = [("metrics", "no_spare_copy")]
         self.assertEqual((0, expected), self.found())
@@ -93,7 +93,7 @@ class DurabilityCheckTest(CommandCase):
         self.cluster.least = "1"
         self.assertEqual((1, [("metrics", "leader_alone")]), self.found())
 
-    def test_topics_of_kafka_that_are_to_come_are_judged_by_the_settings_of_the_worst_broker(self):
+    def test_future_internal_topics_are_checked_by_the_settings_of_the_worst_broker(self):
         offsets, transactions = _KAFKAS_OWN
         for setting, value, expected in (
             ("offsets.topic.replication.factor", "1", [(offsets, "one_copy")]),
@@ -110,19 +110,19 @@ class DurabilityCheckTest(CommandCase):
             self.assertEqual((1, expected), self.found("--topic", topic))
             self.assertEqual((0, []), self.found("--topic", "metrics"))
 
-    def test_topics_of_kafka_that_are_there_are_judged_as_they_are(self):
+    def test_existing_internal_topics_are_checked(self):
         self.cluster.topics = ("metrics", *_KAFKAS_OWN)
         self.cluster.brokers = RetriableError("not to be asked")
         self.assertEqual((0, []), self.found())
 
-    def test_brokers_that_do_not_tell_their_settings_are_an_error_that_hides_no_finding(self):
+    def test_brokers_that_hide_their_settings_are_an_error_that_hides_no_finding(self):
         self.cluster.brokers = RetriableError("broker 1 is silent")
         self.cluster.in_sync = (0, 1)
         status, out, err = self.run_command("-f", "json")
         self.assertEqual((1, ["under_replicated"]), (status, [row["rule"] for row in json.loads(out)]))
         self.assertIn("broker 1 is silent", err)
 
-    def test_retention_is_held_against_the_groups_that_read_a_topic(self):
+    def test_retention_is_compared_with_the_groups_of_a_topic(self):
         for state, status, rules in (
             (_state(first=0, end=9), 0, []),
             (_state(first=7, end=9), 1, ["deleted_unread"]),
@@ -146,7 +146,7 @@ class DurabilityCheckTest(CommandCase):
             status, out, _ = self.run_command("-f", name)
             self.assertEqual((1, ["leader_alone"]), (status, [row["rule"] for row in parse(out)]))
 
-    def test_it_says_how_far_it_is(self):
+    def test_progress_is_reported(self):
         _, _, err = self.run_command("--progress")
         self.assertIn("durability check: 0 steps done, 3 left", err)
 

@@ -104,7 +104,7 @@ class CommandsTest(base.BaseTestCase):
         self.assertEqual("", done.stderr)
         return json.loads(done.stdout.splitlines()[-1])
 
-    def test_each_command_names_the_extra_that_it_lacks(self):
+    def test_each_command_names_its_missing_extra(self):
         needing = _CONFIGURED | _UNCONFIGURED
         self.assertEqual(
             {each.name.replace("_", " ") for each in importlib.metadata.entry_points(group=COMMANDS)},
@@ -117,7 +117,7 @@ class CommandsTest(base.BaseTestCase):
             self.assertTrue(line.startswith(f"monasca-common {name}: "), line)
             self.assertIn(f" is not installed: install {needing[name][1]}", line)
 
-    def test_the_database_of_the_configuration_has_an_extra_of_its_own(self):
+    def test_the_database_of_the_configuration_has_its_extra(self):
         said = self.run_without(["psycopg"], "postgresql", ["api", "db status", "pipeline status", "persister"])
         for name, (status, stderr) in said.items():
             self.assertEqual(1, status, name)
@@ -128,7 +128,7 @@ class RemedyTest(base.BaseTestCase):
     def not_found(self, name):
         return ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    def test_of_several_extras_the_one_that_the_caller_needs_is_named(self):
+    def test_the_extra_of_the_caller_is_named(self):
         missing = self.not_found("sqlalchemy.orm")
         self.assertEqual("sqlalchemy is not installed: install monasca-common[spark]", remedy(missing, "spark"))
         self.assertEqual(f"sqlalchemy is not installed: install {_ANY}", remedy(missing))
@@ -137,10 +137,10 @@ class RemedyTest(base.BaseTestCase):
         self.assertIn("monasca-common[api]", remedy(self.not_found("oslo_policy")))
         self.assertIn("monasca-common[persister]", remedy(self.not_found("prometheus_client"), "persister"))
 
-    def test_what_an_extra_needs_in_turn_is_installed_by_it(self):
+    def test_an_extra_installs_its_own_requirements(self):
         self.assertEqual("webob is not installed: install monasca-common[api]", remedy(self.not_found("webob"), "api"))
 
-    def test_an_extra_for_developers_is_named_only_where_no_other_brings_it(self):
+    def test_an_extra_for_developers_is_named_only_if_no_other_installs_the_package(self):
         self.assertEqual(
             "psutil is not installed: install monasca-common[quickstart]", remedy(self.not_found("psutil"))
         )
@@ -148,7 +148,7 @@ class RemedyTest(base.BaseTestCase):
             "hypothesis is not installed: install monasca-common[test]", remedy(self.not_found("hypothesis"))
         )
 
-    def test_what_no_extra_brings_keeps_its_own_words(self):
+    def test_an_error_of_a_package_of_no_extra_is_unchanged(self):
         for error in (ImportError("cannot import name 'x'"), self.not_found("monasca_common.nowhere")):
             self.assertEqual(str(error), remedy(error, "api"))
         self.assertEqual("nowhere is not installed: install it", remedy(self.not_found("nowhere")))

@@ -84,7 +84,7 @@ class InitCase(CommandCase):
 
 
 class DryRunTest(InitCase):
-    def test_it_shows_what_is_missing_and_changes_nothing(self):
+    def test_without_execute_missing_items_are_shown(self):
         topics = self.topics()
         for name, partitions, services in (
             ("metrics", 12, "api, persister, pipeline"),
@@ -108,7 +108,7 @@ class DryRunTest(InitCase):
             self.assertEqual((1, {}), (status, self.cluster.topics))
             self.assertIn("of a build before release 4.0.0, which no upgrade supports: use a new database", err)
 
-    def test_the_brokers_are_asked_whether_they_would_make_it(self):
+    def test_the_brokers_validate_the_topic(self):
         self.run_command()
         self.assertIn("metrics.dlq", self.cluster.asked)
         self.cluster.refusal = TransportError("only 1 broker", name="INVALID_REPLICATION_FACTOR")
@@ -116,14 +116,14 @@ class DryRunTest(InitCase):
         self.assertEqual((1, "monasca-common init: topic metrics cannot be created: only 1 broker\n"), (status, err))
         self.assertFalse(os.path.exists(self.file))  # everything is checked before anything is created
 
-    def test_what_is_there_is_shown_as_it_is(self):
+    def test_existing_items_are_shown(self):
         self.cluster.topics = {"metrics": 4}
         row = self.topics()["metrics"]
         self.assertEqual(("exists", 4, 2), (row["state"], row["partitions"], row["replicas"]))
 
 
 class ExecuteTest(InitCase):
-    def test_databases_topics_and_dead_letters_are_made(self):
+    def test_databases_and_topics_are_created(self):
         database, *topics = self.told("--execute")
         self.assertEqual(("database", f"sqlite:///{self.file}", "created"), tuple(database.values())[:3])
         self.assertEqual(self.revision(self.file), database["schema"])
@@ -145,19 +145,19 @@ class ExecuteTest(InitCase):
         self.assertEqual({-1}, set(self.cluster.copies.values()))  # the brokers' own default
         self.assertIsNotNone(self.revision(self.file))
 
-    def test_a_second_run_makes_nothing(self):
+    def test_a_second_run_creates_nothing(self):
         self.told("--execute")
         self.cluster.create_topic = None
         self.assertEqual({"exists"}, {each["state"] for each in self.told("--execute")})
         self.assertEqual("", self.run_command()[2])
 
-    def test_partitions_and_copies_are_those_that_were_asked_for(self):
+    def test_partitions_and_replicas_are_as_requested(self):
         self.told("--execute", "--partitions", "3", "--dead-letter-partitions", "2", "--replication-factor", "3")
         self.assertEqual((3, 2), (self.cluster.topics["metrics"], self.cluster.topics["metrics.dlq"]))
         self.assertEqual({3}, set(self.cluster.copies.values()))
         self.assertEqual(2, self.run_command("--partitions", "0")[0])
 
-    def test_a_topic_that_somebody_else_makes_meanwhile_is_no_error(self):
+    def test_a_topic_created_concurrently_is_not_an_error(self):
         self.cluster.meanwhile = True
         self.assertEqual(0, self.run_command("--execute")[0])
 
@@ -190,37 +190,37 @@ class ConfigurationTest(InitCase):
         self.assertEqual({"bad", "dead", "l.dlq", "m.dlq"}, dead_letters)
         self.assertEqual("api, persister, pipeline", found["m"]["services"])
 
-    def test_the_pipeline_evaluates_alarms_where_there_is_a_database_for_them(self):
+    def test_the_pipeline_evaluates_alarms_with_an_alarms_database(self):
         only = ("--service", "pipeline")
         found = self.topics("[pipeline_evaluate]\nalarm_transitions_topic = changes\ntopic = m\n", *only)
         self.assertEqual({"metrics", "m", "changes", "metrics.dlq", "m.dlq"}, set(found))
         self.assertEqual("pipeline", found["changes"]["services"])
         self.assertIn("alarm-state-transitions", self.topics("", *only))
 
-    def test_alarms_with_a_database_of_their_own_have_their_tables_there(self):
+    def test_tables_of_a_separate_alarms_database_are_created_there(self):
         own = os.path.join(self.folder, "alarms.sqlite")
         self.run_command("--execute", text=f"{self.configuration}[alarms]\nconnection = sqlite:///{own}\n")
         self.assertIsNotNone(self.revision(own))
 
-    def test_a_topic_that_somebody_reads_is_not_only_for_dead_letters(self):
+    def test_a_dead_letter_topic_that_a_service_reads_is_a_topic(self):
         found = self.topics("[kafka_logs]\nenabled = true\ntopic = metrics.dlq\n")
         self.assertEqual(12, found["metrics.dlq"]["partitions"])
 
-    def test_a_consumer_of_its_own_servers_has_its_topics_there(self):
+    def test_topics_of_a_consumer_with_separate_brokers_are_created_there(self):
         self.run_command("--execute", text=f"{self.configuration}[kafka_metrics]\nbootstrap_servers = other:9092\n")
         self.assertEqual({"metrics", "metrics.dlq"}, set(self.clusters["other"].topics))
         self.assertLessEqual({"metrics", "log"}, set(self.cluster.topics))
 
-    def test_a_job_with_a_database_of_its_own_has_its_tables_there(self):
+    def test_tables_of_a_job_with_a_separate_database_are_created_there(self):
         own = os.path.join(self.folder, "own.sqlite")
         self.run_command("--execute", text=f"{self.configuration}[pipeline_aggregate]\nconnection = sqlite:///{own}\n")
         self.assertIsNotNone(self.revision(own))
         self.assertIsNotNone(self.revision(self.file))
 
-    def test_only_the_services_that_are_named(self):
+    def test_only_the_named_services_are_checked(self):
         self.assertEqual({"metrics", "log", "monevents"}, set(self.topics("", "--service", "api")))
 
-    def test_a_configuration_that_a_service_refuses_is_told_with_the_service(self):
+    def test_an_error_in_the_configuration_names_the_service(self):
         status, _, err = self.run_command(text="[kafka]\nbootstrap_servers = kafka:9092\n")
         self.assertEqual(1, status)
         self.assertIn("monasca-common init: persister: connection in group [database] is not set", err)

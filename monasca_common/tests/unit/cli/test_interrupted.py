@@ -86,7 +86,7 @@ class InterruptedTest(CommandCase):
         thread.join()
         return status, "Traceback" in err or "monasca-common " in err
 
-    def test_ctrl_c_and_sigterm_end_them_at_once(self):
+    def test_ctrl_c_and_sigterm_end_commands_immediately(self):
         before = signal.getsignal(signal.SIGTERM)
         for line in _COMMANDS:
             for signum, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
@@ -94,14 +94,14 @@ class InterruptedTest(CommandCase):
         self.assertEqual((0, False), self.interrupted("topic tail x", signal.SIGTERM))
         self.assertEqual(before, signal.getsignal(signal.SIGTERM))
 
-    def test_a_call_of_the_client_that_returns_in_spite_of_the_signal_changes_no_status(self):
+    def test_a_client_call_that_ignores_the_signal_keeps_the_status(self):
         text = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n"
         for signum, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             with fixtures.MonkeyPatch(_ASKED, functools.partial(_returned, signum)):
                 self.assertEqual((status, ""), self.run_command("topic", "list", text=text)[:2])
                 self.assertEqual((0, ""), self.run_command("topic", "tail", "x", text=text)[:2])
 
-    def test_a_signal_that_comes_where_python_discards_what_its_handler_raises_is_not_lost(self):
+    def test_a_signal_whose_exception_python_discards_is_not_lost(self):
         text = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n"
         for signum, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             with fixtures.MonkeyPatch(_ASKED, functools.partial(_discarded, signum)):
@@ -109,17 +109,22 @@ class InterruptedTest(CommandCase):
                 self.assertEqual((status, ""), self.run_command("topic", "list", text=text)[:2])
                 self.assertLess(time.monotonic() - began, _FAR_SECONDS)
 
-    def test_commands_of_dead_letters_end_as_the_others_do(self):
+    def test_commands_for_dead_letters_have_the_same_statuses(self):
         asked = "monasca_common.kafka.KafkaConsumer.partition_count"
         text = (
             "[kafka]\ndriver = memory\nbootstrap_servers = memory:1\n"
             "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         )
         with fixtures.MonkeyPatch(asked, functools.partial(_returned, signal.SIGTERM)):
-            for line in ("dlq list", "dlq show x.dlq/0/0", "dlq replay --execute", "dlq purge --all --execute"):
+            for line in (
+                "dlq list --topic x.dlq",
+                "dlq show x.dlq/0/0",
+                "dlq replay --execute",
+                "dlq purge --all --execute",
+            ):
                 self.assertEqual(143, self.run_command(*line.split(), text=text)[0], line)
         with fixtures.MonkeyPatch(asked, functools.partial(_returned, signal.SIGINT)):
-            self.assertEqual(130, self.run_command("dlq", "list", text=text)[0])
+            self.assertEqual(130, self.run_command("dlq", "list", "--topic", "x.dlq", text=text)[0])
 
 
 class ServiceStartTest(CommandCase):
@@ -133,7 +138,7 @@ class ServiceStartTest(CommandCase):
                 self.assertEqual((0, ""), self.run_command(*line.split(), text=_SERVICE)[:2], line)
         self.assertEqual([], lost)
 
-    def test_sigterm_where_python_discards_what_its_handler_raises_ends_the_start(self):
+    def test_a_sigterm_whose_exception_python_discards_ends_the_start(self):
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the default would end this process
         self.addCleanup(signal.signal, signal.SIGTERM, before)
         with fixtures.MonkeyPatch(_CHECKED, functools.partial(_discarded, signal.SIGTERM)):

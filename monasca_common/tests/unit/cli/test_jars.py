@@ -29,7 +29,7 @@ class JarsFetchTest(base.BaseTestCase):
     def test_the_tested_kafka_and_the_connector_of_the_installed_pyspark_are_fetched(self):
         self.assertEqual((0, ["kafka-4.3.0", "spark-4.0.0"], ""), self.said())
 
-    def test_what_is_not_pinned_is_refused_in_one_line_before_anything_is_fetched(self):
+    def test_a_version_that_is_not_pinned_is_refused_before_anything_is_fetched(self):
         for version, part in (("4.2.0", "kafka-4.2.0 is not pinned"), ("x", VERSION_VARIABLE)):
             self.useFixture(fixtures.EnvironmentVariable(VERSION_VARIABLE, version))
             status, names, stderr = self.said()

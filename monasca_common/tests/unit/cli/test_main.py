@@ -23,7 +23,7 @@ class TestCommandLine(base.BaseTestCase):
         stream.seek(0)
         return stream.read()
 
-    def test_every_command_says_what_it_does_and_gives_an_example_that_it_takes(self):
+    def test_every_command_has_a_description_and_a_valid_example(self):
         for command in importlib.metadata.entry_points(group=COMMANDS):
             words = command.name.replace("_", " ")
             loaded = command.load()
@@ -54,11 +54,11 @@ class TestCommandLine(base.BaseTestCase):
             self.assertEqual(2, self.assertRaises(SystemExit, main, arguments).code)
         self.assertIn("monasca-common --help lists them", self.text(self.err))
 
-    def test_a_folder_that_cannot_be_made_is_told_before_anything_starts(self):
+    def test_a_folder_that_cannot_be_created_is_an_error_before_anything_starts(self):
         self.assertEqual(1, main(["quickstart", "--keep-data", "/dev/null/data"]))
         self.assertIn("--keep-data /dev/null/data ", self.text(self.err))
 
-    def test_the_api_quotes_no_line_of_a_file_that_it_cannot_read(self):
+    def test_the_api_does_not_quote_an_unreadable_file(self):
         path = Path(self.useFixture(fixtures.TempDir()).path, "api.conf")
         path.write_text("[kafka]\nsasl_password pa55word\n")
         self.assertEqual(1, main(["api", "--config-file", str(path)]))
@@ -66,7 +66,7 @@ class TestCommandLine(base.BaseTestCase):
         self.assertIn(f"line 2 of {path}", shown)
         self.assertNotIn("pa55word", shown)
 
-    def test_the_api_names_the_option_of_a_port_that_is_taken(self):
+    def test_the_api_names_the_option_of_a_port_in_use(self):
         path = Path(self.useFixture(fixtures.TempDir()).path, "api.conf")
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -74,11 +74,11 @@ class TestCommandLine(base.BaseTestCase):
             self.assertEqual(1, main(["api", "--config-file", str(path)]))
         self.assertIn("change port or host in group [api]", self.text(self.err))
 
-    def test_a_wrong_port_is_told_in_the_words_of_the_option(self):
+    def test_a_wrong_port_is_reported_with_its_option(self):
         self.assertRaises(SystemExit, main, ["broker", "start", "--port", "kafka"])
         self.assertIn("kafka is not a port: use 1 to 65533, or 0 for a free one", self.text(self.err))
 
-    def test_a_start_that_fails_is_status_1_and_one_line_without_a_traceback(self):
+    def test_a_failed_start_is_status_1_and_one_line(self):
         empty = self.useFixture(fixtures.TempDir()).path
         self.useFixture(fixtures.EnvironmentVariable("PATH", empty))
         self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME"))

@@ -44,7 +44,7 @@ bootstrap_servers = other:9092
         self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.open_admin", lambda _: None))
         self.useFixture(fixtures.MonkeyPatch(f"{progress.__name__}._LINE_EVERY_SECONDS", 0.0))
 
-    def test_partitions_are_reported_on_standard_error_on_request_alone(self):
+    def test_partitions_are_reported_only_on_request(self):
         status, out, err = self.run_command("verify", "--progress", "-f", "value", "-c", "status")
         self.assertEqual((0, ["SAME", "SAME"]), (status, out.split()))
         lines = [f"mirror verify: {done} partitions done, {2 - done} left" for done in range(3)]

@@ -30,14 +30,14 @@ class NotificationTestTest(CommandCase):
         self.receiver = HttpReceiver()
         self.addCleanup(self.receiver.close)
 
-    def test_the_id_is_printed_by_which_the_receiver_knows_it(self):
+    def test_the_id_of_the_test_message_is_printed(self):
         status, out, err = self.run_command("--type", "WEBHOOK", "--address", self.receiver.url())
 
         [(_, headers, body)] = self.receiver.requests
         self.assertEqual((0, f"sent: {headers['Idempotency-Key']} (answered 200)\n", ""), (status, out, err))
         self.assertEqual("Test of a notification method", json.loads(body)["alarm_name"])
 
-    def test_an_address_on_this_machine_is_refused_where_nothing_allows_it(self):
+    def test_a_local_address_is_refused_unless_allowed(self):
         arguments = ("--type", "webhook", "--address", self.receiver.url("/t0ken"))
         status, out, err = self.run_command(*arguments, text="[DEFAULT]\n")
 
@@ -47,7 +47,7 @@ class NotificationTestTest(CommandCase):
         self.assertNotIn("t0ken", err)
         self.assertEqual([], self.receiver.requests)
 
-    def test_a_receiver_that_fails_and_a_type_that_nobody_knows_are_told(self):
+    def test_a_failing_receiver_and_an_unknown_type_are_reported(self):
         self.receiver.answer = self.receiver.answers(500)
         status, _, err = self.run_command("--type", "webhook", "--address", self.receiver.url())
         self.assertEqual(1, status)
@@ -56,7 +56,7 @@ class NotificationTestTest(CommandCase):
         self.assertEqual(1, status)
         self.assertIn("type=fax is not known", err)
 
-    def test_a_method_or_type_and_address_are_named(self):
+    def test_a_method_or_a_type_with_an_address_is_required(self):
         for arguments in ((), ("--type", "webhook"), ("--address", "x"), ("m", "--type", "webhook", "--address", "x")):
             status, _, err = self.run_command(*arguments)
             self.assertEqual(2, status, arguments)
@@ -127,7 +127,7 @@ class NotificationListTest(LedgerCommandCase):
         ):
             self.assertEqual([each.id for each in expected], [each["id"] for each in self.json(*arguments)], arguments)
 
-    def test_none_is_no_row(self):
+    def test_no_messages_are_no_row(self):
         self.assertEqual([], self.json())
 
 
@@ -141,7 +141,7 @@ class NotificationShowTest(LedgerCommandCase):
         self.assertEqual(("failed", "answered 503"), (shown["state"], shown["failures"][0]["answer"]))
         self.assertEqual("2026-09-21T14:13:20.123+00:00", shown["created"])
 
-    def test_what_is_not_there_is_no_success(self):
+    def test_a_missing_item_is_an_error(self):
         status, out, err = self.run_command("x")
         self.assertEqual((1, ""), (status, out))
         self.assertIn("there is no notification with the id 'x'", err)
@@ -150,7 +150,7 @@ class NotificationShowTest(LedgerCommandCase):
 class NotificationResendTest(LedgerCommandCase):
     command = ("notification", "resend")
 
-    def test_it_keeps_its_id_and_its_attempts_go_on(self):
+    def test_a_resent_notification_keeps_its_id_and_its_attempts(self):
         for before, attempts in (("given up", 2), ("sent", 2), ("failed", 2)):
             notification = self.record(before, alarm=before)
             self.command = ("notification", "resend")
@@ -160,7 +160,7 @@ class NotificationResendTest(LedgerCommandCase):
             shown = self.shown(notification)
             self.assertEqual(("sent", attempts, "answered 200"), (shown["state"], shown["attempts"], shown["answer"]))
 
-    def test_a_failure_is_told_and_recorded_and_takes_nothing_back(self):
+    def test_a_failure_is_reported_and_recorded(self):
         self.receiver.answer = self.receiver.answers(500)
         # Retries of what has failed go on from the attempts that they made.
         for before, attempts in (("given up", 2), ("sent", 2), ("failed", 1)):
@@ -174,7 +174,7 @@ class NotificationResendTest(LedgerCommandCase):
             self.assertEqual((before, attempts), (shown["state"], shown["attempts"]))
             self.assertIn("answered 500", shown["failures"][-1]["answer"])
 
-    def test_a_group_is_sent_again_whole(self):
+    def test_a_group_of_notifications_is_resent_as_a_whole(self):
         group = group_of([notification_of(change(alarm_id=alarm), self.method.id) for alarm in ("a1", "a2")])
         self.ledger.begin(group, self.method.id, 1, NOW_MS)
         self.ledger.finish(group, "sent", NOW_MS)
@@ -198,19 +198,19 @@ class NotificationResendTest(LedgerCommandCase):
         self.assertEqual({"sent"}, {self.shown(each)["state"] for each in (group, *members)})
         self.assertIsNone(deferred.message(group.id))
 
-    def test_a_pending_attempt_of_what_was_resent_does_nothing(self):
+    def test_a_pending_attempt_of_a_resent_notification_does_nothing(self):
         notification = self.record("failed")
         self.run_command(notification.id)
         self.assertIs(NextStep.NOTHING, self.ledger.begin(notification, self.method.id, 2, NOW_MS))
 
-    def test_one_that_is_under_way_is_left_alone_unless_forced(self):
+    def test_a_notification_in_progress_is_resent_only_with_force(self):
         notification = self.record("sending")
         status, _, err = self.run_command(notification.id)
         self.assertEqual((1, []), (status, self.receiver.requests))
         self.assertIn("an attempt is in progress", err)
         self.assertEqual(0, self.run_command(notification.id, "--force")[0])
 
-    def test_what_cannot_be_sent_is_said(self):
+    def test_a_test_message_that_cannot_be_sent_is_reported(self):
         for notification_id, reason in (
             ("x", "there is no notification"),
             (self.record(method="gone").id, "there is no notification method with the id 'gone'"),

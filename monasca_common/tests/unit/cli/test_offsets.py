@@ -141,7 +141,7 @@ class TestReset(OffsetsCase):
         self.assertIn("nothing was changed: use --execute to apply", err)
         self.assertEqual((before, []), (self.stored(), self.cluster.altered))
 
-    def test_the_group_of_a_job_that_runs_is_left_alone(self):
+    def test_the_group_of_a_running_job_is_refused(self):
         self.store(_FIRST)
         arguments = ("reset", "--to-latest", "--execute")
         before = self.stored()
@@ -155,7 +155,7 @@ class TestReset(OffsetsCase):
                 self.assertEqual(0, self.run_command(*arguments)[0])
         self.assertEqual({100}, {each.next_offset for each in self.stored()})
 
-    def test_the_group_of_a_job_that_ended_or_has_been_silent_is_moved(self):
+    def test_the_group_of_a_stopped_job_is_reset(self):
         self.store(_FIRST)
         with Heartbeat(self.url, [(_GROUP, "metrics")]):
             pass
@@ -165,7 +165,7 @@ class TestReset(OffsetsCase):
             self.assertEqual(0, self.run_command("reset", "--to-earliest", "--execute")[0])
         self.assertEqual({0}, {each.next_offset for each in self.stored()})
 
-    def test_a_topic_that_was_made_again_gets_its_new_id_and_partitions_that_are_no_more_are_forgotten(self):
+    def test_a_recreated_topic_gets_its_new_id_and_missing_partitions_are_deleted(self):
         self.store(_FIRST, _SECOND, next_offset=900, topic_id="former")
         self.cluster.log = {_FIRST: (0, 20)}
         status, rows = self.run_json("reset", "--to-earliest", "--execute")
@@ -185,7 +185,7 @@ class TestReset(OffsetsCase):
         self.assertIn("which have offsets of the former topic: metrics/1\n", err)
         self.assertIn(StoredOffset(_GROUP, "metrics", 1, "former", 50), self.stored())
 
-    def test_a_group_with_members_is_left_alone_and_the_dry_run_says_so_too(self):
+    def test_a_group_with_members_is_refused_also_by_the_dry_run(self):
         self.store(_FIRST)
         self.cluster.members = [GroupMember("persister-1", "/10.0.0.7")]
         before = self.stored()
@@ -196,7 +196,7 @@ class TestReset(OffsetsCase):
             self.assertIn("persister-1 at 10.0.0.7", error)
         self.assertEqual((before, []), (self.stored(), self.cluster.altered))
 
-    def test_only_of_a_persister_is_it_promised_that_rows_stay_single(self):
+    def test_only_for_a_persister_rows_are_stated_to_be_unique(self):
         self.store(_FIRST)
         self.store(_FIRST, group="spark-aggregate")
         for group, promise in ((_GROUP, "still stored once"), ("spark-aggregate", "count them twice")):
@@ -205,7 +205,7 @@ class TestReset(OffsetsCase):
             self.assertIn("kept in the database", err)
             self.assertIn(promise, err)
 
-    def test_other_groups_and_topics_stay_as_they_are(self):
+    def test_other_groups_and_topics_are_unchanged(self):
         self.store(_FIRST, TopicPartition("other", 0))
         self.store(_FIRST, group="another")
         self.run_command("reset", "--to-latest", "--execute")
@@ -234,14 +234,14 @@ class TestReset(OffsetsCase):
         self.assertEqual({0}, set(asked.pop().values()))
         self.assertAlmostEqual(time.time() - 7200, asked[0][_FIRST] / 1000, delta=60)
 
-    def test_a_shift_goes_as_far_as_the_log(self):
+    def test_a_shift_ends_at_the_limits_of_the_log(self):
         self.store(_FIRST, next_offset=50)
         self.store(_SECOND, next_offset=90)
         self.cluster.log[_SECOND] = (85, 95)
         self.assertEqual({0: 60, 1: 95}, self.targets("--shift-by", "10"))
         self.assertEqual({0: 40, 1: 85}, self.targets("--shift-by=-10"))
 
-    def test_what_has_no_offset_cannot_be_shifted(self):
+    def test_a_partition_without_a_position_cannot_be_shifted(self):
         self.store(_FIRST)
         status, _, error = self.run_command("reset", "--shift-by", "1")
         self.assertEqual((1, True), (status, "metrics/1 has no offset of this topic to shift" in error))
@@ -252,7 +252,7 @@ class TestReset(OffsetsCase):
         for text in ("90", "m", "-5m", "1.5h", "2w"):
             self.assertRaises(SystemExit, self.run_command, "reset", f"--by-duration={text}")
 
-    def test_an_offset_that_the_log_has_not_is_refused_with_those_it_has(self):
+    def test_an_offset_outside_the_log_is_refused_with_the_range(self):
         self.store(_FIRST, _SECOND)
         self.cluster.log[_SECOND] = (40, 60)
         status, _, error = self.run_command("reset", "--to-offset", "70", "--execute")
@@ -261,7 +261,7 @@ class TestReset(OffsetsCase):
         self.assertEqual(0, self.run_command("reset", "--to-offset", "60", "--execute")[0])
         self.assertEqual({60}, {each.next_offset for each in self.stored()})
 
-    def test_what_is_written_to_the_database_and_not_to_kafka_is_told_as_that(self):
+    def test_a_position_written_only_to_the_database_is_reported(self):
         self.store(_FIRST)
         self.cluster.refusal = TransportError("no coordinator")
         status, _, error = self.run_command("reset", "--to-earliest", "--execute")
@@ -269,14 +269,14 @@ class TestReset(OffsetsCase):
         self.assertIn("the database has the new offsets", error)
         self.assertIn(StoredOffset(_GROUP, "metrics", 0, "first", 0), self.stored())
 
-    def test_a_member_that_joins_while_the_database_is_written_sets_kafkas_copy_itself(self):
+    def test_a_member_that_joins_during_the_write_commits_the_position_in_kafka(self):
         self.store(_FIRST)
         self.cluster.refusal = TransportError("Unknown member", name="UNKNOWN_MEMBER_ID")
         status, _ = self.run_json("reset", "--to-earliest", "--execute", "--topic", "metrics:0")
         self.assertEqual(0, status)
         self.assertEqual({StoredOffset(_GROUP, "metrics", 0, "first", 0)}, self.stored())
 
-    def test_a_group_in_kafka_that_a_member_joins_meanwhile_is_not_reset(self):
+    def test_a_group_that_a_member_joins_concurrently_is_not_reset(self):
         self.cluster.committed = {_FIRST: 10}
         self.cluster.refusal = TransportError("Unknown member", name="UNKNOWN_MEMBER_ID")
         status, _, error = self.run_command("reset", "--to-earliest", "--execute")
@@ -298,7 +298,7 @@ class TestReset(OffsetsCase):
 
 
 class TestOpenTransactions(OffsetsCase):
-    def test_who_reads_what_is_not_committed_yet_can_go_on(self):
+    def test_a_reader_of_uncommitted_messages_can_continue(self):
         self.cluster.committed = {_FIRST: 105, _SECOND: 105}
         self.cluster.written = {_FIRST: 105, _SECOND: 104}
         status, rows = self.run_json("show", "--kept-in", "kafka")
@@ -308,7 +308,7 @@ class TestOpenTransactions(OffsetsCase):
 
 
 class TestCopies(OffsetsCase):
-    def test_a_copy_in_kafka_that_differs_is_shown_with_which_one_counts(self):
+    def test_a_differing_position_in_kafka_is_shown_with_the_one_that_counts(self):
         self.store(_FIRST, _SECOND)
         self.cluster.committed = {_FIRST: 40, _SECOND: 50}
         _, _, err = self.run_command("show")
@@ -317,28 +317,28 @@ class TestCopies(OffsetsCase):
         self.assertNotIn("metrics/1:", err)
         self.assertEqual([40, 50], [row["in_kafka"] for row in self.run_json("show")[1]])
 
-    def test_a_reset_says_which_of_two_offsets_counts_and_why(self):
+    def test_a_reset_states_which_of_two_positions_counts(self):
         self.store(_FIRST, _SECOND)
         self.cluster.committed = {_FIRST: 40, _SECOND: 50}
         _, _, err = self.run_command("reset", "--to-earliest")
         self.assertIn("The database counts, because", err)
         self.assertIn("metrics/0: 50 in the database, 40 in Kafka", err)
 
-    def test_a_copy_that_is_the_same_is_not_mentioned(self):
+    def test_an_equal_position_in_kafka_is_not_mentioned(self):
         self.store(_FIRST)
         self.cluster.committed = {_FIRST: 50}
         self.assertNotIn("counts", self.run_command("show")[2])
 
 
 class TestGroupsInKafka(OffsetsCase):
-    def test_a_group_that_the_database_does_not_know_is_reset_in_kafka(self):
+    def test_a_group_without_stored_positions_is_reset_in_kafka(self):
         self.cluster.committed = {_FIRST: 10, _SECOND: 10}
         status, rows = self.run_json("reset", "--to-earliest", "--execute")
         self.assertEqual((0, {"kafka"}), (status, {row["kept_in"] for row in rows}))
         self.assertEqual([(_GROUP, {_FIRST: 0, _SECOND: 0})], self.cluster.altered)
         self.assertEqual(set(), self.stored())
 
-    def test_a_configuration_without_a_database_is_one_of_a_group_in_kafka(self):
+    def test_without_a_database_the_positions_of_kafka_count(self):
         self.configuration = self.file("[kafka_mine]\ntopic = metrics\ngroup_id = mine\n")
         status, _, err = self.run_command("reset", "--to-latest", "--execute", group="mine")
         self.assertEqual(0, status)
@@ -347,7 +347,7 @@ class TestGroupsInKafka(OffsetsCase):
         status, _, error = self.run_command("reset", "--to-latest", "--kept-in", "database", group="mine")
         self.assertEqual((1, True), (status, "no [database] connection" in error))
 
-    def test_a_database_of_another_schema_is_not_taken_for_an_empty_one(self):
+    def test_a_database_of_another_schema_is_not_treated_as_empty(self):
         connection = f"[database]\nconnection = sqlite:///{self.folder}/not-made.sqlite\n"
         self.configuration = self.file(self.consumer + connection)
         status, _, error = self.run_command("reset", "--to-latest", "--execute")
@@ -355,28 +355,28 @@ class TestGroupsInKafka(OffsetsCase):
         self.assertIn("run `monasca-common db upgrade`, or use --kept-in kafka for a group", error)
         self.assertEqual(0, self.run_command("reset", "--to-latest", "--execute", "--kept-in", "kafka")[0])
 
-    def test_the_operators_word_about_the_place_counts(self):
+    def test_the_operator_states_which_positions_count(self):
         self.store(_FIRST)
         self.run_command("reset", "--to-earliest", "--execute", "--kept-in", "kafka")
         self.assertEqual({50}, {each.next_offset for each in self.stored()})
         self.run_command("reset", "--to-latest", "--execute", "--kept-in", "database", "--topic", "metrics:1")
         self.assertIn(StoredOffset(_GROUP, "metrics", 1, "first", 100), self.stored())
 
-    def test_the_servers_are_those_of_the_consumer_with_this_group_id(self):
+    def test_the_brokers_are_those_of_the_consumer_with_this_group_id(self):
         self.run_command("show")
         self.run_command("show", "--topic", "metrics", group="unknown")
         self.assertEqual(["kafka_metrics", "kafka"], self.sections)
 
 
 class TestUsage(OffsetsCase):
-    def test_show_is_1_where_a_reader_cannot_go_on(self):
+    def test_show_is_status_1_if_a_reader_cannot_continue(self):
         self.store(_FIRST, _SECOND)
         self.assertEqual(0, self.run_command("show")[0])
         self.cluster.log[_SECOND] = (60, 100)
         status, rows = self.run_json("show")
         self.assertEqual((1, ["", "10 deleted unread"]), (status, [row["problem"] for row in rows]))
 
-    def test_the_partitions_are_a_table_that_programs_have_in_the_format_of_their_choice(self):
+    def test_the_partitions_are_printed_in_each_format(self):
         self.store(_FIRST)
         self.cluster.committed = {_FIRST: 50}
         shown = {
@@ -401,7 +401,7 @@ class TestUsage(OffsetsCase):
             as_text = {column: str(value) for column, value in expected.items()}
             self.assertEqual([as_text], list(csv.DictReader(io.StringIO(out))))
 
-    def test_what_is_not_there_is_named(self):
+    def test_a_missing_topic_or_partition_is_named(self):
         for arguments, group, named in (
             (["--topic", "metricks"], _GROUP, "topic 'metricks' does not exist"),
             (["--topic", "metrics:0,7"], _GROUP, "2 partitions, and no partition 7"),

@@ -30,14 +30,14 @@ class PipelineCommandTest(CommandCase):
         self.assertThat(last, StartsWith(f"monasca-common pipeline {arguments[0]}: "))
         self.assertThat(last, Contains(says))
 
-    def test_list_names_the_jobs_each_with_a_line(self):
+    def test_list_shows_each_job_with_a_summary(self):
         status, out, _ = self.run_command("list", "-f", "json", has_file=False)
         self.assertEqual(0, status)
         summaries = {row["job"]: row["summary"] for row in json.loads(out)}
         self.assertLessEqual({"aggregate", "backfill"}, set(summaries))
         self.assertNotIn("", summaries.values())
 
-    def test_it_is_checked_before_a_job_runs_whether_its_topics_could_lose_messages(self):
+    def test_topics_are_checked_before_a_job_runs(self):
         job = mock.Mock()
         checked = mock.Mock(side_effect=ConfigurationError("topic metrics: there is one copy"))
         with (
@@ -48,27 +48,27 @@ class PipelineCommandTest(CommandCase):
         self.assertEqual("pipeline", checked.call_args.args[0])
         job.run.assert_not_called()
 
-    def test_an_unknown_job_is_told_with_those_that_are_known(self):
+    def test_an_unknown_job_is_reported_with_the_known_ones(self):
         self.assert_refused("run", "agregate", says="job=agregate is not known: use one of ")
 
-    def test_a_time_that_is_none_is_refused(self):
+    def test_an_invalid_time_is_refused(self):
         status, _, err = self.run_command("run", "aggregate", "--from", "yesterday")
         self.assertEqual(2, status)
         self.assertThat(err, Contains("--from: 'yesterday' is not a time"))
 
-    def test_a_configuration_that_would_not_be_read_is_refused(self):
+    def test_an_unusable_configuration_is_refused(self):
         for arguments in (("list",), ("specifications", "check")):
             status, _, err = self.run_command(*arguments)
             self.assertEqual(2, status)
             self.assertThat(err, Contains("unrecognized arguments: --config-file"))
 
-    def test_aggregate_takes_no_range_and_says_who_does(self):
+    def test_aggregate_refuses_a_range_and_names_the_job_that_accepts_one(self):
         self.assert_refused("run", "aggregate", "--from", "2026-01-01T00:00:00Z", says="run the job backfill")
 
     def test_only_a_replay_takes_execute(self):
         self.assert_refused("run", "aggregate", "--execute", says="--execute: only the job replay has this option")
 
-    def test_the_progress_of_a_job_names_what_it_counts(self):
+    def test_the_progress_of_a_job_names_its_unit(self):
         class Done(Job):
             unit = "files"
 
@@ -85,14 +85,14 @@ class PipelineCommandTest(CommandCase):
         self.assertThat(err, Contains("replay: 1 files done, 6 left"))
         self.assertEqual("files", ReplayJob.unit)
 
-    def test_a_configuration_without_brokers_is_told(self):
+    def test_a_configuration_without_brokers_is_reported(self):
         self.assert_refused("run", "aggregate", text="[database]\nconnection = sqlite://\n", says="bootstrap_servers")
 
-    def test_a_specification_that_breaks_a_rule_is_told(self):
+    def test_an_invalid_specification_is_reported(self):
         text = f"{KAFKA}[pipeline_aggregate]\nslack_seconds = soon\n"
         self.assert_refused("run", "aggregate", text=text, says="slack_seconds")
 
-    def test_a_database_that_is_away_is_told(self):
+    def test_an_unavailable_database_is_reported(self):
         for arguments in (("run", "aggregate", "--once"), ("status",)):
             self.assert_refused(*arguments, says="unable to open database file")
 
@@ -117,7 +117,7 @@ class PipelineCommandTest(CommandCase):
         self.assertEqual("0: stored below 1,000 of 1,007", partitions.human_readable())
         self.assertEqual(1007, partitions.machine_readable()[0]["end"])
 
-    def test_a_machine_without_spark_is_told_how_to_install_it(self):
+    def test_without_spark_the_error_names_the_extra(self):
         class Sparkless(Job):
             def __init__(self, conf):
                 pass
@@ -128,7 +128,7 @@ class PipelineCommandTest(CommandCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.job.job_class", lambda name: Sparkless))
         self.assert_refused("run", "aggregate", says="install monasca-common[spark]")
 
-    def test_what_a_run_has_done_is_told_as_text_and_as_json(self):
+    def test_the_result_of_a_run_is_printed_as_text_and_json(self):
         class Done(Job):
             def __init__(self, conf):
                 pass

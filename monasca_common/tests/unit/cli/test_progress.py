@@ -34,22 +34,22 @@ class ShownTest(base.BaseTestCase):
         with fixtures.MonkeyPatch("sys.stderr", stream), Shown("metrics", **arguments) as shown:
             shown.update(3, 7)
 
-    def test_a_terminal_has_a_bar_with_how_much_of_how_much(self):
+    def test_a_terminal_has_a_progress_bar(self):
         told = self.on_terminal(bounded=True, lines=False)
         for part in ("metrics", "\u2501", "3/10"):
             self.assertIn(part, told)
         self.assertNotIn("done", told)
 
-    def test_work_without_an_end_has_lines_there_as_well(self):
+    def test_unbounded_work_prints_lines_also_on_a_terminal(self):
         self.assertIn("metrics: 3 offsets done, 7 left", self.on_terminal(bounded=False))
 
-    def test_a_file_has_lines_if_they_are_asked_for(self):
+    def test_a_file_gets_progress_lines_on_request(self):
         for lines, expected in ((True, "metrics: 3 steps done, 7 left\n"), (False, "")):
             stream = io.StringIO()
             self.show(stream, bounded=True, lines=lines, unit="steps")
             self.assertEqual(expected, stream.getvalue())
 
-    def test_work_that_does_not_advance_has_no_lines(self):
+    def test_work_without_progress_prints_no_lines(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.cli.progress._LINE_EVERY_SECONDS", 0.0))
         stream = io.StringIO()
         with fixtures.MonkeyPatch("sys.stderr", stream), Shown("evaluate", bounded=False) as shown:

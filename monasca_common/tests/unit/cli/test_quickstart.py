@@ -18,7 +18,7 @@ from monasca_common.quickstart.table import RunSummary, show_stages
 
 
 class PortTest(base.BaseTestCase):
-    def test_the_apis_port_is_none_that_systems_hand_out_for_outgoing_connections(self):
+    def test_the_port_of_the_api_is_outside_the_ephemeral_range(self):
         written = self.useFixture(
             fixtures.MockPatchObject(quickstart, "write_configuration", side_effect=ServiceFailed("enough"))
         ).mock
@@ -87,7 +87,7 @@ class InterruptTest(QuickstartCase):
         self.assertEqual(f"stopping; the data is kept in {self.folder}", lines[0])
         self.assertEqual("everything is stopped", lines[-1])
 
-    def test_a_lost_row_is_the_exit_status(self):
+    def test_a_lost_row_is_status_1(self):
         self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=1, lost=1)
         self.assertEqual(1, main(["quickstart", "--once"]))
 
@@ -156,7 +156,7 @@ class FailureTest(QuickstartCase):
         self.useFixture(fixtures.MockPatch("tempfile.mkdtemp", return_value=folder))
         return folder
 
-    def test_the_logs_of_a_failure_stay_and_their_folder_is_named(self):
+    def test_the_logs_of_a_failed_run_are_kept_and_their_folder_is_named(self):
         self.stand_ins["Run"].return_value.go.side_effect = ServiceFailed("the persister ended")
         kept = self.kept()
 
@@ -165,7 +165,7 @@ class FailureTest(QuickstartCase):
         self.assertTrue(os.path.isdir(kept))
         self.assertIn(f"logs and data are kept in {kept}", self.table())
 
-    def test_the_data_of_a_run_that_lost_a_row_stay_although_no_stage_failed(self):
+    def test_the_data_of_a_run_with_a_lost_row_are_kept(self):
         summary = self.stand_ins["Run"].return_value.summary
         kept = self.kept()
         for lost, stays in ((1, True), (0, False)):

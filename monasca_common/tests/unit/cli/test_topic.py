@@ -142,13 +142,13 @@ class ListTest(TopicCase):
             as_text = [{column: str(value) for column, value in row.items()} for row in rows]
             self.assertEqual(as_text, list(csv.DictReader(io.StringIO(out))))
 
-    def test_a_thousand_topics_take_as_many_requests_as_one(self):
+    def test_a_thousand_topics_need_no_more_requests_than_one(self):
         for number in range(1000):
             self.kafka.broker.create_topic(f"many-{number}", 3)
         status, rows = self.rows("list")
         self.assertEqual((0, 1001, 4), (status, len(rows), self.admin.requests))
 
-    def test_leaders_that_move_are_asked_for_again(self):
+    def test_changed_leaders_are_queried_again(self):
         self.patch(topic_commands, "_LOOK_AGAIN_SECONDS", 0.0)
         self.admin.moving = 2
         self.assertEqual(0, self.rows("list")[0])
@@ -157,7 +157,7 @@ class ListTest(TopicCase):
         status, _, err = self.run_command("list")
         self.assertEqual((2, True), (status, "Not leader" in err))
 
-    def test_messages_are_counted_and_what_is_wrong_is_said(self):
+    def test_messages_are_counted_and_problems_are_reported(self):
         self.fill(5)
         self.kafka.broker.delete_records("metrics", 0, 2)
         self.admin.in_sync = (1, 2)
@@ -168,17 +168,17 @@ class ListTest(TopicCase):
         self.assertEqual((1, None, None), (status, rows[1]["leader"], rows[1]["end"]))
         self.assertEqual(("1,2,3", "1,2", 2, 5, 3), tuple(list(rows[0].values())[2:]))
 
-    def test_kafkas_own_topics_are_shown_on_request(self):
+    def test_internal_topics_are_shown_on_request(self):
         self.kafka.broker.create_topic("__consumer_offsets", 1)
         self.assertEqual(1, len(self.rows("list")[1]))
         self.assertEqual(2, len(self.rows("list", "--internal")[1]))
 
-    def test_a_name_that_no_topic_has_is_status_3_and_an_empty_cluster_is_not(self):
+    def test_a_name_that_matches_no_topic_is_status_3_and_an_empty_cluster_is_not(self):
         self.assertEqual(3, self.rows("list", "--name", "x*")[0])
         self.kafka.broker.delete_topic("metrics")
         self.assertEqual((0, []), self.rows("list"))
 
-    def test_a_topic_that_is_not_there_is_named(self):
+    def test_a_missing_topic_is_named(self):
         for command in ("show", "tail", "sample"):
             status, _, err = self.run_command(command, "nothing")
             self.assertEqual((2, True), (status, "nothing: there is no such topic" in err))
@@ -189,7 +189,7 @@ class ListTest(TopicCase):
 
 
 class CreateTest(TopicCase):
-    def test_it_is_made_as_it_was_asked_for(self):
+    def test_a_topic_is_created_as_requested(self):
         arguments = ("create", "new", "--partitions", "3", "--setting", "a=b=c")
         remark = "monasca-common topic create: nothing was changed: use --execute to apply\n"
         self.assertEqual((0, "new: can be created\n", remark), self.run_command(*arguments))
@@ -213,14 +213,14 @@ class MessagesTest(TopicCase):
         super().setUp()
         self.fill(10)
 
-    def test_a_tail_begins_where_it_is_said(self):
+    def test_a_tail_starts_at_the_requested_position(self):
         self.assertEqual(10, len(self.offsets("tail", "metrics", "--from-beginning", "--no-follow")))
         self.assertEqual([(0, 8), (0, 9)], self.offsets("tail", "metrics:0", "--last", "2", "--no-follow"))
         since = ("--since", "1970-01-01T00:00:08Z")
         self.assertEqual([(0, 7), (0, 8), (0, 9)], self.offsets("tail", "metrics", *since, "--no-follow"))
         self.assertEqual([(0, 7)], self.offsets("tail", "metrics", *since, "--count", "1"))
 
-    def test_both_take_a_selection(self):
+    def test_tail_and_sample_accept_a_selection(self):
         words = ("--key", "odd", "--header", "room=hall", "--field", "n=3")
         self.assertEqual([(0, 3)], self.offsets("tail", "metrics", "--from-beginning", "--no-follow", *words))
         self.assertEqual([(0, 3)], self.offsets("sample", "metrics", *words))
@@ -228,7 +228,7 @@ class MessagesTest(TopicCase):
             status, _, err = self.run_command(*command, "--key", "none")
             self.assertEqual((3, True), (status, "no message is selected" in err))
 
-    def test_an_interrupt_of_a_tail_is_its_end(self):
+    def test_an_interrupt_ends_a_tail(self):
         def interrupted(message, parsed_args):
             raise KeyboardInterrupt
 
@@ -240,13 +240,13 @@ class MessagesTest(TopicCase):
         self.assertEqual(7, len(set(self.offsets("sample", "metrics", "--count", "7"))))
         self.assertEqual(20, len(self.offsets("sample", "metrics", "--count", "100")))
 
-    def test_offsets_without_a_message_are_passed_over(self):
+    def test_offsets_without_a_message_are_skipped(self):
         self.kafka.broker.skip_offsets("metrics", 0, 90)
         self.fill(1)
         drawn = self.offsets("sample", "metrics:0", "--count", "101")
         self.assertEqual((11, (0, 100)), (len(drawn), drawn[-1]))
 
-    def test_partitions_that_are_not_there_are_named(self):
+    def test_missing_partitions_are_named(self):
         status, _, err = self.run_command("tail", "metrics:0,7")
         self.assertEqual((2, True), (status, "has 2 partitions, and no 7" in err))
         self.assertEqual(2, self.run_command("sample", "metrics", "--count", "1001")[0])

@@ -51,7 +51,7 @@ class DrawingTest(base.BaseTestCase):
 
 
 class SelectionTest(base.BaseTestCase):
-    def test_a_key_and_a_header_that_are_no_utf_8_are_found_as_the_shell_gives_them(self):
+    def test_keys_and_headers_are_compared_as_bytes(self):
         one = message(key=b"\xff", headers=[("room", b"\xfe")])
         arguments = ("--key", "\udcff", "--header", "room=\udcfe")
         self.assertTrue(messages.is_selected(one, parsed(*arguments)))
@@ -76,25 +76,25 @@ class SelectionTest(base.BaseTestCase):
         ):
             self.assertEqual(meant, messages.is_selected(one, parsed(*arguments)), arguments)
 
-    def test_what_is_no_json_has_no_field(self):
+    def test_a_value_that_is_not_json_has_no_field(self):
         for value in (None, b"", b"{", b"\xff", b"[" * 100_000):
             self.assertFalse(messages.is_selected(message(value), parsed("--field", "a=1")))
 
 
 class ViewTest(base.BaseTestCase):
-    def test_what_is_in_it_is_not_shown_unless_it_is_asked_for(self):
+    def test_payloads_are_shown_only_on_request(self):
         one = message(b"confidential", key=b"whose", headers=[("room", b"hall")])
         told = f"{messages.message_facts(one, parsed())} {list(messages.message_lines(one, parsed()))}"
         for hidden in ("confidential", "whose", "hall"):
             self.assertNotIn(hidden, told)
 
-    def test_headers_of_secrets_are_masked_and_long_values_cut(self):
+    def test_headers_with_secrets_are_masked_and_long_values_truncated(self):
         names = ("Authorization", "x-auth-token", "Cookie", "DB_PASSWORD", "client-secret", "api_key", "credentials")
         one = message("é".encode() * 300, headers=[*((name, b"hidden") for name in names), ("empty", None)])
         facts = messages.message_facts(one, parsed("--payload", "--payload-characters", "3"))
         self.assertEqual([[name, "***"] for name in names], facts["headers"][:-1])
         self.assertEqual((["empty", None], "ééé… (600 B)"), (facts["headers"][-1], facts["value"]))
 
-    def test_a_terminal_is_not_made_to_obey(self):
+    def test_control_characters_are_shown_as_text(self):
         (_, _, value) = messages.message_lines(message(b"\x1b]0;title\x07"), parsed("--payload"))
         self.assertEqual("  value   \\x1b]0;title\\x07", value)

@@ -111,7 +111,7 @@ class SimpleConsumerTest(ClientCase):
         consumer.stop()
         self.assertEqual({0: 9, 1: 0}, consumer.offsets)
 
-    def test_a_topic_that_is_not_there_is_named(self):
+    def test_a_missing_topic_is_named(self):
         error = self.assertRaises(UnknownTopicOrPartitionError, self.consumer, topic="events")
         self.assertIn("'events'", str(error))
 

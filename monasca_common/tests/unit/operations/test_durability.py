@@ -50,7 +50,7 @@ class TestDurabilityFindings(base.BaseTestCase):
         self.assertEqual(["offline", "no_spare_copy"], [each.rule for each in found])
         self.assertEqual([Severity.ERROR, Severity.WARNING], [each.severity for each in found])
 
-    def test_a_finding_says_what_to_change(self):
+    def test_a_finding_names_the_remedy(self):
         texts = [each.text for topic, _ in _CASES.values() for each in durability_findings(topic)]
         for text in texts:
             self.assertTrue(any(word in text for word in ("raise", "lower", "add a replica", "set it", "start")))

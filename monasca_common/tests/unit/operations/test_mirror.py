@@ -75,7 +75,7 @@ class SettingsTest(base.BaseTestCase):
         ):
             self.assertIn(part, str(self.assertRaises(ConfigurationError, self.read, text)))
 
-    def test_patterns_choose_topics_and_never_those_of_kafka(self):
+    def test_patterns_never_select_internal_topics(self):
         chosen = settings("metrics", "log?-*")
         names = ("metrics", "metrics2", "logs-1", "log-1", "__consumer_offsets")
         self.assertEqual(["metrics", "logs-1"], [name for name in names if chosen.matches(name)])

@@ -19,13 +19,13 @@ def counts(each, target):
 
 
 class TestWhatAResetMeans(base.BaseTestCase):
-    def test_forward_skips_what_lies_between(self):
+    def test_a_shift_forwards_skips_messages(self):
         self.assertEqual((30, 0, 0), counts(standing(150), 180))
 
-    def test_back_reads_again_what_lies_between(self):
+    def test_a_shift_backwards_reads_messages_again(self):
         self.assertEqual((0, 30, 0), counts(standing(150), 120))
 
-    def test_to_where_it_is_changes_nothing(self):
+    def test_a_reset_to_the_present_position_changes_nothing(self):
         self.assertEqual((0, 0, 0), counts(standing(150), 150))
 
     def test_what_retention_deleted_is_lost_and_not_skipped(self):

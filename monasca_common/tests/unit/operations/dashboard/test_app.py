@@ -223,7 +223,7 @@ class LoginTest(AppCase):
             answer = self.submit(then=quoted)
             self.assertEqual((303, "/"), (answer.status_code, answer.headers["location"]), then)
 
-    def test_one_right_password_does_not_make_up_for_those_that_were_guessed(self):
+    def test_a_correct_password_does_not_reset_the_failures_of_the_address(self):
         for number in range(29):
             self.submit("wrong", user=f"user-{number}")
         self.assertEqual(303, self.submit().status_code)
@@ -239,7 +239,7 @@ class LoginTest(AppCase):
         self.users.error = RetriableError("Keystone does not answer")
         self.assertEqual(503, self.submit().status_code)
 
-    def test_whoever_logs_out_is_out(self):
+    def test_a_logout_ends_the_session(self):
         cookies = self.session()
         page = self.browser.simulate_get("/", cookies=cookies).text
         token = re.search(r'name="form_token" value="([^"]+)"', page).group(1)

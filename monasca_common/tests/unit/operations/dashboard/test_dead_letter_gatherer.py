@@ -63,7 +63,7 @@ class GathererTest(base.BaseTestCase):
     def reasons(self):
         return {reason.origin_topic: reason.count for reason in self.figures().reasons}
 
-    def test_replayed_dead_letters_after_a_waiting_one_are_not_counted(self):
+    def test_replayed_dead_letters_after_a_pending_one_are_not_counted(self):
         self.bury(1, origin="gone")
         self.bury(5)
         self.assertEqual((6, {"gone": 1, "metrics": 5}), (self.figures().pending, self.reasons()))
@@ -72,7 +72,7 @@ class GathererTest(base.BaseTestCase):
         self.bury(2)
         self.assertEqual((3, {"gone": 1, "metrics": 2}), (self.figures().pending, self.reasons()))
 
-    def test_reasons_count_all_waiting_dead_letters(self):
+    def test_reasons_count_all_pending_dead_letters(self):
         self.bury(501)
         self.bury(1, origin="gone")
         self.assertEqual({"gone": 1, "metrics": 501}, self.reasons())

@@ -42,7 +42,7 @@ class PolicyFileTest(base.BaseTestCase):
             error = self.assertRaises(ConfigurationError, self.login, rules)
             self.assertIn("policy_file in group [oslo_policy]", str(error))
 
-    def test_a_file_that_is_not_there_stops_the_start(self):
+    def test_a_missing_file_prevents_the_start(self):
         self.assertIn(
             "/no/such/policy.yaml", str(self.assertRaises(ConfigurationError, self.login_by, "/no/such/policy.yaml"))
         )

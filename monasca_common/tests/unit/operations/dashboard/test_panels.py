@@ -141,11 +141,11 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual((), view.concerns)
         self.assertEqual(("\N{HORIZONTAL ELLIPSIS} 99.0", "open"), self.cells(view)[3])
 
-    def test_records_that_are_there_twice_are_shown(self):
+    def test_duplicates_are_shown(self):
         view = self.panel(self.balance(2, tier="broker", duplicates=2, surplus=1))
         self.assertEqual((("100 +3", "more"), ()), (self.cells(view)[2], view.concerns))
 
-    def test_rows_with_something_missing_come_first_then_those_with_something_twice(self):
+    def test_rows_with_missing_messages_come_first_then_those_with_duplicates(self):
         lacking = self.balance(2, tier="c", lost=1, verdict=AuditVerdict.OPEN)
         rows = self.panel(self.balance(2, tier="a"), self.balance(2, tier="b", duplicates=900), lacking).rows
         names = [row.cells[2].text for row in page_of(rows, 1, "", 10).rows]

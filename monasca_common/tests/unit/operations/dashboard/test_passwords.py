@@ -51,7 +51,7 @@ class PasswordFileTest(base.BaseTestCase):
     def test_a_hash_that_takes_too_much_memory_is_refused(self):
         self.assertRaises(ConfigurationError, self.file, password_line("ada", PASSWORD).replace(":16:", f":{2**30}:"))
 
-    def test_a_file_that_is_not_there_is_an_error_that_names_it(self):
+    def test_a_missing_file_is_an_error(self):
         self.assertIn(str(self.path), str(self.assertRaises(ConfigurationError, PasswordFile, self.path)))
 
     def test_a_name_that_would_break_the_line_is_refused(self):

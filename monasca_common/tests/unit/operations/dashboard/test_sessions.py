@@ -23,7 +23,7 @@ class SessionsTest(base.BaseTestCase):
         self.now = 31
         self.assertIsNone(self.sessions.find(cookie))
 
-    def test_whoever_logs_out_is_out(self):
+    def test_a_logout_ends_the_session(self):
         cookie, other = self.sessions.open(Account("ada")), self.sessions.open(Account("ada"))
         self.sessions.close(cookie)
         self.assertIsNone(self.sessions.find(cookie))

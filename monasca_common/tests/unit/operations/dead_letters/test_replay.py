@@ -153,7 +153,7 @@ class ChoiceTest(ReplayCase):
         super().setUp()
         self.die(b"one", b"two", b"three", b"four")
 
-    def test_chosen_dead_letters_are_sent_back_and_others_wait(self):
+    def test_selected_dead_letters_are_replayed_and_others_stay_pending(self):
         self.assertEqual((2, 0), self.replay_of(b"one", b"three"))
         self.assertEqual(1, self.committed())
         self.assertEqual([b"two", b"four"], self.pending())
@@ -163,7 +163,7 @@ class ChoiceTest(ReplayCase):
         self.assertEqual([b"one", b"three", b"four", b"two"], self.values(TOPIC)[4:])
         self.assertEqual(len(self.kafka.broker.records(LETTERS)), self.committed())
 
-    def test_only_waiting_dead_letters_are_counted(self):
+    def test_only_pending_dead_letters_are_counted(self):
         self.replay_of(b"two", b"four")
         self.kafka.broker.skip_offsets(LETTERS, 0, 3)
         with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
@@ -218,7 +218,7 @@ class RefusalTest(ReplayCase):
         self.die(b"two", topic=OTHER)
         self.die(b"three")
 
-    def test_a_refused_dead_letter_waits_and_later_ones_are_sent_back(self):
+    def test_a_refused_dead_letter_stays_pending_and_later_ones_are_replayed(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
         self.assertEqual((2, 0), self.replay())
         self.assertEqual(([b"two"], 1), (self.refused, self.committed()))
@@ -228,7 +228,7 @@ class RefusalTest(ReplayCase):
         self.assertEqual((1, 0), self.replay())
         self.assertEqual(([b"one", b"three"] * 2, [b"two"] * 2), (self.values(TOPIC), self.values(OTHER)))
 
-    def test_dead_letters_of_a_deleted_topic_wait_and_others_are_sent_back(self):
+    def test_dead_letters_of_a_deleted_topic_stay_pending_and_others_are_replayed(self):
         self.kafka.broker.delete_topic(OTHER)
         with self.kafka.consumer(LETTERS, "replay") as consumer:
             reasons = [letter.refusal for letter in DeadLetterReplay(consumer).dead_letters()]
@@ -239,7 +239,7 @@ class RefusalTest(ReplayCase):
         self.assertEqual((1, 0), self.replay())
         self.assertEqual([b"two"], self.values(OTHER))
 
-    def test_a_dead_letter_with_an_invalid_topic_waits(self):
+    def test_a_dead_letter_with_an_invalid_topic_stays_pending(self):
         self.write(LETTERS, Record(b"x", headers=((headers_of.ORIGIN_TOPIC, b"a b"),)))
         self.assertEqual((3, 0), self.replay())
         self.assertEqual([b"x"], self.refused)
@@ -269,7 +269,7 @@ class RefusalTest(ReplayCase):
 
 
 class RepeatTest(ReplayCase):
-    def test_a_message_in_several_dead_letters_is_sent_back_once(self):
+    def test_a_message_in_several_dead_letters_is_replayed_once(self):
         self.die(b"one")
         (letter,) = self.kafka.broker.records(LETTERS)
         again = tuple((name, value) for name, value in letter.headers if name != "message-id")

@@ -25,7 +25,7 @@ class NotesTest(base.BaseTestCase):
     def handled(self):
         return [offset for offset in range(100) if self.notes.is_handled(ONE, offset)]
 
-    def test_dead_letters_wait_until_a_note_of_the_group_lists_them(self):
+    def test_dead_letters_are_pending_until_a_note_of_the_group_lists_them(self):
         self.letters(4, 5, 6, 9)
         for offset, group in ((10, "another"), (11, "g/1")):
             self.note(offset, 5, 6, 9, of=group)

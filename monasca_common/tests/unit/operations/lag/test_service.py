@@ -91,7 +91,7 @@ class LagServiceTest(base.BaseTestCase):
         self.service(read_positions=lambda: DatabasePositions(trouble="no database answers")).survey(self.producer)
         self.assertIn("others, which would count: no database answers", log.output)
 
-    def test_a_database_is_asked_once_however_many_groups_have_changed(self):
+    def test_a_database_is_queried_once_for_all_changed_groups(self):
         read = mock.Mock(return_value=DatabasePositions())
         self.surveyed.states = {f"g{number}": self.stopped() for number in range(5)}
         service = self.service(read_positions=read)

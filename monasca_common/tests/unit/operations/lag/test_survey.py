@@ -431,7 +431,7 @@ class TestDeadLetterGroup(base.BaseTestCase):
 
 
 class TestUnknownGroup(base.BaseTestCase):
-    def test_a_group_that_is_not_there_is_not_well(self):
+    def test_a_missing_group_is_an_error(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])
         cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None))
         with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()):
@@ -668,7 +668,7 @@ class TestReading(base.BaseTestCase):
         self.assertEqual({"a": NOW - 990, "b": NOW - 980, "c": NOW - 990, "d": None}, self.scan())
         self.assertEqual([{TP: [10, 20]}], self.reads)
 
-    def test_a_message_that_is_known_is_not_read_again_unless_retention_has_removed_it(self):
+    def test_a_sampled_message_is_read_again_only_after_retention_removed_it(self):
         self.scan()
         self.at["b"] = 30
         self.scan()
