@@ -43,7 +43,7 @@ class FactoryTestCase(base.BaseTestCase):
 
 
 class ServiceProducerTest(FactoryTestCase):
-    def test_everything_delivered_leaves_nothing_unconfirmed(self):
+    def test_nothing_is_unconfirmed_after_all_messages_are_delivered(self):
         self.assertEqual(0, self.producer().publish(TOPIC, ["one", b"two"], key="k"))
 
         self.assertEqual([(b"k", b"one"), (b"k", b"two")], self.log())
@@ -173,7 +173,7 @@ class ServiceConsumerTest(FactoryTestCase):
         self.assertEqual(1, last.offset())
         self.assertEqual({TopicPartition(TOPIC, 0): 2}, self.memory.broker.committed("group"))
 
-    def test_nothing_is_committed_unasked(self):
+    def test_nothing_is_committed_without_a_call(self):
         self.filled("one", "two")
         with self.consumer() as consumer:
             next(consumer)
@@ -240,7 +240,7 @@ class ServiceConsumerTest(FactoryTestCase):
 
         self.assertRaises(TransportError, next, consumer)
 
-    def test_members_of_the_client_of_old_can_be_in_its_group(self):
+    def test_members_with_the_version_3_client_can_join_its_group(self):
         settings = self.consumer()._consumer.settings
 
         # Of librdkafka's strategies by default, which the old client left alone: range,roundrobin.

@@ -14,7 +14,7 @@ class SystemClockTest(base.BaseTestCase):
         for endless in (None, math.inf, 1e300):
             self.assertTrue(SystemClock().wait(threading.Lock(), endless))
 
-    def test_a_wait_whose_time_is_over_only_looks(self):
+    def test_a_wait_after_its_deadline_only_checks_the_condition(self):
         taken = threading.Lock()
         with taken:
             self.assertFalse(SystemClock().wait(taken, -1))

@@ -45,7 +45,7 @@ class DrainTest(DrainCase):
         self.assertEqual({IN: 2, OTHER: 1}, dict(drained.committed))
         self.assertEqual(((), {}), (drained.dead_letters, dict(drained.put_off)))
 
-    def test_of_empty_topics_there_is_nothing_to_do(self):
+    def test_empty_topics_have_no_work(self):
         self.assertEqual((), self.drain(lambda part: None).dead_letters)
 
     def test_the_handlers_own_exception_is_raised(self):

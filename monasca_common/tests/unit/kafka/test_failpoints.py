@@ -12,7 +12,7 @@ PASS_TWICE = "from monasca_common.kafka.failpoints import fail_point; fail_point
 
 
 class FailPointTest(base.BaseTestCase):
-    def test_an_unarmed_point_does_nothing(self):
+    def test_an_inactive_fail_point_has_no_effect(self):
         failpoints.fail_point("nowhere")
 
     def test_an_armed_point_raises_at_its_pass(self):

@@ -61,7 +61,7 @@ class PluginsTest(ConfigurationTestCase):
 
         self.assertEqual([TopicPartition(TOPIC, 0)], reported)
 
-    def test_an_unknown_driver_is_refused_with_the_known_ones_and_nothing_is_logged_beside_it(self):
+    def test_an_unknown_driver_is_refused_with_the_known_ones_and_without_a_log_line(self):
         logged = self.useFixture(fixtures.FakeLogger())
         conf = self.with_kafka("driver = rabbit")
 

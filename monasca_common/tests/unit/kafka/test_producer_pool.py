@@ -87,7 +87,7 @@ class StuckPartitionTest(base.BaseTestCase):
         self.after(60.0)
         self.assertTrue(self.post(b"tries").ok)
 
-    def test_tries_that_find_nothing_are_ever_rarer_and_each_holds_one_post(self):
+    def test_unsuccessful_attempts_are_repeated_at_growing_intervals_with_one_post_each(self):
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", count=None)
         tried = []
         for second in range(100):
@@ -227,7 +227,7 @@ class PoolTest(base.BaseTestCase):
         self.assertEqual(["a", "b"], [each.topic for each in self.pool.opened()])
         self.pool.close(AT_ONCE)
 
-    def test_a_close_reports_what_is_left_and_no_producer_opens_after_it(self):
+    def test_a_close_reports_undelivered_messages_and_prevents_another_opening(self):
         self.pool.of("b")
         self.pool.of("a").publish([b"opens everything"], PATIENCE)
         self.kafka.broker.disconnect()

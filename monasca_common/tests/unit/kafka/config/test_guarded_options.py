@@ -94,7 +94,7 @@ class GuardedOptionsTest(base.BaseTestCase):
         for line in UNDOING_CONSUMERS + UNDOING_BOTH:
             self.assert_refused(f"topic.{line}", "consumer_options")
 
-    def test_each_refusal_says_what_to_do(self):
+    def test_each_refusal_states_the_remedy(self):
         for option, refused in guarded_options.REFUSED.items():
             for name in refused:
                 reason = guarded_options.refusal(option, name)

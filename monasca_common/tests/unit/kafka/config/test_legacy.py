@@ -42,7 +42,7 @@ class LegacyFilesTest(ConfigurationTestCase):
     def test_a_producer_of_a_persister_without_a_consumer_has_no_brokers(self):
         self.assertIn("bootstrap_servers in group [kafka]", self.refused(producer_settings, self.sample("persister")))
 
-    def test_the_fetch_size_of_old_does_not_reach_the_client(self):
+    def test_the_fetch_size_of_version_3_does_not_reach_the_client(self):
         settings = consumer_settings(self.sample("persister"), "kafka_metrics")
 
         self.assertNotIn("4096", map(str, consumer_options(settings).values()))
@@ -123,7 +123,7 @@ class LegacyFilesTest(ConfigurationTestCase):
 
 
 class LegacyTableTest(ConfigurationTestCase):
-    def test_no_option_of_today_is_in_the_table_of_old_ones(self):
+    def test_no_current_option_is_in_the_table_of_old_options(self):
         today = {option.name for group in ("kafka", "kafka_metrics") for option in group_of(group).options}
 
         self.assertEqual(set(), today & {old.name for old in legacy.OLD_OPTIONS})

@@ -57,7 +57,7 @@ class RemovedOptionsTest(ConfigurationTestCase):
         for conf in (self.with_kafka(line), self.with_kafka(kafka_metrics=line)):
             self.assertIn("consumers read committed messages", self.refused(consumer_settings, conf, "kafka_metrics"))
 
-    def test_a_group_with_options_of_a_consumer_says_what_decides_too(self):
+    def test_a_group_with_options_of_a_consumer_reports_the_deciding_option_too(self):
         conf = self.with_kafka(pipeline_archive="compact_to_mb = 64\n")
         self.assertIn("trigger_seconds decides how many files the archive has", self.refused(archive_settings, conf))
 

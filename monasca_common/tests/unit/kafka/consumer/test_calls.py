@@ -39,7 +39,7 @@ class ConsumerCallsTest(base.BaseTestCase):
             self.assertTrue(all(result.committed for result in results.values()))
         self.assertEqual({FIRST: 3, TopicPartition(TOPIC, 1): 3}, self.kafka.broker.committed("test-group"))
 
-    def test_committing_an_empty_batch_is_nothing(self):
+    def test_committing_an_empty_batch_has_no_effect(self):
         self.assertEqual({}, dict(self.consumer.commit(self.consumer.poll(timeout=0.0))))
 
     def test_an_offset_of_a_partition_that_is_not_owned_is_stale(self):

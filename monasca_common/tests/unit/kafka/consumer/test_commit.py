@@ -61,7 +61,7 @@ class TestCommitter(base.BaseTestCase):
         results = self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
         self.assertIsInstance(results[A].error, CommitUnknown)
 
-    def test_a_commit_that_waits_behind_a_held_one_is_dropped_when_its_caller_gives_up(self):
+    def test_a_queued_commit_is_dropped_when_its_caller_stops_waiting(self):
         self.coordinator.held.clear()
         self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
         self.committer.commit({A: OffsetAndEpoch(1, 6)}, 0.01)
@@ -70,7 +70,7 @@ class TestCommitter(base.BaseTestCase):
         self.assertEqual([{A: 5}], self.coordinator.sent)
 
     # Rule 14
-    def test_the_epoch_counts_when_the_commit_is_sent_not_when_it_was_asked_for(self):
+    def test_the_epoch_is_checked_when_the_commit_is_sent(self):
         self.coordinator.held.clear()
         self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
         second = threading.Thread(target=self.committer.commit, args=({B: OffsetAndEpoch(1, 7)}, 10))

@@ -172,7 +172,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         self.script(assign_and_fetch)
         self.assertEqual(1, len(self.consumer().poll(timeout=0)))
 
-    def test_an_interrupted_poll_is_made_up_for(self):
+    def test_the_poll_after_an_interrupted_one_returns_its_messages(self):
         def interrupt(callbacks):
             raise KeyboardInterrupt
 
@@ -184,7 +184,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual([(A, 2)], self.transport.sought)
 
-    def test_an_interrupt_after_the_fetch_is_made_up_for(self):
+    def test_the_poll_after_an_interrupt_returns_the_fetched_messages(self):
         def fetch_and_interrupt_later(callbacks):
             self.clock.monotonic = interrupt
             return [message(A, 2), message(A, 3), failure(B, AuthorizationError("no", name="NO"))]
@@ -265,7 +265,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
         self.assertEqual(1, len(consumer.poll(timeout=0).errors))
 
-    def test_an_assignment_whose_callback_was_struck_is_caught_up_with(self):
+    def test_an_assignment_whose_callback_was_interrupted_is_completed_later(self):
         def strike(callbacks):
             self.transport.given = {A: -1001}
             raise KeyboardInterrupt
@@ -440,7 +440,7 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((30, 1), (consumer.position(A), consumer.health().listener_failures))
 
-    def test_with_given_starts_the_group_is_not_asked_for_offsets(self):
+    def test_offsets_of_the_group_are_not_requested_if_starts_are_given(self):
         self.transport.failing = RetriableError("no coordinator")
         self.script(assign(A, B))
         consumer = self.consumer(listener=GivenStarts({A: 30, B: 0}))

@@ -121,7 +121,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.until(lambda: self.committed() == 2)
         self.assertEqual([], self.positions.claims)
 
-    def test_a_dead_letter_behind_a_message_whose_output_is_refused_waits_for_it(self):
+    def test_a_dead_letter_waits_for_an_earlier_message_whose_output_is_refused(self):
         self.fill(b"0", b"1", b"bad")
         claims = []
 
@@ -165,7 +165,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.assertEqual({IN: 1}, dict(report.left))
         self.assertEqual((0, 0), (self.committed(), self.positions.next))
 
-    def test_a_stop_asks_the_database_once_more(self):
+    def test_a_stop_attempts_pending_accounting_once_more(self):
         self.positions.away = 1000
         self.fill(b"bad")
         running = self.begin(retry=ONCE)
@@ -174,7 +174,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.stop(running)
         self.assertEqual((1, 1), (self.positions.next, self.committed()))
 
-    def test_what_a_member_that_was_lost_waits_to_account_for_is_left_to_the_next_one(self):
+    def test_pending_accounting_of_a_lost_member_is_left_to_the_next_owner(self):
         self.positions.away = 1000
         self.fill(b"bad")
         self.begin()
@@ -398,7 +398,7 @@ class EndOfTheLogTest(AccountingCase):
         gate.open()
         self.until(lambda: self.committed() == 3)
 
-    def test_a_further_end_does_not_hide_what_is_left_at_a_stop(self):
+    def test_a_later_end_does_not_hide_unfinished_work_at_a_stop(self):
         self.fill(b"0")
         self.skip()
         gate = Gate()
@@ -442,7 +442,7 @@ class EndOfTheLogTest(AccountingCase):
         self.assertIsNone(running.error)
         self.assertEqual([b"0", b"1", b"3"], self.positions.rows)
 
-    def test_a_commit_that_a_crash_left_behind_the_database_catches_up_though_nothing_comes(self):
+    def test_a_commit_older_than_the_position_in_the_database_advances_without_new_messages(self):
         self.fill(b"0", b"1", b"2")
         self.positions.next = 3  # the rows are there, and Kafka's commit is not
         self.begin()

@@ -21,7 +21,7 @@ class LoggedTest(ProcessorCase):
     def lines(self, part):
         return [line for line in self.log.output.splitlines() if part in line]
 
-    def test_a_dead_letter_is_logged_with_its_place_and_reason(self):
+    def test_a_dead_letter_is_logged_with_its_offset_and_reason(self):
         def handler(part):
             raise Poison("no timestamp in it")
 
@@ -30,7 +30,7 @@ class LoggedTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual(["dead letter of in/0 offset 0: Poison: no timestamp in it"], self.lines("dead letter"))
 
-    def test_of_many_dead_letters_the_first_is_logged_and_later_how_many_there_were(self):
+    def test_the_first_of_many_dead_letters_is_logged_and_later_their_number(self):
         def handler(message):
             raise Poison("no good")
 
@@ -46,7 +46,7 @@ class LoggedTest(ProcessorCase):
             self.lines("dead letter")[-1],
         )
 
-    def test_words_of_the_payload_are_left_out_of_a_reason(self):
+    def test_a_reason_omits_words_of_the_payload(self):
         def handler(part):
             raise Poison("host is confidential, and not a number")
 
@@ -55,7 +55,7 @@ class LoggedTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual(["dead letter of in/0 offset 0: Poison: … is …, and not a number"], self.lines("dead letter"))
 
-    def test_an_exception_that_is_not_written_for_people_is_named_without_its_text(self):
+    def test_only_the_class_of_an_exception_of_a_handler_is_logged(self):
         def handler(part):
             raise ValueError("invalid literal: 'abc'")
 
@@ -64,7 +64,7 @@ class LoggedTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual(["dead letter of in/0 offset 0: ValueError"], self.lines("dead letter"))
 
-    def test_a_passing_error_that_lasts_is_logged_once_and_counted(self):
+    def test_a_repeated_temporary_error_is_logged_once_and_counted(self):
         self.broker.inject("fetch", Fail("LEADER_NOT_AVAILABLE"), count=None)
         running = self.start(lambda part: None)
         self.until(lambda: running.processor.ignored_errors["RetriableError"] > 5)
@@ -86,7 +86,7 @@ class LoggedTest(ProcessorCase):
             line,
         )
 
-    def test_errors_of_another_kind_are_not_held_back_by_it(self):
+    def test_errors_of_another_kind_are_logged_separately(self):
         self.broker.inject("fetch", Fail("LEADER_NOT_AVAILABLE"), count=3)
         self.broker.inject("fetch", Fail("NOT_LEADER_FOR_PARTITION"), nth=4, count=3)
         self.start(lambda part: None)

@@ -83,7 +83,7 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.done(TP, 1, 2)
         self.assertEqual({TP: OffsetAndEpoch(1, 3)}, self.tracker.committable())
 
-    def test_an_end_that_is_reported_again_undoes_nothing_below_it(self):
+    def test_an_end_that_is_reported_again_keeps_done_offsets(self):
         self.tracker.received(part(range(5)))
         for end in (7, 7, 9, 6):
             self.tracker.reached(PartitionBatch(TP, 1, (), 5, end))
@@ -147,7 +147,7 @@ class TestTrackerAgainstItsDefinition(base.BaseTestCase):
         self.assertEqual(len(order) - count, tracker.unfinished().get(TP, 0))
 
     @given(polls_and_completions())
-    def test_committing_on_the_way_changes_nothing(self, case):
+    def test_intermediate_commits_change_no_result(self, case):
         blocks, order, _count = case
         tracker = OffsetTracker(max_span=1)
         for block in blocks:
@@ -171,7 +171,7 @@ class AskingPartition(TopicPartition):
 
 
 class TestInterruptedTracker(base.BaseTestCase):
-    def test_a_signal_handler_may_ask_on_the_thread_that_it_interrupts(self):
+    def test_a_signal_handler_may_call_the_client_on_the_interrupted_thread(self):
         tracker = OffsetTracker(max_span=1000)
         tracker.received(part([0]))
         asking = AskingPartition(*TP)

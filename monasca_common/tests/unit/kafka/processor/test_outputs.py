@@ -32,7 +32,7 @@ def doubled(part):
 
 
 class OutputsTest(base.BaseTestCase):
-    def test_nothing_and_an_empty_list_are_no_outputs(self):
+    def test_none_and_an_empty_list_are_no_outputs(self):
         self.assertEqual([[], []], [collect(None), collect([])])
 
     def test_a_result_that_is_not_an_output_is_refused(self):

@@ -597,7 +597,7 @@ class StopTest(ProcessorCase):
         gate.open.set()
         self.assertEqual(0, self.committed())
 
-    def test_buffered_messages_are_left_and_reported(self):
+    def test_buffered_messages_are_not_handled_after_a_stop_and_are_reported(self):
         self.fill(*[b"x"] * 10)
         gate = Gate()
         running = self.start(gate, settings={"batch_size": 2})

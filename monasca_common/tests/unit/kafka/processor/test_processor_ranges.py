@@ -88,7 +88,7 @@ class RangeTest(ProcessorCase):
 
 class ReadFromTest(ProcessorCase):
     # Rule 22
-    def test_a_handler_gets_what_it_asks_to_read_again(self):
+    def test_a_handler_receives_messages_again_from_the_offset_it_requests(self):
         self.fill(b"1", b"2", b"3", b"4")
         table = Table()
         self.start(table, settings={"batch_size": 2})
@@ -172,7 +172,7 @@ class StartOfAListenerTest(ProcessorCase):
         self.assertEqual([{IN: 0}], found)
         self.assertEqual([b"1", b"2"], list(batches[-1].partitions[0].values))
 
-    def test_the_ids_of_topics_can_be_asked_for(self):
+    def test_the_ids_of_topics_can_be_requested(self):
         consumer = self.consumer()
         before = consumer.topic_ids()
         self.assertEqual(["in"], list(before))

@@ -112,7 +112,7 @@ class LanesTest(base.BaseTestCase):
         self.assertEqual(1, self.lanes.loads()[TP].messages)
         self.assertGreater(self.lanes.loads()[TP].bytes, 0)
 
-    def test_of_a_closed_lane_nothing_more_is_handed_out_and_other_partitions_continue(self):
+    def test_a_closed_lane_returns_no_task_and_other_partitions_continue(self):
         self.lanes.add(batch(1))
         self.lanes.add(batch(2, partition=OTHER))
         self.lanes.close([TP])
@@ -142,7 +142,7 @@ class LanesTest(base.BaseTestCase):
         self.assertEqual(4, len(homes))
         self.assertEqual(4, len(lanes._lanes))
 
-    def test_a_key_that_is_worked_on_holds_no_other_and_leaves_nothing_behind(self):
+    def test_keys_are_handled_concurrently_and_done_keys_are_removed(self):
         lanes = self.lanes = Lanes(self.clock, by_key=True)
         for number in range(3):
             lanes.add(batch(number, key=b"k%d" % number))
@@ -162,7 +162,7 @@ class LanesTest(base.BaseTestCase):
         lanes.add(batch(2))
         self.assertEqual(2, len(self.ready()))
 
-    def test_halted_lanes_hand_out_nothing(self):
+    def test_halted_lanes_return_no_task(self):
         self.lanes.add(batch(1))
         self.lanes.halt()
         self.lanes.add(batch(2))

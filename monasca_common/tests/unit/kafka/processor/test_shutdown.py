@@ -20,7 +20,7 @@ class EndingTest(base.BaseTestCase):
             shutdown.fail(failure)
         return self.assertRaises(MessagingError, shutdown.conclude, broken)
 
-    def test_a_failure_keeps_its_cause_though_winding_down_fails_as_well(self):
+    def test_a_failure_keeps_its_cause_if_the_shutdown_fails_too(self):
         failure = HandlerError("the handler broke")
         failure.__cause__ = ValueError("its own")
         self.assertIs(failure, self.ended_by(failure))

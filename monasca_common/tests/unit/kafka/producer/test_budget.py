@@ -39,7 +39,7 @@ class BudgetTest(base.BaseTestCase):
         self.assertEqual(2 * BUDGET, len(report.failed))
         self.assertTrue(self.producer().retry(report, timeout=0.5).ok)
 
-    def test_sends_whose_listener_was_not_called_yet_take_room(self):
+    def test_sends_take_room_until_their_listener_is_called(self):
         producer = self.producer(publish_timeout_seconds=0.2)
         released = threading.Event()
         self.addCleanup(released.set)

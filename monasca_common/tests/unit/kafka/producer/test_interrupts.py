@@ -222,7 +222,7 @@ class InterruptedSendTest(InterruptedCallTest):
 
         self.at_every_place(self.send(b"a"), self.closed_all, prepare=refuse)
 
-    def test_a_send_before_an_interrupted_one_is_reported_as_if_nothing_had_happened(self):
+    def test_an_interrupted_send_does_not_change_the_report_of_an_earlier_one(self):
         self.at_every_place(self.send(b"a"), self.closed_all, prepare=lambda producer: producer.send("t", OTHER))
 
     def flushed_all(self, producer, _prepared, _returned=None):

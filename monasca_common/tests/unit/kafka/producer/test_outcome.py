@@ -11,7 +11,7 @@ class ClassifyTest(base.BaseTestCase):
     def outcome(self, name, code, *, trouble=False):
         return classify(TransportError(name, code=code, name=name), trouble=trouble)[0]
 
-    def test_a_rejection_by_the_broker_is_failed_while_the_connection_was_well(self):
+    def test_a_rejection_without_connection_errors_is_failed(self):
         self.assertIs(Outcome.FAILED, self.outcome("TOPIC_AUTHORIZATION_FAILED", 29))
 
     def test_every_answer_that_a_broker_gives_before_it_appends_is_failed(self):
@@ -50,7 +50,7 @@ class ClassifyTest(base.BaseTestCase):
         names = {getattr(KafkaError, name): name for name in outcome._NEVER_APPENDED}
         self.assertEqual(names, {code: KafkaError(code).name() for code in names})
 
-    def test_the_same_rejection_is_unknown_after_trouble_with_the_connection(self):
+    def test_the_same_rejection_is_unknown_after_a_connection_error(self):
         self.assertIs(Outcome.UNKNOWN, self.outcome("TOPIC_AUTHORIZATION_FAILED", 29, trouble=True))
 
     def test_an_unknown_partition_is_failed_whatever_happened_before(self):

@@ -447,7 +447,7 @@ class SendTest(ProducerCase):
         self.assertEqual({sent[0]: False, sent[1]: True}, {each.message_id: each.error is None for each in received})
 
     # Rule 7
-    def test_a_listener_that_does_not_return_holds_up_no_other_call(self):
+    def test_a_listener_that_does_not_return_delays_no_other_call(self):
         producer = self.warm_producer()
         called, released = threading.Event(), threading.Event()
         self.addCleanup(released.set)
@@ -591,7 +591,7 @@ class TopicLimitChangeTest(ProducerCase):
 
 
 class CloseTest(ProducerCase):
-    def test_close_reports_what_was_given_up(self):
+    def test_close_reports_abandoned_messages(self):
         producer = self.warm_producer()
         producer.publish("t", [b"warm"])
         self.broker.disconnect()
@@ -600,7 +600,7 @@ class CloseTest(ProducerCase):
         self.assertEqual(1, len(report.unknown))
         self.assertIsInstance(report.unknown[0].error, DeliveryAbandoned)
 
-    def test_it_calls_the_listeners_of_given_up_messages_before_it_returns(self):
+    def test_it_calls_the_listeners_of_abandoned_messages_before_it_returns(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
         for _ in range(20):
             producer, received = self.producer(), []

@@ -90,7 +90,7 @@ class RepeatsInFlightTest(ProducerCase):
         return [*attempt.listeners, *self.patient._table.waiters]
 
     # Rule 4
-    def test_callers_whose_time_is_over_leave_nothing_behind(self):
+    def test_callers_that_time_out_leave_no_waiters(self):
         for _ in range(200):
             self.assertEqual(1, len(self.patient.publish("t", [self.RECORD], **AWAY).unknown))
         self.assertEqual([], self.waiting())
@@ -103,13 +103,13 @@ class RepeatsInFlightTest(ProducerCase):
         self.assertEqual(1, self.patient.flush().delivered_count)
         self.assertEqual(0, self.patient.flush().delivered_count)
 
-    def test_flushes_whose_time_is_over_leave_nothing_behind(self):
+    def test_flushes_that_time_out_leave_no_waiters(self):
         for _ in range(200):
             self.patient.send("t", self.RECORD)
             self.assertEqual(1, len(self.patient.flush(0).unknown))
         self.assertEqual([], self.waiting())
 
-    def test_each_listener_hears_and_a_caller_that_still_waits_is_answered(self):
+    def test_each_listener_is_called_and_a_waiting_caller_returns(self):
         received = []
         all_heard = threading.Semaphore(0)
 

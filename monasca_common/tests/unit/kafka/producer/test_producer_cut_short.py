@@ -124,7 +124,7 @@ class SendRacingCloseTest(CutShortCase):
         self.assertEqual((0, True), (report.delivered_count, report.ok))
 
     # Rule 9
-    def test_one_whose_reservation_is_closed_before_it_takes_of_it_is_refused(self):
+    def test_a_send_whose_reservation_was_just_closed_is_refused(self):
         producer = self.warm_producer()
         transport = producer._limits.ready["t"].transport
         report, refused = self.sent_while_closed(producer, b"late", transport, "send")

@@ -74,7 +74,7 @@ class SeamCase(ProducerCase):
 
 class ReopenedMeanwhileTest(SeamCase):
     # Rule 9
-    def test_a_topic_whose_limit_has_just_come_does_not_lock_up_with_it(self):
+    def test_an_arriving_limit_does_not_deadlock_with_a_reopening(self):
         producer = self.producer()
         gate = Gate()
         limits = producer._limits
@@ -295,7 +295,7 @@ class LogTest(SeamCase):
         self.assertTrue(over.wait(_SECONDS))
         self.assertEqual([InCallbackError, InCallbackError, QueueFull], refused)
 
-    def test_one_that_publishes_about_a_topic_is_refused_and_holds_up_no_other_topic(self):
+    def test_one_that_publishes_while_it_logs_a_topic_is_refused(self):
         producer, seen = self.producer(), []
         over = threading.Event()
 
@@ -326,7 +326,7 @@ class LimitsTest(SeamCase):
         self.addCleanup(producer.close, 0)
         return producer
 
-    def test_messages_wait_for_a_client_for_a_small_topic_that_cannot_be_opened_and_hold_up_no_others(self):
+    def test_messages_wait_for_a_client_that_cannot_be_opened_and_delay_no_other_topics(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         refuses = [True]
 
@@ -341,7 +341,7 @@ class LimitsTest(SeamCase):
         refuses.clear()
         self.assertTrue(self.at_once(lambda: producer.retry(report, timeout=3600)).ok)
 
-    def test_messages_fail_after_a_while_if_a_client_for_a_small_topic_cannot_be_opened(self):
+    def test_messages_fail_after_the_patience_if_their_client_cannot_be_opened(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
 
@@ -392,7 +392,7 @@ class LimitsTest(SeamCase):
 
 
 class ServingTest(SeamCase):
-    def test_a_client_whose_calls_raise_holds_up_no_other_client(self):
+    def test_a_client_whose_calls_raise_does_not_delay_other_clients(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         producer = self.warm_producer()
 
@@ -456,7 +456,7 @@ class HungFlushTest(SeamCase):
         return producer, gate
 
     # Rule 9
-    def test_close_ends_and_reports_that_the_rest_is_unknown(self):
+    def test_close_reports_unanswered_messages_as_unknown(self):
         producer, _ = self.hung()
         report = self.at_once(lambda: producer.close(0))
         self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))

@@ -113,7 +113,7 @@ class ReopenTest(ProducerCase):
         self.assertEqual([True], [report.ok for report in reports])
         self.assertEqual([b"b", b"c"], self.values())
 
-    def test_an_error_of_the_client_before_says_nothing_of_the_new_one(self):
+    def test_an_error_of_the_earlier_client_does_not_count_for_the_new_one(self):
         producer = self.warm_producer()
         before = producer._limits.main
         producer.reopen()
@@ -230,7 +230,7 @@ class OpenTransactionTest(ProducerCase):
         self.assertEqual([b"a"], self.values())
         self.assertEqual("commit", self.clients[0].asked[-1])
 
-    def test_it_is_reopened_once_a_transaction_was_left_however_that_ended(self):
+    def test_it_can_be_reopened_after_a_transaction_block_however_that_ended(self):
         self.clients[0].commit_transaction = mock.Mock(side_effect=FencedError("another", name="_FENCED"))
         self.assertRaises(FencedError, self.transact)
         self.opened.reopen()

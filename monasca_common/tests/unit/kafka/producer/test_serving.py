@@ -52,7 +52,7 @@ class TestReturningCallers(base.BaseTestCase):
         self.serving._wait_for_callers()
         self.assertEqual([], self.waits)
 
-    def test_a_released_caller_that_has_not_left_yet_has_not_returned(self):
+    def test_a_woken_caller_counts_as_returned_only_when_its_call_ends(self):
         self.collect_for(1)
         self.come(1)
         for waiter in self.table.waiters:

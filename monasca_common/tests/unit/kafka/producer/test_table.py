@@ -306,7 +306,7 @@ class OutcomeTest(TableCase):
         self.reserve([again])
         self.assertIs(again, again.latest)
 
-    def test_a_send_whose_bytes_the_client_keeps_cannot_be_sent_again_if_it_never_gives_them_back(self):
+    def test_a_send_is_not_retriable_if_the_client_does_not_return_its_bytes(self):
         self.send(b"a")
         self.table.give_up_bulks(self.table.unfinished(), Outcome.UNKNOWN, DeliveryAbandoned("closed"))
         _, [attempt] = self.flush()
@@ -400,7 +400,7 @@ class RoomTest(TableCase):
         self.settle(refused=[messages[1]])
         self.assertEqual((True, True), (one.over, two.over))
 
-    def test_room_that_is_free_already_or_can_never_be_is_answered_immediately(self):
+    def test_a_bulk_that_has_room_or_never_can_have_it_does_not_wait(self):
         self.assertTrue(self.room_for(*[b"x"] * 4).over)
         self.assertTrue(self.room_for(*[b"x"] * 5).over)
         self.assertTrue(self.room_for(b"x" * 10_001).over)
@@ -434,7 +434,7 @@ class AgeTest(TableCase):
         self.settle(*self.of(old)[1:])
         self.assertEqual(0, self.table.in_flight()[2])
 
-    def test_sends_after_a_turn_of_the_clock_are_as_young_as_they_are(self):
+    def test_sends_have_their_own_age_after_the_clock_advances(self):
         first = self.send(b"a")
         self.clock.advance(7)
         self.table.close_sends()
@@ -469,7 +469,7 @@ class FlushTest(TableCase):
         self.assertEqual((0, []), self.flush())
         self.assertEqual((0, 0), self.room())
 
-    def test_a_send_that_was_reported_while_it_was_in_flight_can_be_retried_when_the_client_gives_it_back(self):
+    def test_a_send_reported_in_flight_is_retriable_when_the_client_returns_it(self):
         sequence = self.send(b"a")
         _, [attempt] = self.flush()
         self.assertIsNone(attempt.record)
@@ -477,7 +477,7 @@ class FlushTest(TableCase):
         self.assertEqual((b"a", True), (attempt.record.value, attempt.is_worth_sending))
         self.assertEqual(((0, 0), (0, [])), (self.room(), self.flush()))
 
-    def test_it_reports_neither_bulks_nor_what_a_listener_receives(self):
+    def test_it_reports_neither_bulks_nor_messages_with_a_listener(self):
         bulk = self.bulk(b"a", b"b")
         [received] = self.attempts(b"c")
         received.listeners.append(lambda _: None)
@@ -561,7 +561,7 @@ class AbandonTest(TableCase):
         self.assertEqual((Outcome.FAILED, b"a"), (attempt.outcome, attempt.record.value))
         self.assertEqual((0, 0), self.room())
 
-    def test_one_that_came_back_is_settled_without_a_search_among_the_delivered(self):
+    def test_a_returned_message_is_settled_without_a_search_of_delivered_ones(self):
         class Unsearched(list):
             def __getitem__(self, at):
                 found = super().__getitem__(at)

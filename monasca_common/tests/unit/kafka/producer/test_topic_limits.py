@@ -156,7 +156,7 @@ class TestRequests(TopicLimitsCase):
 
 
 class TestByTopic(TopicLimitsCase):
-    def test_the_error_of_one_topic_holds_up_no_other_of_its_request(self):
+    def test_the_error_of_one_topic_delays_no_other_topic_of_its_request(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), topic="bad", count=None)
         producer = self.hold("a")
         producer.send("bad", b"1")
@@ -167,7 +167,7 @@ class TestByTopic(TopicLimitsCase):
         self.assertEqual([b"2", b"3"], self.values("good"))
         self.assertNotIn("bad", self.broker.topics())
 
-    def test_each_topic_s_patience_begins_when_it_is_first_written_to(self):
+    def test_the_patience_of_each_topic_starts_with_its_first_message(self):
         self.broker.create_topic("early")
         self.broker.create_topic("late")
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
@@ -222,7 +222,7 @@ class TestAborted(TopicLimitsCase):
 
 
 class TestHandler(TopicLimitsCase):
-    def test_a_send_of_a_signal_handler_is_not_in_the_way_of_a_limit_that_comes(self):
+    def test_a_send_in_a_signal_handler_does_not_deadlock_with_an_arriving_limit(self):
         self.broker.create_topic("u", 1)
         producer = self.warm_producer()
         limits, table = producer._limits, producer._table
@@ -257,7 +257,7 @@ class TestRecreated(TopicLimitsCase):
         self.broker.delete_topic("t")
         self.broker.create_topic("t", max_message_bytes=2000)
 
-    def test_a_topic_that_was_recreated_is_logged_counted_and_asked_about_again(self):
+    def test_a_recreated_topic_is_logged_and_counted_and_its_limit_requested_again(self):
         producer = self.producer()
         producer.publish("t", [b"1"]).raise_for_undelivered()
         watch = producer._limits.watch
@@ -280,14 +280,14 @@ class TestRecreated(TopicLimitsCase):
         thread.join(_SECONDS)
         self.assertFalse(thread.is_alive())
 
-    def test_nothing_is_watched_where_the_interval_is_nothing(self):
+    def test_no_topic_is_watched_if_the_interval_is_zero(self):
         producer = self.producer(topic_check_seconds=0)
         producer.publish("t", [b"1"]).raise_for_undelivered()
         self.assertEqual([], self.threads("kafka-topic-watch"))
 
 
 class TestNames(TopicLimitsCase):
-    def test_a_name_that_no_topic_can_have_is_refused_before_asking(self):
+    def test_an_invalid_topic_name_is_refused_without_a_request(self):
         producer = self.producer()
         for name in ("", ".", "..", "no/such", "x" * 250, "nul\0", "surrogate\udc80", "\u00fc", "line\n"):
             [delivery] = producer.publish(name, [b"1"]).failed
@@ -296,6 +296,6 @@ class TestNames(TopicLimitsCase):
             self.assertIn("letters, digits", str(delivery.error))
         self.assertEqual([], self.transport.requests)
 
-    def test_every_name_that_kafka_takes_is_taken(self):
+    def test_every_valid_topic_name_is_accepted(self):
         for name in ("a", "x" * 249, "...", "A.b_c-9"):
             self.assertTrue(self.producer().publish(name, [b"1"]).ok)

@@ -99,7 +99,7 @@ class TransactionTest(base.BaseTestCase):
             transaction.commit_offsets(self.client, INPUTS)
 
     # Rule 20
-    def test_offsets_go_with_what_the_group_is_called_when_they_are_sent(self):
+    def test_offsets_are_sent_with_the_current_group_metadata(self):
         self.transact()
         self.assertEqual(["begin", "flush", ("offsets", [7], 2), "commit"], self.client.asked)
 
@@ -123,7 +123,7 @@ class TransactionTest(base.BaseTestCase):
         self.assertTrue(SECONDS <= self.client.clock.monotonic() < 2 * SECONDS)
 
     # Rule 20
-    def test_a_commit_that_was_asked_for_is_unknown_if_its_client_is_closed_or_fenced_before_the_answer(self):
+    def test_a_requested_commit_is_unknown_if_its_client_is_closed_or_fenced_before_the_answer(self):
         for end in (ClosedError("closed"), FencedError("another", name="_FENCED")):
             self.client.asked.clear()
             self.client.commits = [LATE, end]
@@ -137,7 +137,7 @@ class TransactionTest(base.BaseTestCase):
         self.assertRaises(TransactionError, self.transact)
         self.assertEqual(["begin", "flush", "flush", "refuse", "abort", "seek"], self.client.asked)
 
-    def test_who_is_fenced_aborts_nothing(self):
+    def test_a_fenced_producer_does_not_abort(self):
         self.client.commits = [FencedError("another", name="_FENCED")]
         self.assertRaises(FencedError, self.transact)
         self.assertNotIn("abort", self.client.asked)

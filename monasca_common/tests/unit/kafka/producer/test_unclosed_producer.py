@@ -70,7 +70,7 @@ class ForgottenTest(base.BaseTestCase):
         self.assertNotIn("payload", errors)
         self.assertGreater(float(output.split("waited")[1].split()[0]), 0.3)
 
-    def test_one_that_was_closed_is_left_alone(self):
+    def test_a_closed_producer_is_not_closed_again(self):
         self.assertEqual(("", ""), self.ended("forgotten.close()"))
 
     def test_an_unused_producer_is_not_kept_alive(self):

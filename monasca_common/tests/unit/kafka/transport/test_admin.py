@@ -178,18 +178,18 @@ class ManyGroupsTest(base.BaseTestCase):
         self.admin = Admin({})
         self.groups = [str(number) for number in range(70)]
 
-    def test_fifty_groups_are_asked_for_their_offsets_before_an_answer_is_waited_for(self):
+    def test_offsets_of_fifty_groups_are_requested_concurrently(self):
         found = self.admin.offsets_of(self.groups, timeout=-1)
         self.assertEqual({group: {TopicPartition("t", 0): int(group)} for group in self.groups}, found)
 
-    def test_fifty_groups_are_asked_for_their_members_before_an_answer_is_waited_for(self):
+    def test_members_of_fifty_groups_are_requested_concurrently(self):
         found = self.admin.assignments(self.groups, timeout=-1)
         expected = GroupAssignment(frozenset({TopicPartition("t", 0)}), subscribes=True)
         self.assertEqual(dict.fromkeys(self.groups, expected) | {"0": replace(expected, is_settled=False)}, found)
 
 
 class OptionsTest(base.BaseTestCase):
-    def test_an_admin_creates_no_topic_that_it_asks_for_whatever_its_options_say(self):
+    def test_an_admin_disables_automatic_topic_creation(self):
         with mock.patch("monasca_common.kafka.transport.admin.AdminClient") as client:
             Admin({"allow.auto.create.topics": True, "log_level": 5})
         options = client.call_args.args[0]
@@ -303,7 +303,7 @@ class CoordinatorTest(base.BaseTestCase):
     def describes(self, code):
         self.client.describe_consumer_groups.return_value = {"g": answered(KafkaException(KafkaError(code)))}
 
-    def test_a_coordinator_that_refuses_a_group_is_not_asked_for_its_offsets(self):
+    def test_offsets_are_not_requested_from_a_coordinator_that_refuses_the_group(self):
         for code in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE):
             self.describes(code)
             self.assertRaises(RetriableError, self.admin.group_offsets, "g")
@@ -373,7 +373,7 @@ class CreateTopicTest(base.BaseTestCase):
         self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
         self.assertEqual([1, 2] * 5, self.brokers.asked)  # once before, then until the late one knows it
 
-    def test_several_topics_are_created_by_one_request_and_each_broker_is_asked_once_for_all(self):
+    def test_several_topics_are_created_by_one_request_and_each_broker_is_queried_once(self):
         self.admin.create_topics({"t": 2, "u": 2}, configs={"t": {}, "u": {}})
         self.assertEqual([["t", "u"]], self.brokers.requests)
         self.assertEqual([1, 2] * 5, self.brokers.asked)

@@ -28,7 +28,7 @@ class ClientLogTest(base.BaseTestCase):
             self.complain(milliseconds)
         self.assertEqual(["FAIL [b:9092]: refused after 0ms"], self.lines)
 
-    def test_other_complaints_are_not_held_back_by_it(self):
+    def test_other_messages_of_the_client_are_logged_separately(self):
         self.complain()
         self.log.log(logging.ERROR, "FAIL [b:9093]: 100 % refused")
         self.assertEqual(["FAIL [b:9092]: refused after 0ms", "FAIL [b:9093]: 100 % refused"], self.lines)

@@ -85,7 +85,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertTrue(self.thread.settle(5.0) or self.thread.settle(5.0))
         self.assertEqual([], sent)
 
-    def test_a_call_that_had_to_wait_has_only_what_is_left_of_its_time(self):
+    def test_a_delayed_call_has_only_the_rest_of_its_timeout(self):
         entered = threading.Event()
 
         def slow():
@@ -99,7 +99,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertEqual(5.0, self.thread.call("committed", lambda left: left, 5.0))
 
     # Rule 20
-    def test_a_client_that_was_given_up_lives_until_its_call_comes_back_and_dies_on_the_helper_thread(self):
+    def test_an_abandoned_client_is_destroyed_on_the_helper_thread_when_its_call_returns(self):
         destroyed = []
         client = Client(destroyed)
         alive = weakref.ref(client)
@@ -167,7 +167,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.clock.advance(7.0)
         self.assertEqual(7.0, self.thread.oldest_seconds())
 
-    def test_the_client_is_released_last_and_then_nothing_is_asked(self):
+    def test_the_client_is_released_last_and_gets_no_calls_afterwards(self):
         order = []
         self.thread.submit("commit", lambda: order.append("commit"), 5.0)
         self.until(lambda: self.thread.finish(lambda: order.append("close"), 5.0) or order == ["commit", "close"])

@@ -54,7 +54,7 @@ class ProducerOptionsTest(base.BaseTestCase):
         make = lambda: confluent_kafka.Producer({**wrong, **QUIET})  # noqa: E731
         self.assertRaises(ConfigurationError, make_client, "producer_options", make)
 
-    def test_a_transactional_producer_leaves_the_message_time_out_alone(self):
+    def test_a_transactional_producer_does_not_set_the_message_timeout(self):
         options = producer_options(dataclasses.replace(PRODUCER, transactional_id="t", transaction_timeout_seconds=30))
 
         self.assertNotIn("message.timeout.ms", options)
@@ -144,7 +144,7 @@ class ConsumerOptionsTest(base.BaseTestCase):
         ):
             confluent_kafka.Consumer({**QUIET, **consumer_options(dataclasses.replace(CONSUMER, **changes))}).close()
 
-    def test_a_connection_alone_is_enough_for_an_administrator(self):
+    def test_an_administrator_needs_only_a_connection(self):
         expected = {"bootstrap.servers": "127.0.0.1:1", "client.id": "tests", "security.protocol": "plaintext"}
 
         self.assertEqual(expected, {name: connection_options(CONNECTION)[name] for name in expected})

@@ -58,7 +58,7 @@ class ConsumerCase(base.BaseTestCase):
 
 
 class ReadingTest(ConsumerCase):
-    def test_poll_returns_up_to_the_asked_number_in_order_of_offset(self):
+    def test_poll_returns_up_to_the_requested_number_in_order_of_offset(self):
         self.fill(5)
         self.consumer.assign({TP: 1})
         self.assertEqual([b"1", b"2"], self.values(2))
@@ -136,7 +136,7 @@ class ReadingTest(ConsumerCase):
         self.consumer.close()
         self.assertRaises(ClosedError, self.poll)
 
-    def test_group_metadata_says_that_there_are_no_transactions(self):
+    def test_group_metadata_reports_missing_transactions(self):
         self.assertRaises(ConfigurationError, self.consumer.group_metadata)
 
 

@@ -103,7 +103,7 @@ class IncrementalTest(GroupCase):
         second.poll()
         self.assertEqual(1, len(first.events + second.events))
 
-    def test_a_leaving_member_is_asked_to_revoke_and_the_others_take_over(self):
+    def test_a_leaving_member_revokes_its_partitions_and_the_others_receive_them(self):
         first, second = self.two_settled_readers()
         second.transport.close()
         self.assertEqual([("revoke", [0, 1])], second.events)
@@ -177,7 +177,7 @@ class EagerTest(GroupCase):
 
 
 class LostTest(GroupCase):
-    def test_a_member_whose_session_expired_learns_it_at_its_next_poll_and_rejoins(self):
+    def test_a_member_whose_session_expired_rejoins_at_its_next_poll(self):
         first, second = self.two_settled_readers()
         self.broker.expire_member(GROUP, self.member_id(0))
         second.poll()
@@ -192,7 +192,7 @@ class LostTest(GroupCase):
     def assert_commit_refused(self, reader):
         return self.assertRaises(TransportError, reader.transport.commit, {TopicPartition("t", 3): 1}).name
 
-    def test_a_killed_member_s_partitions_move_and_its_consumer_is_gone(self):
+    def test_the_partitions_of_a_killed_member_move_and_its_consumer_fails(self):
         first, second = self.two_settled_readers()
         self.broker.kill_member(GROUP, self.member_id(0))
         second.poll()

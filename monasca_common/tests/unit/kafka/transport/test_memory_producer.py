@@ -55,7 +55,7 @@ class ProducerCase(base.BaseTestCase):
 
 
 class ProduceTest(ProducerCase):
-    def test_a_record_is_in_the_log_with_all_that_it_was_given(self):
+    def test_a_record_is_in_the_log_with_key_headers_and_timestamp(self):
         self.broker.create_topic("t", 3)
         headers = [("a", b"1"), ("a", None)]
         self.produce("t", b"v", b"k", 2, 1234, headers)
@@ -185,7 +185,7 @@ class ProduceTest(ProducerCase):
         self.assertRaises(KafkaException, self.produce, "t", b"v")
         self.assertEqual(0, self.producer.produce("t", [b"v", b"w"], None, 0, None))
 
-    def test_transactions_say_that_they_are_not_there(self):
+    def test_transactions_are_reported_as_unavailable(self):
         error = self.assertRaises(ConfigurationError, self.producer.begin_transaction)
         self.assertIn("use driver=kafka", str(error))
 
@@ -267,7 +267,7 @@ class FaultsTest(ProducerCase):
         self.poll()
         self.assertEqual([("_PURGE_QUEUE", b"v")], self.outcomes())
 
-    def test_after_a_fatal_error_no_report_comes_and_nothing_more_is_taken(self):
+    def test_after_a_fatal_error_the_client_returns_no_report_and_accepts_no_message(self):
         self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
         self.produce("t", b"v")
         self.assertEqual(1, self.flush())
