@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+import textwrap
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,18 @@ from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.periodic import periodic
 
 GIVES_UP_SECONDS, SLOW_ANSWER_SECONDS = 5, 12.0
+
+
+PAGES = Path(__file__).parents[3] / "doc" / "source" / "user"
+
+
+class FirstSparkJobTest(ExampleCase):
+    @periodic("starts a JVM; test_own_job runs the same steps")
+    def test_it_prints_what_the_page_states(self):
+        printed = self.succeeds("first_spark_job/averages.py")
+
+        self.assertEqual(2, len(printed.splitlines()))
+        self.assertIn(textwrap.indent(printed, "   "), (PAGES / "first_spark_job.rst").read_text())
 
 
 class ExamplesTest(Waiting, ExampleCase):
