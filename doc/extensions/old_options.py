@@ -11,12 +11,12 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
-from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
+from monasca_common.kafka.config.legacy import Action, OldGroup, OldOption
 
 _ACTIONS = {
-    Fate.RENAMED: "Renamed, still read",
-    Fate.SERVICE: "Read by the service",
-    Fate.IGNORED: "Ignored with a warning",
+    Action.RENAMED: "Renamed, still read",
+    Action.SERVICE: "Read by the service",
+    Action.IGNORED: "Ignored with a warning",
 }
 
 
@@ -26,14 +26,14 @@ def rows(module: str) -> Iterator[tuple[str, str, str]]:
     options: tuple[OldOption, ...] = getattr(declared, "OLD_OPTIONS", ())
     for old in options:
         home = "``[kafka]`` and groups of consumers" if old.consumers else "``[kafka]``"
-        yield f"``{old.name}``", home, f"{_ACTIONS[old.fate]}: {old.note}"
+        yield f"``{old.name}``", home, f"{_ACTIONS[old.action]}: {old.note}"
     groups: tuple[OldGroup, ...] = declared.OLD_GROUPS
     for group in groups:
         for old in group.options:
-            yield f"``{old.name}``", f"``[{group.name}]``", f"{_ACTIONS[old.fate]}: {old.note}"
+            yield f"``{old.name}``", f"``[{group.name}]``", f"{_ACTIONS[old.action]}: {old.note}"
         if group.note is not None:
             name = "any other" if group.options else "all"
-            yield name, f"``[{group.name}]``", f"{_ACTIONS[Fate.IGNORED]}: {group.note}"
+            yield name, f"``[{group.name}]``", f"{_ACTIONS[Action.IGNORED]}: {group.note}"
 
 
 class OldOptions(Directive):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
+from monasca_common.kafka.config.legacy import Action, OldGroup, OldOption
 
 _ALL_SERVED = "metrics and logs are always served"
 _RULES = (
@@ -16,18 +16,18 @@ OLD_GROUPS = (
         "DEFAULT",
         None,
         (
-            OldOption("region", Fate.RENAMED, "region in [api]"),
-            OldOption("enable_metrics_api", Fate.IGNORED, _ALL_SERVED),
-            OldOption("enable_logs_api", Fate.IGNORED, _ALL_SERVED),
-            OldOption("valid_notification_periods", Fate.IGNORED, "a webhook's period is 0 or 60"),
+            OldOption("region", Action.RENAMED, "region in [api]"),
+            OldOption("enable_metrics_api", Action.IGNORED, _ALL_SERVED),
+            OldOption("enable_logs_api", Action.IGNORED, _ALL_SERVED),
+            OldOption("valid_notification_periods", Action.IGNORED, "a webhook's period is 0 or 60"),
         ),
     ),
     OldGroup(
         "kafka",
         None,
         (
-            OldOption("group", Fate.IGNORED, "the API has no consumers"),
-            OldOption("alarm_state_transitions_topic", Fate.RENAMED, "alarm_transitions_topic in [api]"),
+            OldOption("group", Action.IGNORED, "the API has no consumers"),
+            OldOption("alarm_state_transitions_topic", Action.RENAMED, "alarm_transitions_topic in [api]"),
         ),
     ),
     OldGroup("dispatcher", "resources are not plugins, remove the group"),

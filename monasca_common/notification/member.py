@@ -22,24 +22,16 @@ from monasca_common.storage.errors import StorageError
 
 
 class PausedHandler:
-    """Calls ``handler``, and pauses all threads after a `RetryLater` without a time, because the database is
-    unavailable.
-
-    Without the pause, the lane of each key would query the database.
-    """
+    """Calls ``handler``, and pauses all threads after a `RetryLater`, because the database is unavailable. Without the
+    pause, the lane of each key would query it."""
 
     def __init__(
-        self,
-        handler: Callable[[Message], None],
-        clock: Clock,
-        stopping: threading.Event,
-        health: MemberHealth,
+        self, handler: Callable[[Message], None], clock: Clock, stopping: threading.Event, health: MemberHealth
     ) -> None:
         self._handler = handler
         self._health = health
         self._clock = clock
         self._stopping = stopping
-        self._lock = threading.Lock()
         self._failures = 0
         self._until = 0.0
 
@@ -50,20 +42,15 @@ class PausedHandler:
         try:
             self._handler(message)
         except RetryLater as later:
-            if later.after is None:
-                partition = TopicPartition(message.topic, message.partition)
-                self._health.waits(MemberState.WAITING_FOR_DATABASE, str(later.__cause__ or later), partition)
-                self._failed()
-            raise
-        self._failures = 0
-        self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
-
-    def _failed(self) -> None:
-        with self._lock:
+            partition = TopicPartition(message.topic, message.partition)
+            self._health.waits(MemberState.WAITING_FOR_DATABASE, str(later.__cause__ or later), partition)
             now = self._clock.monotonic()
             if now >= self._until:  # else the failure of another thread began the pause
                 self._failures += 1
                 self._until = now + DATABASE_RETRY.delay(self._failures, random.random())
+            raise
+        self._failures = 0
+        self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
 
 
 class NotificationMember(Member):

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.kafka.clock import Clock
 from monasca_common.notification.deferred import SCHEDULED
 from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.storage.errors import StorageError
@@ -36,7 +35,6 @@ _OTHERS = {
     "too old": ("too_old", "Changes that were skipped because they were older than ttl"),
     "too late": ("too_late", "Repeats that were skipped because they waited longer than their period"),
 }
-_COUNT_SECONDS = 10.0  # between two counts in the database
 
 
 class NotificationMetrics(ServiceMetrics):
@@ -67,29 +65,17 @@ class NotificationMetrics(ServiceMetrics):
 class StoredNotifications:
     """Counts the rows of all processes that wait in the database. While it is unavailable, there is no sample."""
 
-    def __init__(self, database: AlarmsDatabase, clock: Clock) -> None:
+    def __init__(self, database: AlarmsDatabase, metrics: ServiceMetrics) -> None:
         self._database = database
-        self._clock = clock
-        self._counted: dict[str, int] = {}
-        self._next = 0.0
-
-    def declare(self, metrics: ServiceMetrics) -> None:
-        metrics.computed_gauge("waiting", "Notifications that wait in the database", "where", samples=self._samples)
+        text = "Notifications that wait in the database"
+        metrics.computed_gauge("waiting", text, "where", samples=self._samples)
 
     def _samples(self) -> list[Sample]:
-        if self._clock.monotonic() >= self._next:
-            try:
-                self._counted = self._count()
-            except StorageError as error:
-                LOG.warning("waiting notifications cannot be counted: %s", error)
-                self._counted = {}
-            self._next = self._clock.monotonic() + _COUNT_SECONDS
-        return [((where,), number) for where, number in self._counted.items()]
-
-    def _count(self) -> dict[str, int]:
-        deferred = tables.notification_deferred
-        counted = {
-            "retries": sa.select(sa.func.count()).where(deferred.c.kind == SCHEDULED),
-            "held": sa.select(sa.func.count()).where(deferred.c.kind != SCHEDULED),
-        }
-        return {where: int(self._database.rows(statement)[0][0]) for where, statement in counted.items()}
+        kind = tables.notification_deferred.c.kind
+        try:
+            rows = self._database.rows(sa.select(kind, sa.func.count()).group_by(kind))
+        except StorageError as error:
+            LOG.warning("waiting notifications cannot be counted: %s", error)
+            return []
+        retries = sum(count for kind, count in rows if kind == SCHEDULED)
+        return [(("retries",), retries), (("held",), sum(count for _, count in rows) - retries)]

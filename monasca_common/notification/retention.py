@@ -15,14 +15,13 @@ from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
 
-_EVERY_SECONDS = 3600.0
-_TURN_SECONDS = 60.0
+_REST_SECONDS = 300.0
 # Between two portions, so that others can write: SQLite has one writer at a time.
 _PAUSE_SECONDS = 0.1
 
 
 class LedgerRetention(Loop):
-    """Applies the retention at the start and every hour until `stop`, in each process independently."""
+    """Applies the retention until `stop`, in each process independently."""
 
     name = "retention"
     expected = (MessagingError, StorageError)
@@ -38,22 +37,12 @@ class LedgerRetention(Loop):
         self.health.failed(error)
 
     def serve(self) -> None:
-        due = self.clock.monotonic()
         while not self.stopping.is_set():
             self.health.turned()
-            if self.clock.monotonic() >= due:
-                self._apply()
-                self.health.turned("")
-                due = self.clock.monotonic() + _EVERY_SECONDS
-            self.stopping.wait(_TURN_SECONDS)
-
-    def _apply(self) -> None:
-        before_ms = self.clock.time_ms() - self._retention_ms
-        removed = portion = self._ledger.prune(before_ms)
-        while portion == ROWS_A_PORTION and not self.stopping.wait(_PAUSE_SECONDS):
-            self.health.turned()
-            portion = self._ledger.prune(before_ms)
-            removed += portion
-        self._silences.prune(before_ms)
-        if removed:
-            LOG.info("removed %d old rows of the ledger", removed)
+            before_ms = self.clock.time_ms() - self._retention_ms
+            removed = self._ledger.prune(before_ms)
+            self._silences.prune(before_ms)
+            self.health.turned("")
+            if removed:
+                LOG.info("removed %d old rows of the ledger", removed)
+            self.stopping.wait(_PAUSE_SECONDS if removed == ROWS_A_PORTION else _REST_SECONDS)

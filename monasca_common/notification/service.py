@@ -60,7 +60,7 @@ class NotificationWork:
         clock, processing = SystemClock(), settings.processing
         self._database = AlarmsDatabase(settings.database, grouped=True)
         self.metrics = NotificationMetrics(notifiers)
-        StoredNotifications(self._database, clock).declare(self.metrics)
+        StoredNotifications(self._database, self.metrics)
 
         methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
         pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)

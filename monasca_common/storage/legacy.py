@@ -12,7 +12,7 @@ from urllib.parse import quote
 from oslo_config import cfg
 
 from monasca_common.kafka.config import GroupReader, OptionGroup, config_file, option, options_of
-from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
+from monasca_common.kafka.config.legacy import Action, OldGroup, OldOption
 from monasca_common.runtime import shown_url
 
 _WRITE = "write [storage] driver = postgresql and [database] connection = postgresql://user:password@host/monasca"
@@ -24,38 +24,38 @@ INFLUXDB = OldGroup(
     "influxdb",
     "no service reads that, correct its name or remove it",
     (
-        OldOption("ip_address", Fate.SERVICE, "the host of [database] connection"),
-        OldOption("port", Fate.SERVICE, "the port of [database] connection"),
-        OldOption("database_name", Fate.SERVICE, "the path of [database] connection"),
-        OldOption("user", Fate.SERVICE, "the user of [database] connection"),
-        OldOption("password", Fate.SERVICE, "the password of [database] connection"),
-        OldOption("ssl", Fate.SERVICE, "influxdb+https in [database] connection"),
-        OldOption("verify_ssl", Fate.SERVICE, "certificates are always verified"),
-        OldOption("db_per_tenant", Fate.SERVICE, "true cannot be translated"),
+        OldOption("ip_address", Action.SERVICE, "the host of [database] connection"),
+        OldOption("port", Action.SERVICE, "the port of [database] connection"),
+        OldOption("database_name", Action.SERVICE, "the path of [database] connection"),
+        OldOption("user", Action.SERVICE, "the user of [database] connection"),
+        OldOption("password", Action.SERVICE, "the password of [database] connection"),
+        OldOption("ssl", Action.SERVICE, "influxdb+https in [database] connection"),
+        OldOption("verify_ssl", Action.SERVICE, "certificates are always verified"),
+        OldOption("db_per_tenant", Action.SERVICE, "true cannot be translated"),
         OldOption(
             "default_retention_hours",
-            Fate.IGNORED,
+            Action.IGNORED,
             "write [storage] retention_days, and ?retention_policy= in [database] connection for one of InfluxDB's",
         ),
-        OldOption("batch_size", Fate.IGNORED, "write batch_size in the consumer's group, such as [kafka_metrics]"),
+        OldOption("batch_size", Action.IGNORED, "write batch_size in the consumer's group, such as [kafka_metrics]"),
     ),
 )
 REPOSITORIES = OldGroup(
     "repositories",
     "no service reads that, correct its name or remove it",
     (
-        OldOption("metrics_driver", Fate.SERVICE, "[storage] driver, if it is InfluxDB's"),
-        OldOption("alarm_state_history_driver", Fate.IGNORED, _ONE_STORAGE),
-        OldOption("events_driver", Fate.IGNORED, f"{_ONE_STORAGE}; events take postgresql or sqlite"),
+        OldOption("metrics_driver", Action.SERVICE, "[storage] driver, if it is InfluxDB's"),
+        OldOption("alarm_state_history_driver", Action.IGNORED, _ONE_STORAGE),
+        OldOption("events_driver", Action.IGNORED, f"{_ONE_STORAGE}; events take postgresql or sqlite"),
         OldOption(
             "ignore_parse_point_error",
-            Fate.IGNORED,
+            Action.IGNORED,
             "a message that cannot be stored goes to dead_letter_topic, and the others are stored",
         ),
-        OldOption("alarm_definitions_driver", Fate.IGNORED, _ALARMS),
-        OldOption("alarms_driver", Fate.IGNORED, _ALARMS),
-        OldOption("notifications_driver", Fate.IGNORED, _ALARMS),
-        OldOption("notification_method_type_driver", Fate.IGNORED, _ALARMS),
+        OldOption("alarm_definitions_driver", Action.IGNORED, _ALARMS),
+        OldOption("alarms_driver", Action.IGNORED, _ALARMS),
+        OldOption("notifications_driver", Action.IGNORED, _ALARMS),
+        OldOption("notification_method_type_driver", Action.IGNORED, _ALARMS),
     ),
 )
 CASSANDRA = OldGroup(

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from oslo_config import cfg
@@ -89,14 +89,13 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
             warn_once(f"unused configuration group: [{name}] (did you mean {close[0]!r}?)")
 
 
-def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:
-    """Check the names of one group in files. Raises `ConfigurationError` for one that is neither registered nor
-    ``old``.
+def check_group(conf: cfg.ConfigOpts, group: str) -> None:
+    """Check the names of one group in files. Raises `ConfigurationError` for one that is not registered.
 
     For groups of other services; `check_names` is for those of producers and consumers.
     """
     registered = _registered(conf)[group.lower()]
-    for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
+    for option in sorted(names_in_files(conf)[group.lower()] - registered):
         raise ConfigurationError(
             f"[{group}] has an unknown option {option!r}{_suggestion(option, registered)}: correct its name "
             "or remove it"
@@ -110,7 +109,7 @@ def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
     """
     names = names_in_files(conf)[group.name] - _registered(conf)[group.name.lower()]
     for old in group.options:
-        if old.name in names and old.fate is legacy.Fate.IGNORED:
+        if old.name in names and old.action is legacy.Action.IGNORED:
             warn_once(f"[{group.name}] {old.name} is ignored: {old.note}")
     rest = sorted(names - {old.name for old in group.options})
     if rest and group.note is not None:
@@ -153,7 +152,7 @@ def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> 
             f"[{group}] has an unknown option {option!r}{_suggestion(option, registered[group])}: correct "
             "its name or remove it. (A service registers its own options before it loads producers and consumers.)"
         )
-    if old.fate is legacy.Fate.IGNORED:
+    if old.action is legacy.Action.IGNORED:
         warn_once(f"[{group}] {option} is ignored: {old.note}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from monasca_common.kafka.config.groups import KAFKA_GROUP
 
 
-class Fate(enum.Enum):
+class Action(enum.Enum):
     RENAMED = "renamed"  # still works; oslo.config logs its current name
     SERVICE = "read by the service"
     IGNORED = "ignored"
@@ -20,7 +20,7 @@ class OldOption:
     """An old option. ``consumers``: also in groups like ``[kafka_metrics]``. ``note``: its new name, or a reason."""
 
     name: str
-    fate: Fate
+    action: Action
     note: str
     consumers: bool = False
 
@@ -29,7 +29,7 @@ class OldOption:
 class OldGroup:
     """A group of old files. ``note``: its replacement, and what to write; ``None``: others have options in it.
 
-    ``options``: those with a note. A `Fate.SERVICE` one is left to its reader.
+    ``options``: those with a note. A `Action.SERVICE` one is left to its reader.
     """
 
     name: str
@@ -44,41 +44,43 @@ _NEVER_USED = "it never had an effect"
 _ALWAYS_ACKNOWLEDGED = "every message is acknowledged by all replicas, and publish_timeout_seconds limits the wait"
 
 OLD_OPTIONS = (
-    OldOption("uri", Fate.RENAMED, "bootstrap_servers", consumers=True),
-    OldOption("url", Fate.RENAMED, "bootstrap_servers", consumers=True),
-    OldOption("database_batch_size", Fate.RENAMED, "batch_size", consumers=True),
-    OldOption("group", Fate.RENAMED, "group_id in [kafka_notifications]"),
-    OldOption("alarm_topic", Fate.RENAMED, "topic in [kafka_notifications]"),
-    OldOption("notification_retry_topic", Fate.IGNORED, "retries are rows of the database"),
-    OldOption("enabled", Fate.SERVICE, "whether the persister runs this consumer", consumers=True),
-    OldOption("num_processors", Fate.SERVICE, "how many processes the persister starts", consumers=True),
-    OldOption("metrics_topic", Fate.SERVICE, "where the API sends metrics"),
-    OldOption("events_topic", Fate.SERVICE, "where the API sends events"),
-    OldOption("logs_topics", Fate.SERVICE, "where the API sends logs"),
-    OldOption("alarm_state_transitions_topic", Fate.SERVICE, "where alarm transitions are sent"),
-    OldOption("notification_topic", Fate.IGNORED, "GET /v2.0/notifications returns notifications"),
-    OldOption("periodic", Fate.IGNORED, "periodic notifications are rows of the database"),
-    *(OldOption(name, Fate.IGNORED, _ZOOKEEPER, consumers=True) for name in ("zookeeper_path", "path", "partitions")),
+    OldOption("uri", Action.RENAMED, "bootstrap_servers", consumers=True),
+    OldOption("url", Action.RENAMED, "bootstrap_servers", consumers=True),
+    OldOption("database_batch_size", Action.RENAMED, "batch_size", consumers=True),
+    OldOption("group", Action.RENAMED, "group_id in [kafka_notifications]"),
+    OldOption("alarm_topic", Action.RENAMED, "topic in [kafka_notifications]"),
+    OldOption("notification_retry_topic", Action.IGNORED, "retries are rows of the database"),
+    OldOption("enabled", Action.SERVICE, "whether the persister runs this consumer", consumers=True),
+    OldOption("num_processors", Action.SERVICE, "how many processes the persister starts", consumers=True),
+    OldOption("metrics_topic", Action.SERVICE, "where the API sends metrics"),
+    OldOption("events_topic", Action.SERVICE, "where the API sends events"),
+    OldOption("logs_topics", Action.SERVICE, "where the API sends logs"),
+    OldOption("alarm_state_transitions_topic", Action.SERVICE, "where alarm transitions are sent"),
+    OldOption("notification_topic", Action.IGNORED, "GET /v2.0/notifications returns notifications"),
+    OldOption("periodic", Action.IGNORED, "periodic notifications are rows of the database"),
+    *(OldOption(name, Action.IGNORED, _ZOOKEEPER, consumers=True) for name in ("zookeeper_path", "path", "partitions")),
     *(
-        OldOption(name, Fate.IGNORED, _BUFFERS, consumers=True)
+        OldOption(name, Action.IGNORED, _BUFFERS, consumers=True)
         for name in ("fetch_size_bytes", "buffer_size", "max_buffer_size")
     ),
-    OldOption("consumer_id", Fate.IGNORED, "the brokers identify members; see group_instance_id", consumers=True),
+    OldOption("consumer_id", Action.IGNORED, "the brokers identify members; see group_instance_id", consumers=True),
     OldOption(
-        "ignore_parse_point_error", Fate.IGNORED, "it was in [repositories], where it is also ignored", consumers=True
+        "ignore_parse_point_error", Action.IGNORED, "it was in [repositories], where it is also ignored", consumers=True
     ),
-    OldOption("legacy_kafka_client_enabled", Fate.IGNORED, f"the old client was removed; {_MIGRATION}", consumers=True),
-    OldOption("max_offset_lag", Fate.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),
-    *(OldOption(name, Fate.IGNORED, _NEVER_USED) for name in ("async", "is_async", "compact", "wait_time")),
-    OldOption("auto_commit", Fate.IGNORED, "offsets are committed when their messages are done"),
-    *(OldOption(name, Fate.IGNORED, _ALWAYS_ACKNOWLEDGED) for name in ("ack_time", "max_retry")),
-    OldOption("drop_data", Fate.IGNORED, "data is never dropped; tests use driver = memory"),
-    OldOption("queue_buffering_max_messages", Fate.IGNORED, "see budget_messages"),
+    OldOption("legacy_kafka_client_enabled", Action.IGNORED, f"the client was removed; {_MIGRATION}", consumers=True),
+    OldOption("max_offset_lag", Action.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),
+    *(OldOption(name, Action.IGNORED, _NEVER_USED) for name in ("async", "is_async", "compact", "wait_time")),
+    OldOption("auto_commit", Action.IGNORED, "offsets are committed when their messages are done"),
+    *(OldOption(name, Action.IGNORED, _ALWAYS_ACKNOWLEDGED) for name in ("ack_time", "max_retry")),
+    OldOption("drop_data", Action.IGNORED, "data is never dropped; tests use driver = memory"),
+    OldOption("queue_buffering_max_messages", Action.IGNORED, "see budget_messages"),
 )
 
 OLD_GROUPS = (
     OldGroup(
-        "DEFAULT", None, (OldOption("verbose", Fate.IGNORED, "oslo.log does not have this option any more, see debug"),)
+        "DEFAULT",
+        None,
+        (OldOption("verbose", Action.IGNORED, "oslo.log has no such option; see debug"),),
     ),
     OldGroup("zookeeper", f"{_ZOOKEEPER}; remove the group"),
     OldGroup("kafka_periodic_notifications", "periodic notifications are rows of the database; remove the group"),

@@ -68,11 +68,6 @@ class PausedHandlerTest(base.BaseTestCase):
         self.call(RetryLater())
         self.assertIs(MemberState.RUNNING, self.health.report(None).state)
 
-    def test_what_is_not_due_yet_pauses_no_other(self):
-        self.call(RetryLater(after=5.0), "done")
-        self.assertEqual([], self.stopping.waits)
-        self.assertIs(MemberState.RUNNING, self.health.report(None).state)
-
 
 class LoopsTest(base.BaseTestCase):
     def test_one_loop_that_does_not_turn_or_work_is_enough(self):

@@ -141,5 +141,5 @@ class LegacyTableTest(ConfigurationTestCase):
             for former in option.old_names
         }
         for old in legacy.OLD_OPTIONS:
-            if old.fate is legacy.Fate.RENAMED:
+            if old.action is legacy.Action.RENAMED:
                 self.assertIn(("kafka", old.name), deprecated)
