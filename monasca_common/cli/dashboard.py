@@ -26,8 +26,7 @@ _LEAST_CHARACTERS = 12
 
 
 class Dashboard(ServiceCommand):
-    """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: completeness, lag, dead letters, durability,
-    load, and metrics.
+    """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: completeness, lag, dead letters, durability and load.
 
     It listens on [dashboard] host and port, and only reads. The exit status is 0 when stopped, 1 if the configuration
     cannot work or is not safe. For example:

@@ -81,7 +81,7 @@ class MirrorVerify(MonascaCommand, Lister):
 
 
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
-    """One partition after the other."""
+    """Compare one partition after the other."""
     since_ms = parsed_args.since
     ranges = verification.ranges(parsed_args.topic, since_ms)
     compacted = verification.compacted(each.partition.topic for each in ranges)
@@ -110,7 +110,7 @@ def _message_row(compared: PartitionComparison, difference: MessageDifference) -
 
 
 def _shown(message_id: bytes) -> str:
-    """As text where it is printable, else in hexadecimal digits."""
+    """Return the id as text if it is printable, else in hexadecimal digits."""
     text = message_id.decode("ascii", errors="replace")
     return text if text.isascii() and text.isprintable() else message_id.hex()
 

@@ -132,7 +132,7 @@ def _of_pipeline(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 
 def _evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings | None:
-    """Return None without a database for alarms, because they are not evaluated then."""
+    """Return ``None`` without an alarms database, because alarms are not evaluated then."""
     try:
         return evaluate_settings(conf)
     except NoAlarmsDatabase:

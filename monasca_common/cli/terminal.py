@@ -25,7 +25,7 @@ class PlainStream:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the wrapped stream, for own colours and progress bars."""
+    """Return the wrapped stream, for own colors and progress bars."""
     return stream._stream if isinstance(stream, PlainStream) else stream
 
 

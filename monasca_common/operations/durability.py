@@ -18,7 +18,7 @@ from monasca_common.operations.lag.verdict import LagVerdict, group_lag
 
 
 class Severity(enum.Enum):
-    """The value is the meaning."""
+    """The severity of a finding. The value is its meaning."""
 
     ERROR = "messages are lost or soon will be, one failure can lose them, or they cannot be written or read now"
     WARNING = "one more failure makes it an error, or prevents writes"

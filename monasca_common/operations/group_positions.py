@@ -116,26 +116,26 @@ def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -
 
 @dataclass(frozen=True, slots=True)
 class DatabasePositions:
-    """The next offsets in a database, by group and partition. ``trouble``: why they are unknown, or empty."""
+    """The next offsets in a database, by group and partition. ``error``: why they are unknown, or empty."""
 
     groups: Mapping[str, _Positions] = field(default_factory=dict)
-    trouble: str = ""
+    error: str = ""
 
     def place(self, group: str) -> str:
         """Return where the positions are that count: ``database``, ``kafka`` or ``unknown``."""
-        return "unknown" if self.trouble else "database" if group in self.groups else "kafka"
+        return "unknown" if self.error else "database" if group in self.groups else "kafka"
 
-    def differ(self, group: str, judged: _Histories, partition: TopicPartition | None = None) -> bool | None:
+    def differ(self, group: str, verdicts: _Histories, partition: TopicPartition | None = None) -> bool | None:
         """Return whether the verdict on a group, or on one partition, uses another position than the one that counts;
         ``None`` if unknown."""
-        if self.trouble:
+        if self.error:
             return None
-        differing = _differing(self.of(group, judged), _copies(judged))
+        differing = _differing(self.of(group, verdicts), _copies(verdicts))
         return bool(differing) if partition is None else partition in differing
 
-    def of(self, group: str, judged: _Histories) -> dict[TopicPartition, int]:
+    def of(self, group: str, verdicts: _Histories) -> dict[TopicPartition, int]:
         """Return a group's positions in the topics with a verdict."""
-        topics = {partition.topic for partition in judged}
+        topics = {partition.topic for partition in verdicts}
         return {each: at for each, at in self.groups.get(group, {}).items() if each.topic in topics}
 
 
@@ -164,7 +164,7 @@ def position_reader(conf: cfg.ConfigOpts, section: str = KAFKA_GROUP) -> ReadPos
                 database.append(load_storage(conf))
             return _positions(database[0])
         except (ConfigurationError, StorageError, ImportError) as error:
-            return DatabasePositions(trouble=str(error))
+            return DatabasePositions(error=str(error))
 
     return read
 
@@ -187,17 +187,17 @@ def _status(storage: Storage) -> StorageStatus:
     return status
 
 
-def position_remarks(judged: Mapping[str, _Histories], stored: DatabasePositions) -> list[str]:
+def position_remarks(verdicts: Mapping[str, _Histories], stored: DatabasePositions) -> list[str]:
     """Return remarks on verdicts that use Kafka's copy while the database has other positions, or if that is unknown.
 
     The copy of a running group is always slightly behind, so a group that is OK gets a remark only if its copy is
     ahead.
     """
-    if stored.trouble:
+    if stored.error:
         unknown = "verdicts use Kafka's offsets; it is unknown whether a database has others, which would count"
-        return [f"{unknown}: {stored.trouble}"]
+        return [f"{unknown}: {stored.error}"]
     remarks = []
-    for group, partitions in judged.items():
+    for group, partitions in verdicts.items():
         copies, lag = _copies(partitions), group_lag(known.lag for known in partitions.values())
         is_ok = lag.status is LagStatus.OK and not lag.is_error
         counting = {
@@ -225,5 +225,5 @@ def _differing(counting: _Positions, copies: _Positions) -> dict[TopicPartition,
     return {partition: at for partition, at in counting.items() if copies.get(partition) != at}
 
 
-def _copies(judged: _Histories) -> dict[TopicPartition, int]:
-    return {partition: known.commits[-1].offset for partition, known in judged.items() if known.commits}
+def _copies(verdicts: _Histories) -> dict[TopicPartition, int]:
+    return {partition: known.commits[-1].offset for partition, known in verdicts.items() if known.commits}

@@ -292,8 +292,8 @@ def is_size_limited(config: Mapping[str, str]) -> bool:
 def spaced_commits(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
     """Return the last commits since the group's offset was deleted, thinned out to span the window.
 
-    Otherwise, a consumer with ten commits per second would be judged by its last second. The commit before a group went
-    back stays, because it shows that.
+    Otherwise, a consumer with ten commits per second would get a verdict on its last second. The commit before a
+    rewind is kept, because it shows the rewind.
     """
     deleted = max((number for number, record in enumerate(records, 1) if record.offset is None), default=0)
     return spaced(records[deleted:], window, _goes_back)
@@ -308,7 +308,8 @@ def _newer(records: Sequence[CommitRecord], known: Sequence[CommitRecord]) -> li
 
 
 def _commits(records: Sequence[CommitRecord], ends: Sequence[int], unread_since_ms: int | None) -> tuple[Commit, ...]:
-    """Timestamps from a clock that is ahead make ends too small, so a message unread before a commit raises them."""
+    """Return commits with the ends of the log. A clock that is ahead makes ends too small, so a message that was unread
+    before a commit raises them."""
     return tuple(
         Commit(
             record.time_ms, record.offset, max(at, record.offset + 1) if _was_unread(record, unread_since_ms) else at

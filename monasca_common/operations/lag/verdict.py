@@ -18,7 +18,7 @@ _LONG_PAUSE = 10  # times the window, and times the usual interval between two c
 
 
 class LagStatus(enum.Enum):
-    """From best to worst."""
+    """The status of a partition or group, from best to worst."""
 
     OK = "OK"
     WARNING = "WARNING"

@@ -52,7 +52,7 @@ class TestWhichCounts(base.BaseTestCase):
             (_stored(12), ("database", True)),
             (_stored(12, _OTHER), ("database", True)),
             (_stored(12, TopicPartition("logs", 0)), ("database", False)),
-            (DatabasePositions(trouble="no answer"), ("unknown", None)),
+            (DatabasePositions(error="no answer"), ("unknown", None)),
         )
         for stored, expected in cases:
             self.assertEqual(expected, (stored.place("g"), stored.differ("g", _judged(10))))
@@ -71,7 +71,7 @@ class TestWhichCounts(base.BaseTestCase):
 
     def test_an_unknown_database_is_reported_once_for_all_groups(self):
         groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
-        (line,) = position_remarks(groups, DatabasePositions(trouble="no answer"))
+        (line,) = position_remarks(groups, DatabasePositions(error="no answer"))
         self.assertEqual(
             "verdicts use Kafka's offsets; it is unknown whether a database has others, which would count: no answer",
             line,

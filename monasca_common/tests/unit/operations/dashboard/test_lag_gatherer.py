@@ -82,7 +82,7 @@ class LagGathererTest(base.BaseTestCase):
         self.assertIn("The database counts, because", view.concerns[0].text)
 
     def test_an_unavailable_database_is_reported(self):
-        self.stored = DatabasePositions(trouble="no answer")
+        self.stored = DatabasePositions(error="no answer")
         self.survey.silent_ms = 120_000
         (group, _) = self.gatherer()(NOW)
         self.assertIn(
