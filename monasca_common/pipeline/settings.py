@@ -47,7 +47,7 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """The settings of a session."""
+    """The settings of a Spark session."""
 
     master: str = option(
         "local[*]",
@@ -59,8 +59,8 @@ class SparkSettings:
         minimum=1,
         maximum=100_000,
         unit="tasks",
-        help="How many tasks merge partial aggregates; about one for each core. Too small: cores are idle; too large: "
-        "each batch spends its time on starting tasks. It may change at any time.",
+        help="The number of tasks that merge partial aggregates, about one for each core. Too small: cores are idle. "
+        "Too large: batches spend their time on starting tasks. It may change at any time.",
     )
     options: Mapping[str, str] = option(
         default_factory=lambda: MappingProxyType({}),
@@ -72,7 +72,7 @@ class SparkSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobStatusSettings(StatusSettings):
-    """Where a job serves its status. A batch is a turn of its loop."""
+    """The address at which a job serves its status. A batch is a turn of its loop."""
 
     live_seconds: float = option(
         LIVE_SECONDS,
@@ -80,8 +80,8 @@ class JobStatusSettings(StatusSettings):
         minimum=1.0,
         maximum=86_400.0,
         unit="seconds",
-        help="How long a batch may take before /healthz answers 503. Too small: a job with a long batch is restarted "
-        "in the middle of it. Too large: one that hangs goes unnoticed.",
+        help="How long a batch, or the wait for the next one, may take before /healthz returns 503. Too small: a job "
+        "is restarted in the middle of a long batch. Too large: a job that hangs is detected late.",
     )
 
 
@@ -95,8 +95,8 @@ class StreamSettings:
         repr=False,
         metadata=declared(
             secret=True,
-            help="The database in which the job keeps its state, as a SQLAlchemy URL of sqlite or postgresql. Unset: "
-            "[database] connection. Write $$ for each $.",
+            help="The database of the job's state, as a SQLAlchemy URL of sqlite or postgresql. Unset: [database] "
+            "connection. Write $$ for each $.",
         ),
     )
     trigger_seconds: float = option(
@@ -104,7 +104,7 @@ class StreamSettings:
         minimum=0.0,
         maximum=float(_DAY_SECONDS),
         unit="seconds",
-        help="The time from the start of a batch to the start of the next, unless more is waiting than one "
+        help="The time from the start of a batch to the start of the next, unless more offsets are waiting than one "
         "batch may have. Too small: each batch pays the fixed cost of Spark for a few records. Larger: fewer, larger "
         "batches and later results.",
     )
@@ -113,15 +113,15 @@ class StreamSettings:
         minimum=1,
         maximum=10_000_000_000,
         unit="offsets",
-        help="How many offsets a batch may have, over all partitions. Too small: the job falls behind its topic. Too "
-        "large: a batch outgrows the memory of the executors.",
+        help="The maximum number of offsets of a batch, over all partitions. Too small: the job falls behind its "
+        "topic. Too large: a batch exceeds the memory of the executors.",
     )
     min_partitions: int = option(
         0,
         minimum=0,
         maximum=100_000,
         unit="tasks",
-        help="The least number of tasks that read a batch; partitions of the topic are split. 0: one task for each "
+        help="The minimum number of tasks that read a batch; partitions of the topic are split. 0: one task for each "
         "partition.",
     )
     status: JobStatusSettings = field(default_factory=JobStatusSettings, metadata=made_of(JobStatusSettings))
@@ -169,9 +169,9 @@ class BatchLimits:
         minimum=0,
         maximum=1_000_000,
         unit="offsets",
-        help="Up to how many offsets a batch is read and computed by the driver itself, without a job of Spark. Too "
-        "small: batches of few records cost as much as large ones. Too large: one core computes what all could share. "
-        "0: never.",
+        help="The maximum number of offsets of a batch that the driver reads and computes itself, without a Spark job. "
+        "Too small: batches of few records cost as much as large ones. Too large: one core does work that all cores "
+        "could share. 0: never.",
     )
 
 
@@ -181,11 +181,11 @@ class SpecificationSource:
 
     transform_specs: str | None = option(
         None,
-        help="File of JSON lines: how each metric id is aggregated. Unset: the specifications in the package.",
+        help="File of JSON lines that define how each metric id is aggregated. Unset: the shipped specifications.",
     )
     pre_transform_specs: str | None = option(
         None,
-        help="File of JSON lines: which records each metric id is made of. Unset: the specifications in the package.",
+        help="File of JSON lines that select the records of each metric id. Unset: the shipped specifications.",
     )
 
 
@@ -200,7 +200,7 @@ class AggregateSettings:
     )
     publisher: Publisher = field(
         metadata=made_of(
-            Option("tenant", default="monasca", help="The tenant (project id) to whom the aggregates belong."),
+            Option("tenant", default="monasca", help="The tenant (project id) that owns the aggregates."),
             Option("region", default="", help="The region of the aggregates."),
         )
     )
@@ -266,13 +266,13 @@ class StreamGroup:
         return OptionGroup(self.own.name, (*self.own.options, *consumer)).listed()
 
     def settings(self, conf: cfg.ConfigOpts, connection: str | None = None) -> tuple[GroupReader, StreamSettings]:
-        """The reader of the group, and the settings of its topic and its state. ``connection``: of a group without this
-        option. Raises `ConfigurationError`."""
+        """Return the reader of the group, and the settings of its topic and its state. ``connection``: the value for a
+        group without this option. Raises `ConfigurationError`."""
         self.own.register(conf)
         register(conf, self.own.name)
         for name, default in self.defaults.items():
             conf.set_default(name, default, group=self.own.name)
-        read = GroupReader(conf, self.own)  # before the consumer's reader, to which a removed name is just unknown
+        read = GroupReader(conf, self.own)  # before the consumer's reader, for which a removed name is only unknown
         consumer = consumer_settings(conf, self.own.name)
         audit = audit_settings(conf)
         stream = read.settings(
@@ -308,18 +308,18 @@ _BACKFILL = OptionGroup(BACKFILL_GROUP, (*options_of(BackfillSettings), *options
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Every group with its options, for oslo.config's generator of sample files."""
+    """Return every group with its options, for oslo.config's generator of sample files."""
     return [_SPARK.listed(), _AGGREGATE.listed(), _BACKFILL.listed()]
 
 
 def spark_settings(conf: cfg.ConfigOpts) -> SparkSettings:
-    """The settings of a Spark session; registers the options that it reads. Raises `ConfigurationError`."""
+    """Return the settings of a Spark session. Raises `ConfigurationError`."""
     read = GroupReader(conf, _SPARK)
     return read.settings(SparkSettings, options=MappingProxyType(dict(map(_name_and_value, read["options"]))))
 
 
 def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
-    """The settings of the job ``aggregate``. Raises `ConfigurationError`, `InvalidSpecifications`."""
+    """Return the settings of the job ``aggregate``. Raises `ConfigurationError`, `InvalidSpecifications`."""
     read, stream = _AGGREGATE.settings(conf)
     if len(stream.consumer.topics) > 1:
         raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
@@ -345,7 +345,7 @@ def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
 
 
 def status_settings(conf: cfg.ConfigOpts, group: str) -> JobStatusSettings:
-    """Return where a job that ends by itself serves /metrics while it runs. Raises `ConfigurationError`."""
+    """Return the status settings of a job that ends by itself. Raises `ConfigurationError`."""
     return GroupReader(conf, OptionGroup(group, options_of(JobStatusSettings), shared=True)).settings(JobStatusSettings)
 
 
@@ -366,7 +366,7 @@ def _name_and_value(line: str) -> tuple[str, str]:
     name, separator, value = line.partition("=")
     if not separator or not name.strip():
         raise ConfigurationError(
-            f"options in group [{SPARK_GROUP}] has a line without a = in it (it may be a secret and is not shown): "
+            f"options in group [{SPARK_GROUP}] has a line without = (not shown, because it may be a secret): "
             "write name=value"
         )
     return name.strip(), value.strip()

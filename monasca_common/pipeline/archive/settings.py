@@ -17,8 +17,7 @@ ARCHIVE_GROUP = "pipeline_archive"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """The settings of the job. ``streams``: one for each topic. ``location``: where the archive is; it may contain a
-    password. ``retention_days``: how long records are kept; 0: they are never removed."""
+    """The settings of the job. ``streams``: one for each topic. ``location``: may contain a password."""
 
     streams: tuple[StreamSettings, ...]
     location: str = field(
@@ -76,7 +75,7 @@ def archive_location(conf: cfg.ConfigOpts, *, remedy: str) -> str:
 
 
 def archive_settings(conf: cfg.ConfigOpts) -> ArchiveSettings:
-    """The settings of the job ``archive``. Raises `ConfigurationError`."""
+    """Return the settings of the job ``archive``. Raises `ConfigurationError`."""
     read, together = _ARCHIVE.settings(conf)
     return read.settings(
         ArchiveSettings,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the windows of a past time again, and replaces their stored partials.
+"""Recomputes the windows of a past time, and replaces their stored partials.
 
-The stream (the job `aggregate`) may run at the same time. A new window must have every record up to the stream's
-offsets, and none beyond them, because the stream adds those itself. So everything up to the stream's offsets is
-computed. Then, with these offsets locked, it replaces the stored windows. If the stream has moved on in between, what
-it has read since is computed as well, and the replacement is tried again.
+The stream (the job ``aggregate``) may run at the same time. A new window must have every record up to the stream's
+offsets, and none after them, because the stream adds those itself. So backfill computes all records up to the stream's
+offsets and then, with these offsets locked, replaces the stored windows. If the stream has advanced in between,
+backfill computes the new records as well and tries the replacement again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOG = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Staging:
     """The rows that one run has staged. ``windows``: a half-open range of window starts. ``firsts``: the first offset
-    of each partition that is searched for copies."""
+    of each partition to search for copies."""
 
     windows: tuple[int, int]
     counts: TaskCounts
@@ -56,9 +56,8 @@ class _Staging:
 
 
 class Backfill:
-    """Computes a past time again. ``margin_ms``: how long before the time of an event its message may have been
-    written, when only Kafka is read. ``history``: read what the archive has from the archive, and the rest from
-    Kafka."""
+    """Recomputes a past time. ``margin_ms``: how long before the time of an event its message may have been written, if
+    only Kafka is read. ``history``: the archive, which is read before Kafka."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class Backfill:
         offsets = 0
         while True:
             stored = self._offset_store.next_offsets(source)
-            # The stream itself will count what it has not reached yet.
+            # The stream itself counts the records that it has not reached.
             read = {partition: min(read.get(partition, 0), end) for partition, end in stored.items()}
             shares = share({partition: end - read[partition] for partition, end in stored.items()}, self._most)
             ranges = [OffsetRange(each, read[each], read[each] + count) for each, count in sorted(shares.items())]
@@ -109,13 +108,13 @@ class Backfill:
                     JobProgress(offsets, sum(stored.values()) - sum(read.values()), self._clock.monotonic() - began)
                 )
                 if watcher.stop.is_set():
-                    raise BackfillStopped("it was stopped before everything was read: nothing is replaced")
+                    raise BackfillStopped("stopped before all records were read: no window is replaced")
                 continue
             fail_point("backfill.after_staging")
             try:
                 groups, periods = self._replace(source, read, staging)
             except Fenced:
-                LOG.info("the stream has advanced; what it has read since is computed as well")
+                LOG.info("the stream has advanced; computing the records that it has read since")
                 continue
             results = {
                 "records": staging.counts.records,
@@ -133,7 +132,7 @@ class Backfill:
             raise RecordsLost(f"{source.group} has not read {source.topic} yet: run the job aggregate first")
 
     def _archived(self, source: Source, staging: _Staging) -> dict[int, int] | None:
-        """Stage what the archive has of what the stream has counted; the offsets from which to read Kafka."""
+        """Stage the archived records that the stream has counted. Returns the offsets from which to read Kafka."""
         if self._history is None:
             return None
         stored = self._offset_store.next_offsets(source)
@@ -150,20 +149,20 @@ class Backfill:
             if extent.first > next_offsets.get(partition, 0):
                 raise RecordsLost(
                     f"{self._topic.name}/{partition}: the archive ends at offset {next_offsets.get(partition, 0)}, and "
-                    f"the log begins at {extent.first}: what was between them is lost"
+                    f"the log begins at {extent.first}: the records in between are lost"
                 )
         staging.firsts = {partition: extent.first for partition, extent in extents.items()}
-        # Nothing was taken of what the archive has beyond the stream's offsets: if the stream reads it in the meantime,
-        # it is read from Kafka.
+        # Archived records after the stream's offsets are not staged: if the stream reads them in the meantime, they are
+        # read from Kafka.
         return {partition: min(next_offsets.get(partition, 0), end) for partition, end in stored.items()}
 
     def _starts(self, source: Source, staging: _Staging) -> dict[int, int]:
-        """The offset at which to begin in each partition."""
+        """Return the offset at which to start in each partition."""
         starts = self._topic.at_time(max(0, staging.windows[0] - self._margin_ms))
         for partition, extent in self._topic.extents().items():
             if 0 < extent.first >= starts[partition]:
                 raise RecordsLost(
-                    f"{source.topic}/{partition}: the log begins at offset {extent.first}, and what was before it may "
+                    f"{source.topic}/{partition}: the log begins at offset {extent.first}, and earlier records may "
                     "belong to these windows: backfill a later time, or from the archive"
                 )
         staging.firsts = starts

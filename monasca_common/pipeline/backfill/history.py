@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archived records of a past time, and the offsets up to which the archive is complete. Kafka has the rest."""
+"""Reads the archived records of a past time, and the offsets up to which the archive is complete. Kafka has the
+rest."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _POLL_SECONDS = 0.5
 
 
 class History:
-    """Reads one archived topic. ``offset_store``: that of the archive. ``retention_days``: 0 means without limit."""
+    """Reads one archived topic. ``offset_store``: that of the job ``archive``. ``retention_days``: 0 means no limit."""
 
     def __init__(
         self, spark: SparkSession, location: str, source: Source, offset_store: OffsetStore, retention_days: int
@@ -37,10 +38,11 @@ class History:
         self._retention_days = retention_days
 
     def records(self, from_ms: int, to_ms: int, now_ms: int) -> tuple[DataFrame | None, dict[int, int]]:
-        """The records with event times in [from_ms, to_ms), or ``None``, with the connector's columns; and for each
-        partition the offset up to which the archive is complete.
+        """Return the records with event times in [from_ms, to_ms), with the connector's columns (``None`` without
+        files), and for each partition the offset up to which the archive is complete.
 
-        Raises `RecordsLost` if the retention has passed, `ArchiveUnavailable` while files are not in place.
+        Raises `RecordsLost` if the range begins before the retention, `ArchiveUnavailable` while files are not in
+        place.
         """
         if self._retention_days and from_ms < now_ms - self._retention_days * DAY_MS:
             raise RecordsLost(
@@ -55,7 +57,7 @@ class History:
         for partition, first in sorted(begins.items()):
             if first:
                 LOG.warning(
-                    "the archive of %s/%s begins at offset %s: what was before it counts nowhere",
+                    "the archive of %s/%s begins at offset %s: earlier records are not counted",
                     *(self._source.topic, partition, first),
                 )
         selection = Selection(from_ms, to_ms)
@@ -66,7 +68,7 @@ class History:
         return reader.archived_frame(self._spark, self._location, topic, paths, selection), next_offsets
 
     def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
-        """The files and the next offsets, at one moment at which every accounted file is in place."""
+        """Return the files and the next offsets, at a moment at which every file is in place."""
         deadline = time.monotonic() + _PLACING_SECONDS
         while True:
             next_offsets = self._offset_store.next_offsets(self._source)

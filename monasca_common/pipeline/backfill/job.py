@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``backfill``, which computes a past time of ``aggregate`` again, wired together from its configuration."""
+"""The job ``backfill``, which recomputes a past time of ``aggregate``, wired together from its configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class BackfillJob(Job):
-    summary = "computes aggregates of a past time again, from Kafka or the archive; the stream may run at the same time"
+    summary = "recomputes aggregates of a past time, from Kafka or the archive; the stream may run at the same time"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._settings = aggregate_settings(conf)
@@ -49,7 +49,7 @@ class BackfillJob(Job):
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
         if request.from_ms is None or request.to_ms is None or request.from_ms >= request.to_ms:
-            raise ConfigurationError("backfill needs a range of event times: write --from TIME --to LATER_TIME")
+            raise ConfigurationError("backfill requires a range of event times: write --from TIME --to LATER_TIME")
         settings = self._settings
         clock = SystemClock()
         offset_store = OffsetStore(settings.stream.connection)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The activity of jobs (running or not, and the last batch) in the table ``pipeline_job``.
 
-A job writes the time there while it runs, and each batch in the transaction that accounts for it. Nothing but reports
-depends on this: what fences two processes of one job is `OffsetStore.advance`.
+A job writes the time there while it runs, and each batch in the transaction that accounts for it. Only reports depend
+on this: `OffsetStore.advance` fences two processes of one job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _JOIN_SECONDS = 15.0
 
 
 class JobState(StrEnum):
-    """``SILENT``: the job neither ended in order nor wrote recently. ``UNKNOWN``: no job has written here."""
+    """The state of a job. ``SILENT``: it neither stopped in order nor wrote recently. ``UNKNOWN``: it has not
+    written."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -55,7 +56,7 @@ class LastBatch:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """``started_ms``: of the newest process. ``seen_ms``: when it wrote last."""
+    """The activity of the newest process of a job. ``seen_ms``: the time of its last write."""
 
     started_ms: int
     seen_ms: int
@@ -100,8 +101,8 @@ def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> N
 
 
 class Heartbeat:
-    """Writes the time every ten seconds within its block, for the job that reads ``sources``. A database that is
-    unavailable is tried again with the next beat."""
+    """Writes the time every ten seconds within its block, for the job that reads ``sources``. If the database is
+    unavailable, the next beat tries again."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The durations of the stages of a batch, and the age of its newest records at its end, by partition."""
+"""Measures the stages of a batch, and the age of its newest records at its end, by partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monasca_common.pipeline.source.offset_store import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """``seconds``: the age, by event time, of the newest record of the partition that is accounted for."""
+    """The lag of a partition. ``seconds``: the age, by event time, of its newest accounted record."""
 
     topic: str
     partition: int
@@ -21,7 +21,7 @@ class PartitionLag:
 
 
 class StageSeconds:
-    """The duration of each stage of one batch; a repeated stage is added up."""
+    """The duration of each stage of one batch; durations of a repeated stage are added."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -44,8 +44,8 @@ class EventTimeLags:
     def after(
         self, ranges: Sequence[OffsetRange], newest_ms: Mapping[int, float], now_ms: int
     ) -> tuple[PartitionLag, ...]:
-        """Return the lags that are known after a batch of ``ranges``: 0 for a partition of an earlier batch without new
-        records, and none for a range without a record in ``newest_ms``."""
+        """Return the known lags after a batch of ``ranges``: 0 for a partition of an earlier batch without new records,
+        and no lag for a range without a record in ``newest_ms``."""
         read = {each.partition for each in ranges}
         found = dict.fromkeys(self._seen - read, 0.0)
         found |= {each: max(0.0, (now_ms - newest_ms[each]) / 1000) for each in read if each in newest_ms}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch of a job that keeps its state in the database: planned, staged by executors, merged, and accounted for.
+"""Runs batches of a job that keeps its state in the database: plan, stage on executors, merge, account for offsets.
 
 A batch is a range of offsets of each partition, from the stored offset to the end of the log. One transaction merges
 what executors have staged and advances the offsets. There is no checkpoint: after any crash the next batch begins at
@@ -32,15 +32,15 @@ from monasca_common.pipeline.spark.staging import StagedAttempts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Stages what is computed of the records; called with the batch's name and its counts.
+#: Computes and stages the results of the records; called with the batch's name and its counts.
 Stage: TypeAlias = "Callable[[DataFrame | DriverRecords, str, TaskCounts], StagedAttempts]"
-#: Merges what is staged under the batch's name, and removes it there; returns the number of groups.
+#: Merges the rows that are staged under the batch's name, and removes them there; returns the number of groups.
 Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """``scan_ms``: a time just before the ends of the partitions were asked for."""
+    """A batch to run. ``scan_ms``: a time just before the ends of the partitions were read."""
 
     source: Source
     scan_ms: int
@@ -48,7 +48,7 @@ class PlannedBatch:
 
 
 class FencedBatches:
-    """The batches of the job ``name``."""
+    """Plans and runs the batches of the job ``name``."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class FencedBatches:
         self._lags = EventTimeLags(stream.topic)
 
     def plan(self) -> PlannedBatch:
-        """Raises `RecordsLost`, and the errors of Kafka and storage."""
+        """Plan the next batch. Raises `RecordsLost`, and the errors of Kafka and storage."""
         stream = self._stream
         source = Source(stream.group, stream.topic, self._topic.topic_id())
         scan_ms = self._clock.time_ms()
@@ -120,7 +120,7 @@ class FencedBatches:
         return JobProgress(offsets, left, results=results, lags=lags)
 
     def _below(self, source: Source) -> list[OffsetRange]:
-        """The stored ranges below the batch that it searches for earlier copies of its messages."""
+        """Return the ranges below the stored offsets to search for earlier copies of messages."""
         if not self._lookback:
             return []
         firsts = {partition: extent.first for partition, extent in self._topic.extents().items()}
@@ -128,8 +128,8 @@ class FencedBatches:
 
 
 def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """``ranges``, and an empty range for every other partition that the batch searched: its offset must not have
-    moved, because another process may have counted a copy beyond it. (So it may in a partition that is new.)"""
+    """Return ``ranges``, and an empty range for every other partition that the batch searched: its offset must not have
+    moved, because another process may have counted a copy after it, as it may in a new partition."""
     moved = {each.partition for each in ranges}
     return [
         *ranges,

@@ -26,8 +26,7 @@ _Number = TypeVar("_Number", int, float)
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """The request of a run. ``once``: end when all records that existed at the start are processed. ``from_ms`` and
-    ``to_ms``: event times, the second excluded. ``execute``: make the changes that the job would otherwise only
-    report."""
+    ``to_ms``: event times, the second exclusive. ``execute``: make the changes that the job otherwise only reports."""
 
     once: bool = False
     from_ms: int | None = None
@@ -80,8 +79,8 @@ def _sums(one: Mapping[str, _Number], other: Mapping[str, _Number]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class JobWatcher:
-    """The caller's side of a run: asks the job to stop, and receives its progress. ``turned``: is called at each turn
-    of the job's loop, with the reason why the turn failed; empty if it succeeded."""
+    """The caller's side of a run, which stops the job and receives its progress. ``turned``: called at each turn of the
+    job's loop with the reason for a failure; empty after success."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     tell: Callable[[JobProgress], None] = lambda _: None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/metrics`` of a running job for Prometheus, and how it is for probes."""
+"""Serves ``/metrics`` of a running job for Prometheus, and its health for probes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STAGE_SECONDS = (0.05, 0.1, 0.25, *_SECONDS)
 
 
 class JobMetrics(ServiceMetrics):
-    """What the progress of a job is for Prometheus."""
+    """The progress of a job as metrics."""
 
     def __init__(self, job: str) -> None:
         super().__init__(PREFIX)
@@ -58,14 +58,14 @@ class JobMetrics(ServiceMetrics):
 
 @contextlib.contextmanager
 def served(job: str, status: JobStatusSettings, watcher: JobWatcher, *collectors: Collector) -> Iterator[JobWatcher]:
-    """A watcher that forwards progress to ``watcher``, and serves it, and how the job is, at the port if there is one,
-    with what ``collectors`` of the job have."""
+    """Yield a watcher that forwards progress to ``watcher``. If a port is configured, serve the progress, the health of
+    the job and its ``collectors`` there."""
     if status.port is None:
         yield watcher
         return
     metrics = JobMetrics(job)
-    trouble = "no batch is done yet"
-    health = LoopHealth(f"pipeline_{job}", SystemClock(), reason=trouble, live_seconds=status.live_seconds)
+    reason = "no batch is complete yet"
+    health = LoopHealth(f"pipeline_{job}", SystemClock(), reason=reason, live_seconds=status.live_seconds)
     for each in collectors:
         metrics.registry.register(each)
 
@@ -74,9 +74,9 @@ def served(job: str, status: JobStatusSettings, watcher: JobWatcher, *collectors
         health.turned("")
         watcher.tell(progress)
 
-    def turned(trouble: str) -> None:
-        health.turned(trouble)
-        watcher.turned(trouble)
+    def turned(reason: str) -> None:
+        health.turned(reason)
+        watcher.turned(reason)
 
     with status_served(f"pipeline_{job}", status, health.probes, metrics.registry):
         yield replace(watcher, tell=tell, turned=turned)

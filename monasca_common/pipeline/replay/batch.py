@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays a past time from the archive, a few files at a time."""
+"""Replays a time range from the archive, some files at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG = logging.getLogger(__name__)
-_FILES_A_TASK = 4  # so that no task waits long for the slowest
+_FILES_A_TASK = 4  # few, so that no task waits long for the slowest
 
 
 class Replay:
@@ -39,7 +39,7 @@ class Replay:
         self._run_id = f"replay {uuid.uuid4().hex}"
 
     def run(self, watcher: JobWatcher) -> JobProgress:
-        """Send until all is sent, or the watcher stops it. ``done`` and ``left`` count files.
+        """Send all files, or until the watcher stops it. ``done`` and ``left`` count files.
 
         Raises `ReplayFailed`, `ArchiveUnavailable`, `ConfigurationError` (the topic has no archive there).
         """
@@ -47,8 +47,8 @@ class Replay:
         paths = reader.find_files(store, self._archive.topic, self._archive.selection)
         if store.folders(layout.staging_folder(self._archive.topic)):
             LOG.warning(
-                "a batch of the archive of %s is under way, or was left by a crash: what it has is not replayed until "
-                "it is in place; if no archive runs, run it once",
+                "a batch of the archive of %s is running, or was left by a crash: its records are not replayed until "
+                "its files are in place; if no archive runs, run it once",
                 self._archive.topic,
             )
         elif not paths:
@@ -70,7 +70,7 @@ class Replay:
         return progress
 
     def _sent(self, paths: Sequence[str]) -> list[Counter[str]]:
-        """Send these files. Spark repeats a task that fails; on one machine (``local``) it does not."""
+        """Send these files. Spark repeats a task that fails, except with ``master = local``."""
         text = f"replay: {len(paths)} files of {self._archive.topic}"
         self._spark.sparkContext.setJobGroup(self._run_id, text)
         files = self._spark.sparkContext.parallelize(paths, min(len(paths), self._tasks))

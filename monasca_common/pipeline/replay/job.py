@@ -28,11 +28,11 @@ from monasca_common.storage.plugins import DRIVERS
 LOG = logging.getLogger(__name__)
 
 _SECONDS = 10.0
-_APPLICATION = "spark-replay"  # as audits name it
+_APPLICATION = "spark-replay"  # its name in audits
 
 
 class ReplayJob(Job):
-    summary = "sends archived messages to Kafka, or straight to storage; only counts them without --execute"
+    summary = "sends archived messages to Kafka or to storage; only counts them without --execute"
 
     ends = True
     unit = "files"
@@ -66,7 +66,7 @@ class ReplayJob(Job):
             with served("replay", self._status, watcher) as watched:
                 progress = Replay(spark, archive, send, tasks=tasks).run(watched)
         if not request.execute:
-            LOG.warning("nothing was sent: these are the messages that --execute would send")
+            LOG.warning("no message was sent: add --execute to send the counted messages")
         return progress
 
     def _sender(self, archive: Archive) -> Send:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executors send archived files to Kafka or to storage; each call returns the numbers of messages of one file, by what
-became of them. A call that raises may have sent a part.
+"""Senders of archived files to Kafka or to storage, which run on executors. Each call sends one file and returns the
+numbers of its messages by result. A call that raises may have sent a part.
 
-A message keeps its id, and a row its key and version. So a file that is sent again, because a task or a whole replay
-was repeated, adds nothing; and the database keeps its newer rows.
+A message keeps its id, and a row its key and version. So a file that is sent again, because a task or a replay is
+repeated, adds nothing, and the database keeps newer rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Send = Callable[[str], Counter[str]]
 
 @dataclass(frozen=True, slots=True)
 class MatchingCount:
-    """Counts the selected records, and sends nothing."""
+    """Counts the selected records without sending them."""
 
     archive: Archive
 
@@ -64,8 +64,8 @@ class MatchingCount:
 
 @dataclass(frozen=True, slots=True)
 class ToKafka:
-    """Sends messages to a topic, with their original keys, headers, ids and timestamps. The key chooses the partition,
-    because the topic may have another number of partitions than the archived one."""
+    """Sends messages to a topic, with their original keys, headers, ids and timestamps. The key determines the
+    partition, because the topic may have another number of partitions than the archived topic."""
 
     archive: Archive
     topic: str
@@ -83,7 +83,7 @@ class ToKafka:
 
 
 def record_of(message: Message) -> Record:
-    """The record of a message. A message without an id gets its former place as its id, as readers know it."""
+    """Return the record of a message. A message without an id gets its place as its id."""
     headers = tuple(header for header in message.headers if header[0] != MESSAGE_ID_HEADER)
     return Record(message.value, message.key, headers, message.timestamp_ms or None, message_id=message.message_id)
 
@@ -114,8 +114,8 @@ class ToStorage:
 
 
 class _FileWriter:
-    """Writes one file to storage, which takes rows with a claim on a range of a topic. Here the file is the topic, and
-    its selected rows have the offsets from 0. Each replay resets them, and removes them at its end."""
+    """Writes one file to storage, which accepts rows with a claim on a range of a topic. Here the file is the topic,
+    and its selected rows have offsets from 0. Each replay resets these offsets, and removes them at its end."""
 
     def __init__(
         self, writer: Writer, path: str, kind: Kind, *, keeps_offsets: bool, max_dimensions: int = MOST_DIMENSIONS
@@ -159,9 +159,11 @@ class _FileWriter:
             try:
                 self._write(replace(claim, start=self._next), rows, counts)
             except TooMuchAtOnce:
-                LOG.info("%s: a part of a batch was too much for the database, the next is smaller", self._place.topic)
+                LOG.info(
+                    "%s: a part of a batch was too large for the database; the next one is smaller", self._place.topic
+                )
             except RowsRefused as error:
-                # Rows that this database does not take, for example because they are too old.
+                # The database refuses these rows, for example because they are too old.
                 counts["refused"] += len(error.reasons)
                 rows = _without(rows, error.reasons)
         return counts
@@ -170,7 +172,7 @@ class _FileWriter:
         for stored in parts.write(self._writer, claim, rows, self._size):
             written = stored.written
             if written.skipped:
-                raise ReplayFailed("another replay stores the same file at this moment")
+                raise ReplayFailed("another replay is storing the same file")
             counts.update(stored=written.stored, repeated=written.repeated, conflicting=written.conflicting)
             self._next = stored.claim.end
 
@@ -195,5 +197,5 @@ def _decoder(kind: Kind, max_dimensions: int) -> Callable[[Sequence[bytes | None
 
 
 def portable(settings: StorageSettings) -> bytes:
-    """The settings as bytes for executors: read-only views of dictionaries cannot be pickled directly."""
+    """Return the settings as bytes for executors, without read-only views, which cannot be pickled."""
     return pickle.dumps(replace(settings, retention_days=dict(settings.retention_days)))

@@ -46,23 +46,22 @@ class StorageTarget:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """The settings of the job. ``location``: where the archive is. ``topic``: the archived one. ``name``, ``tenant``:
-    see `Selection`."""
+    """The settings of the job. ``name``, ``tenant``: see `Selection`."""
 
     location: str = field(repr=False)
     topic: str = field(metadata=declared(default="metrics", help="The archived topic that is replayed."))
     name: Pattern | None = field(
         metadata=declared(
             type=LiteralOpt,
-            help="Which messages: a regular expression (in the syntax of RE2) of the whole name of a metric or an "
-            "alarm, or of an event's type. Unset: all, including those that cannot be decoded. Write $$ for each $.",
+            help="Selects messages by a regular expression (in the syntax of RE2) for the whole name of a metric or an "
+            "alarm, or the type of an event. Unset: all, including those that cannot be decoded. Write $$ for each $.",
         )
     )
     tenant: Pattern | None = field(
         metadata=declared(
             type=LiteralOpt,
-            help="Which messages: a regular expression (in the syntax of RE2) of the whole tenant (project id). Unset: "
-            "all. Write $$ for each $.",
+            help="Selects messages by a regular expression (in the syntax of RE2) for the whole tenant (project id). "
+            "Unset: all. Write $$ for each $.",
         )
     )
     target: KafkaTarget | StorageTarget = field(
@@ -78,16 +77,15 @@ class ReplaySettings:
             ),
             Option(
                 "output_topic",
-                help="The topic to which messages are sent; there is no default. Its readers see them as new messages: "
-                "a persister keys them and stores nothing twice, but the jobs aggregate and archive would count and "
-                "keep them once more. Its retention applies to the messages' own timestamps, which are the original "
-                "ones.",
+                help="The topic to which messages are sent; required for to = kafka. Its readers see them as new "
+                "messages: a persister keys them and stores no row twice, but the jobs aggregate and archive would "
+                "count and archive them again. Its retention applies to the original timestamps of the messages.",
             ),
             Option(
                 "kind",
                 default=str(Kind.METRICS),
                 choices=dict.fromkeys(map(str, Kind)),
-                help="What the messages are, for to = storage.",
+                help="The kind of the messages, for to = storage.",
             ),
         )
     )
@@ -102,7 +100,7 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 
 def replay_settings(conf: cfg.ConfigOpts) -> ReplaySettings:
-    """The settings of the job ``replay``. Raises `ConfigurationError`."""
+    """Return the settings of the job ``replay``. Raises `ConfigurationError`."""
     read = GroupReader(conf, _REPLAY)
     location = archive_location(conf, remedy=": name the archive that is to be replayed")
     kind = Kind(read["kind"])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports the offsets that a job has accounted for to the audit: the tier ``spark``.
 
-A range is reported after its transaction, so what was rolled back is never reported. A driver that dies between the two
-leaves the range unreported; but its successor, on whatever machine, first reports where the database says that it
-starts, and that accounts for it. The same holds if the outcome of a transaction is unknown.
+A range is reported after its transaction, so a range that was rolled back is never reported. If a driver dies between
+the two, or the outcome of a transaction is unknown, the next driver accounts for the range, because it first reports
+the stored offsets from which it starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OffsetAudit:
 
     def __init__(self, reporter: AuditReporter) -> None:
         self._reporter = reporter
-        self._known: set[TopicPartition] = set()  # whose position is reported, and all since
+        self._known: set[TopicPartition] = set()  # partitions whose stored offset was reported
 
     def starts_at(self, topic: str, next_offsets: Mapping[int, int]) -> None:
         """Report the stored offsets: everything before them is accounted for."""
@@ -39,12 +39,12 @@ class OffsetAudit:
 
     @contextlib.contextmanager
     def accounting(self, ranges: Sequence[HandledRange]) -> Iterator[None]:
-        """Around the transaction that accounts for these ranges."""
+        """Report these ranges after the transaction in the block, which accounts for them."""
         try:
             yield
             fail_point("pipeline.before_audit")
             if ranges:
                 self._reporter.handled(ranges)
         except BaseException:
-            self._known.clear()  # it may be committed: the next read of the stored offsets shows it
+            self._known.clear()  # the transaction may be committed: the next read of the stored offsets shows it
             raise

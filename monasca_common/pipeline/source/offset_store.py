@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offsets that a job has accounted for, in the database; they move in the transaction of its results.
+"""Stores the offsets that a job has accounted for in the database, in the transaction of its results.
 
-Spark may run a batch again at any time, and two drivers may each believe to be the only one. So an offset moves only if
-it is still where the batch began (a compare-and-swap): if two drivers did the same work, one of them gets `Fenced`.
+Spark may repeat a batch, and two drivers of a job may run at the same time. So an offset advances only if it is still
+at the start of the batch (a compare-and-swap): if two drivers compute the same batch, one of them gets `Fenced`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from monasca_common.storage.positions import DIALECTS, StoredPositions
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounds import Bounds
 
-# A statement may merge the partials of millions of records. A driver that is frozen in a transaction loses its locks
-# before its successor stops waiting for them.
+# A statement may merge the partials of millions of records. A driver that stops in a transaction loses its locks before
+# the next driver stops waiting for them.
 SESSIONS = Bounds(statement_seconds=600.0, lock_seconds=180.0, idle_seconds=120.0)
 
 
@@ -55,8 +55,8 @@ class Source:
 
 
 class OffsetStore:
-    """The stored offsets. ``connection``: a SQLAlchemy URL. It keeps no connection between calls. ``audit``: receives
-    which are stored, and how they advance.
+    """The stored offsets. ``connection``: a SQLAlchemy URL; it is opened for each call. ``audit``: receives the stored
+    offsets and the ranges by which they advance.
 
     Every call raises `StorageUnavailable` while the database is unavailable.
     """
@@ -81,13 +81,13 @@ class OffsetStore:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that reads a snapshot of the database."""
+        """Open a transaction that reads a snapshot of the database."""
         with _translated(), self._reading.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that commits at the end of the block."""
+        """Open a transaction that commits at the end of the block."""
         with _translated(), self._writing.begin() as connection:
             yield connection
 
@@ -105,14 +105,14 @@ class OffsetStore:
             yield writing
 
     def next_offsets(self, source: Source) -> dict[int, int]:
-        """The next offset to read of each partition that has a stored offset. Raises `TopicMismatch`."""
+        """Return the next offset to read of each partition with a stored offset. Raises `TopicMismatch`."""
         with self.reading() as connection:
             found = _positions(connection).of_topic(source.group, source.topic, source.topic_id)
         return self._reported(source, found)
 
     def begin(self, source: Source, starts: Mapping[int, int]) -> dict[int, int]:
-        """Store the first offsets of partitions that have none. Returns the stored offsets of all, perhaps of another
-        process."""
+        """Store the first offsets of partitions that have none. Returns all stored offsets, which another process may
+        have stored."""
         with self.writing() as connection:
             positions = _positions(connection)
             first = {TopicPartition(source.topic, partition): start for partition, start in starts.items()}
@@ -124,17 +124,18 @@ class OffsetStore:
     def advance(
         self, source: Source, ranges: Sequence[OffsetRange], *, are_all: bool = False
     ) -> Iterator[sa.Connection]:
-        """A transaction that accounts for these ranges: it commits what the block writes and the offsets, or neither.
+        """Open a transaction that accounts for these ranges: it commits the changes of the block and the offsets, or
+        neither.
 
-        The partitions are locked from its start. Raises `Fenced` if one of them is not at the range's start, or if
-        the ranges ``are_all`` that there are and another partition has a stored offset.
+        It locks the partitions first. Raises `Fenced` if a stored offset is not at the start of its range, or, with
+        ``are_all``, if a partition without a range has a stored offset.
         """
         with self._audited(source, ranges), self.writing() as connection:
             positions = _positions(connection)
             held = _hold(positions, source, ranges)
             yield connection
             if are_all:
-                # At the end, because a process that commits after this check sees what is written here.
+                # At the end, because a process that commits after this check sees these changes.
                 _check_no_others(positions, source, ranges)
             positions.advance(held)
 
@@ -156,7 +157,7 @@ def _positions(connection: sa.Connection) -> StoredPositions:
 
 
 def _hold(positions: StoredPositions, source: Source, ranges: Sequence[OffsetRange]) -> dict[Claim, StoredNext]:
-    """Lock the ranges' partitions; the ranges as claims, with the stored offset of each. Raises `Fenced`,
+    """Lock the partitions of the ranges. Returns the ranges as claims, with the stored offset of each. Raises `Fenced`,
     `TopicMismatch`."""
     claims = [
         Claim(source.group, source.topic, each.partition, source.topic_id, each.start, each.end)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ranges of offsets in the driver: for few records this costs a tenth of a job of Spark.
+"""Reads ranges of offsets in the driver, which for few records costs a tenth of a Spark job.
 
-The consumer stays open between batches and fetches ahead, so a batch usually finds its records already fetched.
+The consumer stays open between batches and fetches ahead, so the records of a batch are usually fetched already.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from monasca_common.storage.positions import first_reads
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """The next batch. ``ranges``: of every partition with new offsets. ``behind``: the number of offsets after these
-    ranges. ``ended``: the partitions that are read to their end. ``starts``: the stored offset of every partition of
-    the topic."""
+    """The next batch. ``ranges``: one for every partition with new offsets. ``behind``: the number of offsets after
+    these ranges. ``ended``: the partitions that are read to their end. ``starts``: the stored offset of every partition
+    of the topic."""
 
     ranges: tuple[OffsetRange, ...]
     behind: int
@@ -29,7 +29,8 @@ class RangePlan:
 
 
 def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int) -> RangePlan:
-    """The next batch of at most ``most`` offsets, or one of each partition. Raises `RecordsLost`, `TopicMismatch`."""
+    """Return the next batch of at most ``most`` offsets, but at least one of each partition with new offsets. Raises
+    `RecordsLost`, `TopicMismatch`."""
     extents = topic.extents()
     starts = _starts(topic, offset_store, source, extents)
     for partition, extent in extents.items():
@@ -72,8 +73,8 @@ def _starts(
 
 
 def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
-    where = f"{source.topic}/{partition}: offset {start} is to be read next, but the log"
-    # The command resets this partition alone, and never to an offset that was read, which would count again.
+    where = f"{source.topic}/{partition}: the next offset is {start}, but the log"
+    # The command resets only this partition, and never to an offset that was read, which would count again.
     reset = f"`monasca-common offsets reset --group {source.group} --topic {source.topic}:{partition}"
     if start < extent.first:
         raise RecordsLost(

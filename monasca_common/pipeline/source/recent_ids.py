@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers the message ids of the offsets just below those that are accounted for.
+"""Caches the message ids of the offsets just below the stored offsets.
 
-It caches the log: which ids are at which offsets never changes, so what is remembered stays true across failed batches
-and other drivers. What is not remembered (after a start, or after another driver or a large batch) is read again.
+The ids at an offset never change, so the cache stays valid after failed batches and batches of other drivers. Ids that
+are missing (after a start, a batch of another driver or a large batch) are read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _KEPT_BELOW = 1_000
 
 @dataclass(slots=True)
 class _PartitionIds:
-    """``last``: the last offset of each id, of the offsets from ``start`` to ``end``. Ids from ``first`` on count."""
+    """``last``: the last offset of each id between the offsets ``start`` and ``end``. Ids at or after ``first``
+    count."""
 
     first: int
     start: int
@@ -35,8 +36,8 @@ class RecentIds:
         self._partitions: dict[int, _PartitionIds] = {}
 
     def move(self, known: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Let the ids of ``known`` count, and no others; ``known`` ends at the stored offset of each partition. Returns
-        the ranges whose ids are not remembered and have to be added."""
+        """Let only the ids of ``known`` count; ``known`` ends at the stored offset of each partition. Returns the
+        ranges whose ids are not cached and must be added."""
         self._partitions = {each.partition: self._moved(each) for each in known}
         ends = {partition: ids.end for partition, ids in self._partitions.items()}
         return [
@@ -46,7 +47,7 @@ class RecentIds:
         ]
 
     def add(self, added: OffsetRange, ids: Iterable[tuple[bytes, int]]) -> None:
-        """Remember the ids of a range, each with its offset. A range that does not follow what is remembered is
+        """Cache the ids of a range, each with its offset. A range that does not follow the cached offsets is
         ignored."""
         found = self._partitions.get(added.partition)
         if found is not None and found.end == added.start:
@@ -68,7 +69,7 @@ class RecentIds:
 
 
 def id_digest(headers: Headers) -> bytes | None:
-    """A digest of the message id, as `Message.message_id` finds it; ``None`` without one."""
+    """Return a digest of `Message.message_id`; ``None`` without an id."""
     for name, value in headers:
         if name == MESSAGE_ID_HEADER and value:
             return hashlib.blake2b(value, digest_size=_DIGEST_BYTES).digest()

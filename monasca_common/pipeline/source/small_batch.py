@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of few records, which the driver reads itself, each record once."""
+"""Reads small batches in the driver, each record once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 64 * 1024 * 1024
-"""A batch whose values are longer is read by Spark, which does not hold all of it in memory."""
+"""A batch with more bytes of values is read by Spark, which does not hold it in memory as a whole."""
 MOST_IDS = 1_000_000
-"""Ids remembered over all partitions; each takes some 150 bytes. Each batch searches the log for older ones."""
+"""The number of cached ids over all partitions, of about 150 bytes each. Each batch searches the log for older ids."""
 
-#: The places (partition and offset) of the records of the first ranges that have a copy in the second, or before
-#: them in the first.
+#: Returns partition and offset of the records in the first ranges that have a copy in the second ranges, or an earlier
+#: copy in the first.
 SearchLog = Callable[[Sequence[OffsetRange], Sequence[OffsetRange]], Collection[tuple[int, int]]]
 
 
@@ -39,7 +39,7 @@ class DriverRecords:
     ids: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records as executors get them."""
+        """Yield the records as executors receive them."""
         import pyarrow as pa
 
         if self.values:
@@ -53,7 +53,7 @@ class DriverRecords:
 
 
 class SmallBatches:
-    """Reads batches of up to ``most_offsets``. ``search_log``: ``None``: copies of a message are not left out."""
+    """Reads batches of up to ``most_offsets``. ``search_log``: ``None`` if copies of a message count."""
 
     def __init__(self, topic: SourceTopic, most_offsets: int, search_log: SearchLog | None) -> None:
         self._topic = topic
@@ -64,7 +64,7 @@ class SmallBatches:
     def read(
         self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
     ) -> DriverRecords | None:
-        """The records of ``ranges``, without those that share their message id with an earlier one, also of ``known``;
+        """Return the records of ``ranges``, without those whose message id an earlier record has, also in ``known``;
         ``None`` if the batch is too large. ``starts``: see `SourceTopic.read`.
 
         Raises `TransportError`, and the errors of the search.
@@ -82,14 +82,15 @@ class SmallBatches:
         return self._taken(parts, copies)
 
     def accounted(self, ranges: Sequence[OffsetRange], records: DriverRecords) -> None:
-        """Remember the ids of a batch that is committed."""
+        """Cache the ids of a committed batch."""
         for each in ranges:
             self._recent.add(each, records.ids.get(each.partition, ()))
 
     def _remember(
         self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
     ) -> Collection[tuple[int, int]]:
-        """Read the ids of ``known`` that are not remembered. Returns the places of copies of what is too old to be."""
+        """Read the ids of ``known`` that are not cached. Returns the places of copies of records that are too old for
+        the cache."""
         if self._search_log is None:
             return ()
         known = [each for each in known if each.partition in starts]

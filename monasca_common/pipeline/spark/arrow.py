@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as Arrow's batches, which is how executors exchange them with Spark."""
+"""Converts rows to the Arrow batches that executors exchange with Spark."""
 
 from __future__ import annotations
 

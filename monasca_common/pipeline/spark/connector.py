@@ -15,9 +15,8 @@ from monasca_common.pipeline.source.offset_store import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark takes the records of a poll one by one, and a poll costs as much as hundreds of records.
-# Past the end of a range nothing is awaited: a fetch there keeps the broker from answering where the partition ends,
-# which Spark asks next, for as long as it may wait, in each partition.
+# A poll costs as much as hundreds of records. A fetch at the end of a range must not wait, because the broker answers
+# Spark's next request, for the end of the partition, only after the fetch.
 _FETCHING = {
     "max.poll.records": "5000",
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -38,9 +37,9 @@ def ranges_frame(
     min_partitions: int = 0,
     headers: bool = True,
 ) -> DataFrame:
-    """The records of these ranges: topic, partition, offset, timestamp, key, value and headers.
+    """Return the records of these ranges: topic, partition, offset, timestamp, key, value and headers.
 
-    Without ``headers`` it reads faster. The query fails if a record is no longer in the log.
+    Reading is faster without ``headers``. The query fails if a record is no longer in the log.
     """
     topic = settings.topics[0]
     wanted = sorted(ranges)
@@ -59,7 +58,7 @@ def ranges_frame(
 
 
 def client_options(settings: ConsumerSettings) -> dict[str, str]:
-    """The options of the Java client, each with the prefix ``kafka.``."""
+    """Return the options of the Java client, each with the prefix ``kafka.``."""
     connection = settings.connection
     options = {
         "bootstrap.servers": connection.bootstrap_servers,

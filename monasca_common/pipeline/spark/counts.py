@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts and times of what a batch has read, for monitoring: a task that runs twice counts twice."""
+"""Counts and event times of the records of a batch, for monitoring: a task that runs twice counts twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Greatest:
 
 @dataclass(slots=True)
 class _DriverAccumulator:
-    """Adds up in the driver. Spark keeps each accumulator of its own until the driver ends."""
+    """An accumulator of the driver; one of Spark would stay in memory until the driver ends."""
 
     value: Any
     param: Any
@@ -49,7 +49,7 @@ class _DriverAccumulator:
 
 
 def accumulator(spark: SparkSession | None, zero: Any, param: Any) -> Accumulator[Any]:
-    """An accumulator of the executors; without a session, of the driver."""
+    """Return an accumulator of the executors; without a session, of the driver."""
     if spark is None:
         return _DriverAccumulator(zero, param)  # type: ignore[return-value]
     return spark.sparkContext.accumulator(zero, param)
@@ -76,7 +76,7 @@ class TaskCounts:
 
     @property
     def newest_ms(self) -> Mapping[int, float]:
-        """The greatest event time of the records of each partition that a specification takes."""
+        """Return the greatest event time, by partition, of the records that a specification takes."""
         return dict(self._newest_ms.value)
 
     def adder(self) -> Adder:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves out records whose message id is in the topic already, before anything is computed.
+"""Removes records whose message id is in the topic already, before anything is computed.
 
-The first copy of a message that was accounted for stays; within a batch, the copy with the least partition and offset.
-The search shuffles ids and places only; values stay where they are read.
+The first accounted copy of a message stays; within a batch, the copy with the lowest partition and offset. The search
+shuffles only ids and places, not values.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Distinct:
 
 
 def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
-    """Partition and offset of the records of ``new`` that share their message id with a record of ``known``, or with an
-    earlier one of ``new``. Both frames have the connector's columns, with headers. A record without an id is never a
+    """Return partition and offset of the records of ``new`` whose message id a record of ``known``, or an earlier one
+    of ``new``, has. Both frames have the connector's columns, with headers. A record without an id is never a
     duplicate."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -45,15 +45,15 @@ def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
 
 @contextlib.contextmanager
 def distinct(records: DataFrame, new: DataFrame, known: DataFrame | None = None) -> Iterator[Distinct]:
-    """``records`` without those that are `repeated` in ``new``; valid until the block ends.
+    """Yield ``records`` without those that are `repeated` in ``new``; valid until the block ends.
 
-    ``new`` may be the same records, or the same read once more with their headers.
+    ``new`` has the same records, perhaps from another read with headers.
     """
     from pyspark.sql import functions as f
 
     places = repeated(new, known).persist()
     try:
-        # Counted before the broadcast, because Spark cancels a broadcast that takes five minutes.
+        # Count before the broadcast, because Spark cancels a broadcast that takes five minutes.
         count = places.count()
         yield Distinct(records.join(f.broadcast(places), _PLACE, "left_anti") if count else records, count)
     finally:
@@ -68,7 +68,7 @@ def _identified(records: DataFrame, is_new: int) -> DataFrame:
 
 
 def _message_id() -> Column:
-    """The message id as `Message.message_id` finds it: the first that is not empty."""
+    """Return the message id as `Message.message_id` does: the first that is not empty."""
     from pyspark.sql import functions as f
 
     named = f.filter("headers", lambda header: (header["key"] == MESSAGE_ID_HEADER) & (f.length(header["value"]) > 0))

@@ -24,9 +24,9 @@ from monasca_common.pipeline.spark.worker_producer import portable, portable_pro
 
 @dataclass(frozen=True, slots=True)
 class RejectedPublisher:
-    """The part of the publisher that is pickled for the executors, with the settings of a consumer and a producer.
+    """Publishes from executors, for which it is pickled with the settings of a consumer and a producer.
 
-    ``error``: its name tells readers of dead letters what did not become of the record.
+    ``error``: its name in a dead letter states what was not done with the record.
     """
 
     topic: str
@@ -60,8 +60,8 @@ class RejectedPublisher:
             report = producer.publish(self.topic, letters)
             if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
                 return report.raise_for_undelivered()
-            # A record of the greatest size that its topic takes is too large with the headers of its origin. It is cut,
-            # because otherwise no batch would ever pass it.
+            # A record of the maximum size is too large with the headers of its origin. It is truncated, because
+            # otherwise no batch would ever pass it.
             letters = dead_letters.shrunk(letters, UndeliveredError(report))
         return None
 

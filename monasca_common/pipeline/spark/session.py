@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens Spark's session from configuration; an error says in one line what is missing."""
+"""Opens a Spark session from the configuration; an error names the missing part in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ LOG = logging.getLogger(__name__)
 _NEEDED = ("pyspark", "pandas", "pyarrow")
 # In addition to what Spark itself redacts: one option of the Kafka client contains logins.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
-# Java's log: one line an event. A failed task is hundreds of lines otherwise; its reason is in the job's own log.
+# Java logs one line for each event. By default a failed task logs hundreds of lines; its reason is in the job's own
+# log.
 _LOG_NAME = "log4j2.properties"
 _BRIEF_LOG = r"""
 rootLogger.level = warn
@@ -49,7 +50,7 @@ _JAVA_OPTIONS, _GATEWAY = "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"
 _TRACE = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
 _DAEMON = "monasca_common.pipeline.worker_daemon"
-# What py4j writes before the text of Java's error.
+# The text that py4j adds before Java's error.
 _PY4J = re.compile(r"An error occurred while calling .*\n: ")
 
 # spark-submit adds the jars of the packages to this option: if it is set again, executors do not have them.
@@ -58,13 +59,13 @@ _PACKAGES = "spark.jars.packages"
 
 
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
-    """Open a session. Raises `SparkUnavailable`, which says what to install or to correct."""
+    """Open a session. Raises `SparkUnavailable`, which names what to install or to correct."""
     check_installed()
     from pyspark.sql import SparkSession
 
-    # Without it the workers run any `python3` that they find.
+    # Without this variable the workers run the first `python3` in their path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # It logs each call with its arguments: options, with logins among them.
+    # py4j logs each call with its arguments, which include options with logins.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     under_submit = _GATEWAY in os.environ  # which has loaded the connector
     options = configuration(settings, [] if under_submit else connector_jars())
@@ -82,7 +83,7 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
 
 
 def _start_java(options: Mapping[str, str]) -> None:
-    """Start Java, unless it runs. pyspark itself would write the first session's options to Java's command line."""
+    """Start Java, unless it is running. pyspark would pass the options of the first session on Java's command line."""
     from pyspark import SparkContext
 
     if _GATEWAY in os.environ:  # spark-submit has started it
@@ -103,8 +104,8 @@ def _start_java(options: Mapping[str, str]) -> None:
 
 
 def _end_java(java: subprocess.Popen[bytes]) -> None:
-    """Java ends with its standard input. Wait for it, because it still uses its folder, and because no part of a job
-    may run after the job has ended."""
+    """End Java by closing its standard input. Wait for it, because it still uses its folder, and because no part of a
+    job may run after the job has ended."""
     if java.stdin is not None:
         java.stdin.close()
     try:
@@ -128,10 +129,10 @@ def _changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _java_options(folder: Path) -> str:
-    """The options of the driver's JVM, those that the environment has among them.
+    """Return the options of the driver's JVM, including those in the environment.
 
-    Spark 4.0.0 makes the folder ``artifacts`` in the working directory of its JVM, which may be read-only. So Java
-    takes ``folder`` for its working directory, and for its temporary files, which it leaves behind if it is killed.
+    Spark 4.0.0 creates the folder ``artifacts`` in the working directory of its JVM, which may be read-only. So Java
+    uses ``folder`` as its working directory, and for its temporary files, which stay if it is killed.
     """
     options = [f"-Duser.dir={folder}", f"-Djava.io.tmpdir={folder}"]
     configured = Path(os.environ.get("SPARK_CONF_DIR", "")) / _LOG_NAME
@@ -168,11 +169,11 @@ def spark_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, ConnectionError)  # the last: when Spark has died
+    return (PySparkException, Py4JError, ConnectionError)  # the last if Spark has ended
 
 
 def close_session(session: SparkSession) -> None:
-    """Stop the session. If Spark has died, nothing is left to stop, and no second error hides the cause."""
+    """Stop the session. If Spark has ended already, no second error hides the cause."""
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError, OSError):
@@ -180,7 +181,7 @@ def close_session(session: SparkSession) -> None:
 
 
 def has_ended(session: SparkSession) -> bool:
-    """Return whether Spark was stopped or has died; it cannot be restarted within this process."""
+    """Return whether Spark was stopped or has ended; it cannot be restarted within this process."""
     from py4j.protocol import Py4JError
 
     java_context = session.sparkContext._jsc  # None if the context was stopped here
@@ -211,7 +212,7 @@ def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()
         if listed := [*added, *filter(None, [options.pop(option, "")])]:
             wanted[option] = ",".join(listed)
     if settings.master.startswith("local"):
-        # The machine's name may resolve to an address of another one, and everything here runs on this machine.
+        # The machine's name may resolve to the address of another machine, and everything runs on this one.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return wanted | options
 
@@ -231,9 +232,9 @@ def check_installed() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The line of an error that has its reason: of an error in a task that of Python, else that of Java's last cause.
+    """Return the line of an error that has its reason: Python's error in a task, or Java's last cause.
 
-    Spark prints both far below its own.
+    Spark prints both after many other lines.
     """
     lines = _PY4J.sub("", str(error)).splitlines()
     traces = [number for number, line in enumerate(lines) if line.endswith(_TRACE)]
@@ -246,8 +247,8 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _in_a_file(options: Mapping[str, str], folder: Path) -> Iterator[list[str]]:
-    """The options as arguments of spark-submit that name a file in ``folder``. Everybody can see a command line; only
-    the owner can read the file, which is removed at the end of the block."""
+    """Yield arguments of spark-submit that name a file with the options in ``folder``. Every user can see a command
+    line; only the owner can read the file, which is removed at the end of the block."""
     with tempfile.NamedTemporaryFile("w", suffix=".conf", dir=folder) as properties:
         for option, value in options.items():
             properties.write(f"{option}={_escaped(value)}\n")
@@ -256,5 +257,5 @@ def _in_a_file(options: Mapping[str, str], folder: Path) -> Iterator[list[str]]:
 
 
 def _escaped(value: str) -> str:
-    """The value as a file of Java properties writes it."""
+    """Return the value in the syntax of a file of Java properties."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SourceRecords:
-    """Reads records; if it ``leaves_out`` duplicates, each once. What a context manager yields is valid until its block
+    """Reads records; with ``leaves_out``, without duplicates. The frames of a context manager are valid until its block
     ends."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings, *, leaves_out: bool) -> None:
@@ -28,23 +28,24 @@ class SourceRecords:
     def topic(
         self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]
     ) -> contextlib.AbstractContextManager[Distinct]:
-        """The records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is left
-        out."""
+        """Yield the records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is
+        left out."""
         records = self._frame(ranges, headers=False)
         if not self._leaves_out:
             return contextlib.nullcontext(Distinct(records))
         filled = [each for each in below if each.span]
         known = self._frame(filled, headers=True) if filled else None
-        # Read twice, because carrying values and headers to Python together costs more than another read.
+        # Read twice, because passing values and headers to Python together costs more than another read.
         return distinct(records, self._frame(ranges, headers=True), known)
 
     def copies(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> set[tuple[int, int]]:
-        """Partition and offset of the records of ``ranges`` with an earlier copy, also in ``below``."""
+        """Return partition and offset of the records of ``ranges`` with an earlier copy, also in ``below``."""
         found = repeated(self._frame(ranges, headers=True), self._frame(below, headers=True))
         return {(row.partition, row.offset) for row in found.collect()}
 
     def archive(self, records: DataFrame) -> contextlib.AbstractContextManager[Distinct]:
-        """``records`` are those of whole windows, so all copies of a record are among them."""
+        """Yield ``records`` without duplicates. They are those of whole windows, so they include all copies of a
+        record."""
         return distinct(records, records) if self._leaves_out else contextlib.nullcontext(Distinct(records))
 
     def _frame(self, ranges: Sequence[OffsetRange], *, headers: bool) -> DataFrame:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staging tables: executors write merged partials there if they reach the database, else the driver does.
+"""Staging tables: executors write merged partials there if they can reach the database, otherwise the driver does.
 
-A task may run twice, and both runs may commit (an executor that dies after its COPY, a speculative copy). So each
-attempt stages under its own number, and only the attempts that Spark reports as successful count.
+A task may run twice, and both attempts may commit (if an executor dies after its COPY, or Spark runs a speculative
+copy). So each attempt stages under its own number, and only the attempts that Spark reports as successful count.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _ROWS = 5_000
 ABANDONED_MS = 86_400_000
-"""A crash left staged rows that are older than this."""
+"""Staged rows that are older than this were left by a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """The staging table of a job. ``columns``: of a row, after batch, attempt and staged. ``rows``: merges the partials
-    of a task to rows; it is pickled."""
+    """The staging table of a job. ``columns``: those after batch, attempt and staged. ``rows``: merges the partials of
+    a task to rows; it is pickled."""
 
     name: str
     columns: Columns
@@ -53,7 +53,7 @@ class StagingTable:
 
 @dataclass(frozen=True, slots=True)
 class StagedAttempts:
-    """The ``attempts`` that count, and how many ``rows`` they staged."""
+    """The ``attempts`` that count, and the number of ``rows`` that they staged."""
 
     attempts: tuple[int, ...]
     rows: int
@@ -61,12 +61,12 @@ class StagedAttempts:
     def check(self, found: int) -> None:
         """Raise `StagingLost` unless the database has all of these rows."""
         if found != self.rows:
-            raise StagingLost(f"{self.rows} rows were staged for a batch, and {found} are there")
+            raise StagingLost(f"{self.rows} rows were staged for a batch, but the table has {found}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Runs on an executor: copies what a task has merged to PostgreSQL, in one transaction."""
+    """Runs on an executor: copies the merged rows of a task to PostgreSQL, in one transaction."""
 
     table: StagingTable
     connection: str = field(repr=False)
@@ -115,7 +115,7 @@ def stage(
 def _stage_by_driver(
     to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, batch: str
 ) -> StagedAttempts:
-    """Stage some rows per transaction: one that is open while Spark computes would block all writers."""
+    """Stage some rows per transaction, because one that is open while Spark computes would block all writers."""
     staged_frame = to_partials(table.batches, ddl(table.columns))
     return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
 

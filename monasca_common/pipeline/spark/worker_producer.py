@@ -17,13 +17,13 @@ from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 
 _Settings = TypeVar("_Settings", ConsumerSettings, ProducerSettings)
 
-_OPEN = contextlib.ExitStack()  # until the process ends: Spark ends a worker without a word
+_OPEN = contextlib.ExitStack()  # open until the process ends: Spark ends a worker without notice
 atexit.register(_OPEN.close)
 
 
 @functools.lru_cache(maxsize=1)
 def worker_producer(settings: bytes) -> KafkaProducer:
-    """The producer of this worker process, which lives as long as the process. Callers wait for every message.
+    """Return the producer of this worker process, which is open until the process ends. Callers wait for every message.
 
     ``settings``: the result of `portable_producer`.
     """
@@ -34,17 +34,17 @@ def worker_producer(settings: bytes) -> KafkaProducer:
 
 
 def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:
-    """Return the settings as bytes for executors. ``audit``: the audit to which deliveries of ``application`` are
-    reported, from a folder of each executor's machine; ``None``: they are not reported."""
+    """Return the settings as bytes for executors. ``audit``: the audit that receives the deliveries of ``application``,
+    through a folder of each executor's machine; ``None`` without audits."""
     return pickle.dumps((_plain(settings), audit, application))
 
 
 def portable(settings: _Settings) -> bytes:
-    """The settings as bytes for executors."""
+    """Return the settings as bytes for executors."""
     return pickle.dumps(_plain(settings))
 
 
 def _plain(settings: _Settings) -> _Settings:
-    """Read-only views of dictionaries cannot be pickled."""
+    """Replace read-only views of dictionaries, which cannot be pickled."""
     connection = replace(settings.connection, security=dict(settings.connection.security))
     return replace(settings, connection=connection, options=dict(settings.options))

@@ -88,7 +88,7 @@ class ServedTest(base.BaseTestCase):
     def test_a_job_is_ready_while_its_last_batch_was_done_and_lives_while_it_turns(self):
         self.taken.close()
         with served("evaluate", JobStatusSettings(port=self.port), self.watcher) as watcher:
-            self.assertEqual((503, ["no batch is done yet"]), self.reasons())
+            self.assertEqual((503, ["no batch is complete yet"]), self.reasons())
             watcher.tell(JobProgress(1, 0, 1.0))
             self.assertEqual((200, []), self.reasons())
             watcher.turned("a batch failed: the database does not answer")

@@ -63,7 +63,7 @@ class NextRangesTest(DatabaseCase):
     def test_what_retention_has_removed_unread_is_told_with_its_number_and_the_remedy(self):
         self.offset_store.begin(SOURCE, {0: 3})
         error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(p0=(10, 20)))
-        for text in ("metrics/0", "offset 3 ", "begins at 10", "removed 7 offsets", SOURCE.group):
+        for text in ("metrics/0", "offset is 3,", "begins at 10", "removed 7 offsets", SOURCE.group):
             self.assertThat(str(error), Contains(text))
 
     def test_the_remedy_moves_one_partition_and_none_to_what_was_counted(self):
