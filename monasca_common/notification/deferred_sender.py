@@ -66,6 +66,7 @@ class DeferredSender(Loop):
         self._stop_seconds = stop_seconds
         self._attempts: dict[Future[None], ClaimedRetry] = {}
         self._failure = ""  # of the latest attempt
+        self._failure_ends_ms = 0
         self._renewed_ms = self._takeover_ms = 0
 
     def failed(self, error: Exception) -> None:
@@ -80,7 +81,7 @@ class DeferredSender(Loop):
     def serve(self) -> None:
         while not self.stopping.is_set():
             rows, retries = self.release_due(), self.send_retries()
-            self.health.turned(self._failure)
+            self.health.turned(self._failure if self.clock.time_ms() < self._failure_ends_ms else "")
             if rows < _ROWS_A_PASS:
                 self.stopping.wait(_BUSY_REST_SECONDS if retries or rows else _REST_SECONDS)
 
@@ -110,15 +111,20 @@ class DeferredSender(Loop):
                 fail_point("notification.after_attempt")
                 self._deferred.complete(claimed, following, self.clock.time_ms())
             except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
-                self._failure = str(error)
+                self._show(error)
                 self.stopping.wait(_DATABASE_SECONDS)
             except Exception as error:
-                self._failure = str(error) or type(error).__name__
+                self._show(error)
                 LOG.exception("attempt %s failed and is repeated when its claim ends", claimed.retry.id)
                 return
             else:
                 self._failure = ""
                 return
+
+    def _show(self, error: Exception) -> None:
+        """Show a failure until an attempt succeeds, or until another process has made this one."""
+        self._failure = str(error) or type(error).__name__
+        self._failure_ends_ms = self._later(2 * _LEASE_MS)
 
     def release_due(self) -> int:
         """Decide on rows that are due, and return their number; those that the time of a pass does not reach stay

@@ -27,7 +27,7 @@ _BY_TYPE = {
     "repeated": ("repeated", "Attempts after one whose outcome is unknown because of a crash"),
 }
 _OTHERS = {
-    "given up": ("given_up", "Notifications that became dead letters, or whose method was deleted"),
+    "given up": ("given_up", "Notifications that were given up"),
     "superseded": ("superseded", "Notifications whose alarm changed before an attempt succeeded"),
     "silenced": ("silenced", "Notifications that a silence withheld"),
     "inhibited": ("inhibited", "Notifications that an inhibition withheld"),

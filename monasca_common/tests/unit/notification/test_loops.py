@@ -11,6 +11,7 @@ from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
 from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.stages_contract import LEASE_MS, MINUTE_MS, SECOND_MS, StagesCase
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
@@ -78,9 +79,27 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         with mock.patch.object(self.methods, "get_or_unreadable", side_effect=ValueError("a flaw")):
             self.releases.send_retries()
         self.assertEqual(0, self.releases.send_retries())
+        self.assertEqual(["a flaw"], self.reasons())
         self.clock.now_ms += LEASE_MS
         self.releases.send_retries()
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual([], self.reasons())
+
+    def test_it_is_ready_once_another_process_has_made_an_attempt_that_failed(self):
+        self.retry()
+        with mock.patch.object(self.methods, "get_or_unreadable", side_effect=ValueError("a flaw")):
+            self.releases.send_retries()
+        self.write(tables.notification_deferred.delete())
+        self.assertEqual(["a flaw"], self.reasons())
+        self.clock.now_ms += 2 * LEASE_MS
+        self.assertEqual([], self.reasons())
+
+    def reasons(self):
+        """Why it is not ready after another pass."""
+        with mock.patch.object(self.releases.stopping, "wait", lambda _: self.releases.stop()):
+            self.releases.serve()
+        self.releases.stopping.clear()
+        return self.releases.health.probes.ready()[1]["reasons"]
 
     def test_claims_of_attempts_in_progress_are_renewed(self):
         self.retry()
