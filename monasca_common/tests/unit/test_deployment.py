@@ -223,7 +223,7 @@ class ConfigurationsTest(ConfiguredTestCase):
                 "persister": grace_seconds(persister_settings(self.conf(where)).consumers),
                 "pipeline": _BATCH_SECONDS,
                 "evaluator": _BATCH_SECONDS,
-                "notification": grace_seconds(notification_settings(self.conf(where, "notification")).consumers),
+                "notification": grace_seconds([notification_settings(self.conf(where, "notification")).consumer]),
                 "lag": READ_SECONDS,
             }
             for name, least in takes.items():
