@@ -68,7 +68,7 @@ def fence() -> Canvas:
     c.label(
         430,
         355,
-        "Whoever comes second stores nothing twice; it reads on from what is stored.",
+        "The second writer stores nothing twice and resumes at the stored offset.",
         anchor="middle",
         small=True,
     )
