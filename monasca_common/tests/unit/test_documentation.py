@@ -150,6 +150,15 @@ class OwnJobTest(base.BaseTestCase):
             self.assertTrue((ROOT / example).exists(), example)
 
 
+class LinksTest(base.BaseTestCase):
+    def test_each_file_that_the_readme_links_to_exists(self):
+        text = (ROOT / "README.rst").read_text()
+        targets = re.findall(r"<([^>:]+)>`_|^\.\. image:: (\S+)", text, re.MULTILINE)
+        self.assertGreater(len(targets), 9)
+        for target in map("".join, targets):
+            self.assertTrue((ROOT / target).exists(), target)
+
+
 class ServicesTest(base.BaseTestCase):
     def test_each_service_has_a_page_that_says_how_to_run_watch_secure_and_upgrade_it(self):
         for service in ("api", "persister", "pipeline"):
