@@ -1,26 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of a job.
-
-::
-
-    ConfigurationError
-    └── InvalidSpecifications   at least one row breaks a rule (`faults` has each)
-    PipelineError
-    ├── Fenced                  another process has accounted for these offsets: read again from the stored ones
-    │   └── EvaluatorFenced     another process has evaluated alarms: read the stored state again
-    ├── RecordsLost             the log no longer has the next records to read
-    ├── NotPublished            aggregates are stored, and Kafka has not acknowledged all of them
-    ├── StagingLost             some of what executors staged is missing: compute it again
-    ├── AlreadyArchived         the archive has these offsets: its position was put back
-    ├── ArchiveUnavailable      the file system of the archive is unavailable
-    ├── ArchiveDamaged          a file of the archive is missing, or is not whole
-    ├── ReplayFailed            a part was not sent: repeating the replay adds nothing twice
-    ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
-    ├── SparkFailed             Spark failed in a job that does not retry
-    ├── BackfillStopped         the backfill was stopped before it had finished
-    ├── NotEvaluated            a record that alarms do not count; its dead letter has the reason
-    └── NotAggregated           a record that no aggregate counts; its dead letter has the reason
-"""
+"""The errors of a job, in addition to those of Kafka and storage."""
 
 from __future__ import annotations
 

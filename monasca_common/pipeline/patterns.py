@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions that take a time in proportion to the text, whatever the text is.
+"""Regular expressions whose time is proportional to the length of the text.
 
-What they are compared with is what tenants send. Python's engine tries every way in which a repetition may match, which
-takes years for some texts of a hundred characters; RE2 reads the text once. So it has neither backreferences nor
-lookaround.
+Tenants send the text. Python's engine tries every way in which a repetition may match, which takes years for some texts
+of a hundred characters; RE2 reads the text once. So it has neither backreferences nor lookaround.
 """
 
 from __future__ import annotations
@@ -48,14 +47,6 @@ class Pattern:
         object.__setattr__(self, "_compiled", compiled)
 
     def is_in(self, value: str) -> bool:
-        """Return whether it matches anywhere in the value."""
-        return self._compiled.search(_bytes(value)) is not None
-
-    def is_all_of(self, value: str) -> bool:
-        """Return whether it matches the whole value."""
-        return self._compiled.fullmatch(_bytes(value)) is not None
-
-
-def _bytes(value: str) -> bytes:
-    # Half of a surrogate pair has no encoding, and matches nothing. Bytes are matched in a third of a text's time.
-    return value.encode(errors="surrogatepass")
+        """Return whether the pattern matches anywhere in the value."""
+        # A lone surrogate has no encoding and does not match. Matching bytes takes a third of the time of text.
+        return self._compiled.search(value.encode(errors="surrogatepass")) is not None

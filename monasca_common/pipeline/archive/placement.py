@@ -78,13 +78,9 @@ class Expiry:
         for file in files:
             self._store.remove_file(file.path)
         for folder in sorted({layout.hour_folder(file.topic, file.hour_ms) for file in files}):
-            self._remove_empty(folder)
+            if self._store.remove_empty_folder(folder):
+                self._store.remove_empty_folder(folder.rpartition("/")[0])  # the day
         if files:
             with self._offset_store.writing() as connection:
                 manifest.remove_expired(connection, source, files)
         return len(files)
-
-    def _remove_empty(self, folder: str) -> None:
-        """Remove the folder of the hour if it is empty, and then that of the day."""
-        if self._store.remove_empty_folder(folder):
-            self._store.remove_empty_folder(folder.rpartition("/")[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archived records, selected by time, name and tenant, and read back as they came from Kafka.
+"""Reads archived records of a time range as they came from Kafka.
 
 Readers read the placed files: each is complete, and no two files have a record in common. So an archive can be read
 without the database that it was written with.
@@ -7,19 +7,14 @@ without the database that it was written with.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from monasca_common.kafka.message import Message
-from monasca_common.models import json_text
 from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.layout import HOUR_MS
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.patterns import Pattern
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,98 +25,24 @@ _ROWS = 10_000
 #: The columns that every file has.
 RAW_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "event_time")
 #: The columns of the connector, and ``event_time``.
-FRAME_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "event_time")
+FRAME_COLUMNS = ("topic", *RAW_COLUMNS)
 _FRAME = (
     "topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key string, value binary>>, event_time timestamp"
 )
-_LONGEST_VALID = 255
-_REFUSED = (*json_text.UNREADABLE, TypeError)
-
-
-class _ArchivedMetric(msgspec.Struct, gc=False):
-    name: str = ""
-
-
-class _ArchivedEvent(msgspec.Struct, gc=False):
-    event_type: str = ""
-
-
-class _ArchivedAlarm(msgspec.Struct, gc=False, rename="camel"):
-    alarm_name: str = ""
-    tenant_id: str = ""
-
-
-class _ArchivedMeta(msgspec.Struct, gc=False):
-    tenant: str = msgspec.field(default="", name="tenantId")
-    project: str = msgspec.field(default="", name="project_id")
-
-
-class _ArchivedEnvelope(msgspec.Struct, gc=False):
-    metric: _ArchivedMetric | None = None
-    event: _ArchivedEvent | None = None
-    alarm: _ArchivedAlarm | None = msgspec.field(default=None, name="alarm-transitioned")
-    meta: _ArchivedMeta | None = None
-
-
-_decode = msgspec.json.Decoder(_ArchivedEnvelope).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Event times from ``from_ms`` to just before ``to_ms`` (``None``: no bound), and two regular expressions.
-
-    ``name`` (a metric's name, an event's type, or an alarm's name) and ``tenant`` match the whole text. With one of
-    them, a record that cannot be decoded is not selected.
-    """
+    """Event times from ``from_ms`` to just before ``to_ms``; ``None``: no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None
-    name: Pattern | None = None
-    tenant: Pattern | None = None
 
     def has_time(self, first_ms: int, last_ms: int) -> bool:
         """Return whether a time between these, both included, may be selected."""
         after = self.from_ms is None or last_ms >= self.from_ms
         return after and (self.to_ms is None or first_ms < self.to_ms)
-
-    @property
-    def needs_value(self) -> bool:
-        return self.name is not None or self.tenant is not None
-
-    def wanted(self, values: Sequence[bytes | None]) -> list[bool]:
-        """Return which values are selected by name and tenant; times are not compared here."""
-        return [self._is_wanted(value) for value in values]
-
-    def _is_wanted(self, value: bytes | None) -> bool:
-        try:
-            envelope = _decode(value)  # type: ignore[arg-type]
-        except _REFUSED:
-            return False
-        name, tenant = _name_and_tenant(envelope)
-        return _matches(self.name, name) and _matches(self.tenant, tenant)
-
-
-def _matches(wanted: Pattern | None, text: str) -> bool:
-    if wanted is None:
-        return True
-    # The names of valid messages repeat, and a lookup takes a tenth of the time of a match.
-    return _is_all_of(wanted, text) if len(text) <= _LONGEST_VALID else wanted.is_all_of(text)
-
-
-@functools.lru_cache(maxsize=10_000)
-def _is_all_of(wanted: Pattern, text: str) -> bool:
-    return wanted.is_all_of(text)
-
-
-def _name_and_tenant(envelope: _ArchivedEnvelope) -> tuple[str, str]:
-    """Return the name and the tenant; empty if missing, as the name of a log."""
-    if envelope.alarm is not None:
-        return envelope.alarm.alarm_name, envelope.alarm.tenant_id
-    tenant = (envelope.meta.tenant or envelope.meta.project) if envelope.meta is not None else ""
-    if envelope.metric is not None:
-        return envelope.metric.name, tenant
-    return envelope.event.event_type if envelope.event is not None else "", tenant
 
 
 def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
@@ -158,8 +79,6 @@ def read(
                 times = wanted.column("event_time").cast(pa.int64())
             if selection.to_ms is not None:
                 wanted = wanted.filter(pc.less(times, selection.to_ms))
-            if selection.needs_value and wanted.num_rows:
-                wanted = wanted.filter(pa.array(selection.wanted(wanted.column("value").to_pylist())))
             if wanted.num_rows:
                 yield wanted
 

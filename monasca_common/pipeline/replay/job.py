@@ -56,7 +56,7 @@ class ReplayJob(Job):
         request.check_times()
         check_installed()
         settings = self._settings
-        selection = Selection(request.from_ms, request.to_ms, settings.name, settings.tenant)
+        selection = Selection(request.from_ms, request.to_ms)
         archive = Archive(settings.location, settings.topic, selection)
         send: Send = self._sender(archive) if request.execute else MatchingCount(archive)
         with spark_session(self._spark, "monasca-replay") as spark:

@@ -57,8 +57,7 @@ class MatchingCount:
     archive: Archive
 
     def __call__(self, path: str) -> Counter[str]:
-        columns = ["event_time", "value"] if self.archive.selection.needs_value else ["event_time"]
-        batches = reader.read(Store(self.archive.location), path, self.archive.selection, columns)
+        batches = reader.read(Store(self.archive.location), path, self.archive.selection, ["event_time"])
         return Counter(matching=sum(batch.num_rows for batch in batches))
 
 

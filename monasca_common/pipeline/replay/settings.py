@@ -10,7 +10,6 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import (
     GroupReader,
-    LiteralOpt,
     Option,
     OptionGroup,
     declared,
@@ -20,7 +19,6 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.pipeline.archive.settings import archive_location
-from monasca_common.pipeline.patterns import Pattern
 from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings, check_dialect, storage_settings
@@ -46,24 +44,10 @@ class StorageTarget:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """The settings of the job. ``name``, ``tenant``: see `Selection`."""
+    """The settings of the job. ``location``: that of the archive."""
 
     location: str = field(repr=False)
     topic: str = field(metadata=declared(default="metrics", help="The archived topic that is replayed."))
-    name: Pattern | None = field(
-        metadata=declared(
-            type=LiteralOpt,
-            help="Selects messages by a regular expression (in the syntax of RE2) for the whole name of a metric or an "
-            "alarm, or the type of an event. Unset: all, including those that cannot be decoded. Write $$ for each $.",
-        )
-    )
-    tenant: Pattern | None = field(
-        metadata=declared(
-            type=LiteralOpt,
-            help="Selects messages by a regular expression (in the syntax of RE2) for the whole tenant (project id). "
-            "Unset: all. Write $$ for each $.",
-        )
-    )
     target: KafkaTarget | StorageTarget = field(
         metadata=made_of(
             Option(
@@ -91,7 +75,11 @@ class ReplaySettings:
     )
 
 
-_REPLAY = OptionGroup(REPLAY_GROUP, (*options_of(ReplaySettings), *options_of(JobStatusSettings)))
+_REPLAY = OptionGroup(
+    REPLAY_GROUP,
+    (*options_of(ReplaySettings), *options_of(JobStatusSettings)),
+    removed=dict.fromkeys(("name", "tenant"), "--from and --to select the messages"),
+)
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
@@ -107,8 +95,6 @@ def replay_settings(conf: cfg.ConfigOpts) -> ReplaySettings:
     return read.settings(
         ReplaySettings,
         location=location,
-        name=_pattern(read, "name"),
-        tenant=_pattern(read, "tenant"),
         target=_to_kafka(conf, read) if read["to"] == "kafka" else _to_storage(conf, kind),
     )
 
@@ -128,13 +114,3 @@ def _to_storage(conf: cfg.ConfigOpts, kind: Kind) -> StorageTarget:
     settings = storage_settings(conf)
     check_dialect(settings)
     return StorageTarget(kind, settings)
-
-
-def _pattern(read: GroupReader, name: str) -> Pattern | None:
-    text = read[name]
-    if not text:
-        return None
-    try:
-        return Pattern(text)
-    except ValueError as error:
-        raise read.error(name, f"is {error}") from None

@@ -22,6 +22,7 @@ PACKAGES = (
     "persister",
     "pipeline",
     "pipeline.archive",
+    "pipeline.replay",
     "storage",
 )
 

@@ -8,31 +8,9 @@ from monasca_common.pipeline.archive import layout, reader
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
 from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.patterns import Pattern
-from monasca_common.tests.unit.persister import envelopes
-
-VALUES = [envelopes.metric(1), envelopes.alarm(1), envelopes.log(1), envelopes.event(1), b"{", None, b"7"]
-
-
-def wanted(**patterns):
-    return Selection(**{name: Pattern(text) for name, text in patterns.items()}).wanted(VALUES)
 
 
 class SelectionTest(base.BaseTestCase):
-    def test_a_name_is_that_of_a_metric_an_alarm_or_an_events_type(self):
-        self.assertEqual([True] + [False] * 6, wanted(name="cpu[.]percent"))
-        self.assertEqual([False, True] + [False] * 5, wanted(name="name"))
-        self.assertEqual([False] * 3 + [True] + [False] * 3, wanted(name="made"))
-
-    def test_a_pattern_is_of_the_whole(self):
-        self.assertEqual([False] * 7, wanted(name="cpu"))
-        self.assertEqual([True] + [False] * 6, wanted(name="cpu.*"))
-
-    def test_tenants_are_found_where_each_kind_has_them(self):
-        self.assertEqual([True] * 4 + [False] * 3, wanted(tenant="t"))
-        self.assertEqual([True] + [False] * 6, wanted(tenant="t|u", name="cpu.*"))
-        self.assertEqual([False] * 7, wanted(tenant="u"))
-
     def test_bounds_include_the_first_and_not_the_last(self):
         selection = Selection(from_ms=10, to_ms=20)
         for first, last, has in ((0, 9, False), (0, 10, True), (19, 30, True), (20, 30, False), (0, 100, True)):
@@ -41,7 +19,7 @@ class SelectionTest(base.BaseTestCase):
 
 
 class FindFilesTest(base.BaseTestCase):
-    def test_only_the_hours_that_may_have_what_is_wanted_are_looked_into(self):
+    def test_only_files_of_selected_hours_are_found(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         hours = [hour * HOUR_MS for hour in (0, 23, 24, 25, 100)]
         for hour_ms in hours:
