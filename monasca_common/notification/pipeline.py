@@ -126,21 +126,20 @@ class Pipeline:
 
     def suppresses(self, member: Deferred) -> bool:
         """Decide again on a member of a group, because a silence or an inhibition may have begun while it waited."""
-        change, now_ms = member.notification.change, self._clock.time_ms()
-        [facts] = self.facts(change, [member.row.method_id])
-        deferral = decide(self._rules, facts, change, member.row.method_id, now_ms, SUPPRESSION)
+        deferral = self._suppression(member)
         if deferral is not None:
-            self.deferred.defer_again(member.row, deferral, now_ms)
+            self.deferred.defer_again(member.row, deferral, self._clock.time_ms())
         return deferral is not None
 
     def leaves_out(self, repeat: Deferred, alarm: CurrentAlarm) -> bool:
         """Return whether a repeat that is due is not sent."""
-        change = repeat.notification.change
-        [facts] = self.facts(change, [repeat.row.method_id])
-        facts = replace(facts, repeated=alarm)
-        now_ms = self._clock.time_ms()
-        deferral = decide(self._rules, facts, change, repeat.row.method_id, now_ms, SUPPRESSION)
-        return (deferral or self.limit(repeat.row.method_id)) is not None
+        return (self._suppression(repeat, alarm) or self.limit(repeat.row.method_id)) is not None
+
+    def _suppression(self, deferred: Deferred, repeated: CurrentAlarm | None = None) -> Deferral | None:
+        change, method_id = deferred.notification.change, deferred.row.method_id
+        [facts] = self.facts(change, [method_id])
+        facts = replace(facts, repeated=repeated)
+        return decide(self._rules, facts, change, method_id, self._clock.time_ms(), SUPPRESSION)
 
     def limit(self, method_id: str, *, is_digest: bool = False) -> Deferral | None:
         """Defer until the next minute if the limit of this minute is reached."""

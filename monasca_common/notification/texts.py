@@ -13,7 +13,6 @@ from monasca_common.notification.errors import SendRefused
 from monasca_common.notification.notification import Notification
 
 SUBJECT, TEXT, HTML = "subject.txt", "text.txt", "body.html"
-GROUP_SUBJECT, GROUP_TEXT, GROUP_HTML = "group_subject.txt", "group_text.txt", "group_body.html"
 
 _PACKAGE = "monasca_common.notification"
 _MOST_SUBJECT, _MOST_TEXT = 250, 100_000  # characters; receivers refuse longer texts
@@ -37,19 +36,17 @@ class Texts:
 
     def subject(self, notification: Notification) -> str:
         """Return one line without control characters, for headers."""
-        return _CONTROL.sub(
-            " ", self._rendered(GROUP_SUBJECT if notification.others else SUBJECT, notification)
-        ).strip()[:_MOST_SUBJECT]
+        return _CONTROL.sub(" ", self._rendered(SUBJECT, notification)).strip()[:_MOST_SUBJECT]
 
     def text(self, notification: Notification) -> str:
-        return self._rendered(GROUP_TEXT if notification.others else TEXT, notification)[:_MOST_TEXT]
+        return self._rendered(TEXT, notification)[:_MOST_TEXT]
 
     def html(self, notification: Notification) -> str:
-        return self._rendered(GROUP_HTML if notification.others else HTML, notification)[: 2 * _MOST_TEXT]
+        return self._rendered(HTML, notification)[: 2 * _MOST_TEXT]
 
     def _rendered(self, name: str, notification: Notification) -> str:
-        """Raises `SendRefused` if a template is invalid or leaves the sandbox."""
-        change = notification.change
+        """Render a template, or the one of a group. Raises `SendRefused` if it is invalid or leaves the sandbox."""
+        name, change = f"group_{name}" if notification.others else name, notification.change
         facts = {
             "id": notification.id,
             "change": change,

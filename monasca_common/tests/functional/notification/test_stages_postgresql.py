@@ -30,20 +30,20 @@ class SilencesInPostgresqlTest(stages_contract.SilencesContract, Waiting, Postgr
             self.wait_until(lambda: seen.execute(WAITING_FOR_A_LOCK).fetchone() == (1,), "a plan that waits")
         planning.join(PATIENCE_SECONDS)
         self.wait()
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_the_end_of_a_silence_does_not_wait_for_an_alarm_that_is_changing_and_other_tenants_are_notified(self):
         for tenant, definition, own_id in (("t1", "d1", "a1"), ("t2", "d2", "b1")):
             self.method(definition=definition, tenant=tenant)
             self.silence({}, stages_contract.HOUR_MS, tenant=tenant)
-            self.tell(self.alarm(own_id, definition=definition, tenant=tenant))
+            self.handle(self.alarm(own_id, definition=definition, tenant=tenant))
         changing = self.session()
         with changing.transaction():
             changing.execute("SELECT id FROM alarm WHERE id = 'a1' FOR UPDATE")
             self.wait(stages_contract.HOUR_MS)
-            self.assertEqual((["b1:ALARM"], ["silenced"]), (self.told(), self.held()))
+            self.assertEqual((["b1:ALARM"], ["silenced"]), (self.sent(), self.held()))
         self.wait(stages_contract.SECOND_MS)
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")

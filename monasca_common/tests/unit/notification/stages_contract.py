@@ -70,7 +70,7 @@ class StagesCase:
         self.alarms_database = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms_database.close)
         self.methods = NotificationMethods(self.alarms_database)
-        self.people = Receivers()
+        self.notifier = Receivers()
         self.actions = 0
         self.start()
 
@@ -81,7 +81,7 @@ class StagesCase:
         self.metrics = NotificationMetrics()
         self.delivery = NotificationDelivery(
             Ledger(self.alarms_database),
-            {"WEBHOOK": self.people},
+            {"WEBHOOK": self.notifier},
             RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
             self.clock,
             ttl_seconds=14_400,
@@ -144,7 +144,7 @@ class StagesCase:
             **{"metrics": [AlarmedMetric("up", {"hostname": hostname})], **facts},
         )
 
-    def tell(self, made):
+    def handle(self, made):
         """The service reads the change."""
         self.changes(_read("alarm-state-transitions", made.message))
         self.deliver()
@@ -187,9 +187,9 @@ class StagesCase:
         made = Silence(tenant, dimensions, now_ms, now_ms + ms, "ann", "disks")
         return Silences(self.alarms_database).create(made, now_ms)
 
-    def told(self):
+    def sent(self):
         """Return the messages that were sent since the last call: the alarms and their states."""
-        taken, self.people.taken = self.people.taken, []
+        taken, self.notifier.taken = self.notifier.taken, []
         return [
             " ".join(sorted(f"{each.alarm_id}:{each.new_state}" for each in notification.changes))
             for notification, _ in taken
@@ -219,59 +219,59 @@ class SilencesContract(StagesCase):
     def test_at_the_end_of_a_silence_methods_that_were_not_notified_are_notified_once(self):
         self.method()
         self.silence({"hostname": "h1"}, HOUR_MS)
-        self.tell(self.alarm("a1"))
-        self.tell(self.alarm("a2", hostname="h2"))
-        self.assertEqual((["a2:ALARM"], [("a1", "silenced"), ("a2", "sent")]), (self.told(), self.ledger()))
+        self.handle(self.alarm("a1"))
+        self.handle(self.alarm("a2", hostname="h2"))
+        self.assertEqual((["a2:ALARM"], [("a1", "silenced"), ("a2", "sent")]), (self.sent(), self.ledger()))
         self.wait(HOUR_MS - 1)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
         self.start()
         self.wait(1)
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
         self.wait(HOUR_MS)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
 
     def test_an_alarm_that_ended_during_the_silence_is_not_sent(self):
         self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
-        self.tell(self.alarm("a1", "OK"))
+        self.handle(self.alarm("a1", "OK"))
         self.wait(HOUR_MS)
-        self.assertEqual(([], []), (self.told(), self.held()))
+        self.assertEqual(([], []), (self.sent(), self.held()))
         self.assertEqual([("a1", "silenced")] * 2, self.ledger())
 
     def test_a_silenced_end_is_sent_to_methods_that_were_notified_of_the_alarm(self):
         self.method()
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.silence({}, HOUR_MS)
         self.wait(SECOND_MS)
-        self.tell(self.alarm("a1", "OK"))
+        self.handle(self.alarm("a1", "OK"))
         self.wait(HOUR_MS)
-        self.assertEqual(["a1:ALARM", "a1:OK"], self.told())
+        self.assertEqual(["a1:ALARM", "a1:OK"], self.sent())
 
     def test_an_end_is_not_sent_if_the_alarm_was_not_sent(self):
         self.method()
         made = self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
         ended = self.alarm("a1", "OK")
         Silences(self.alarms_database).delete("t1", made.id)
-        self.tell(ended)
+        self.handle(ended)
         self.wait(HOUR_MS)
-        self.assertEqual(([], []), (self.told(), self.held()))
+        self.assertEqual(([], []), (self.sent(), self.held()))
         self.wait(SECOND_MS)
-        self.tell(self.alarm("a1"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_a_silence_that_is_deleted_ends_then(self):
         self.method()
         made = self.silence({}, HOUR_MS)
         self.silence({"hostname": "h2"}, HOUR_MS)
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}", hostname=f"h{number}"))
+            self.handle(self.alarm(f"a{number}", hostname=f"h{number}"))
         Silences(self.alarms_database).delete("t1", made.id)
         self.wait()
-        self.assertEqual((["a1:ALARM"], ["silenced"]), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], ["silenced"]), (self.sent(), self.held()))
 
     # Rule 58
     def test_a_silence_that_is_deleted_while_a_change_is_planned_withholds_it_no_longer(self):
@@ -282,72 +282,72 @@ class SilencesContract(StagesCase):
         Silences(self.alarms_database).delete("t1", made.id)
         self.assertTrue(self.pipeline.defers(notification_of(changed, method), self.methods.get("t1", method), facts))
         self.wait()
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_a_silence_that_is_deleted_while_what_it_held_is_looked_at_withholds_it_no_longer(self):
         method = self.method()
         made = self.silence({}, HOUR_MS)
         changed = self.alarm("a1")
-        self.tell(changed)
+        self.handle(changed)
         facts = self.pipeline.facts(changed, [method])
         Silences(self.alarms_database).delete("t1", made.id)
         with mock.patch.object(self.pipeline, "_facts", return_value=facts):
             self.releases.release_due()
         self.wait()
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_a_silence_is_of_one_tenant(self):
         self.method()
         self.method("other", definition="d2", tenant="t2")
         self.silence({}, HOUR_MS, tenant="t2")
-        self.tell(self.alarm("a1"))
-        self.tell(self.alarm("b1", definition="d2", tenant="t2"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1"))
+        self.handle(self.alarm("b1", definition="d2", tenant="t2"))
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_a_change_that_is_read_twice_is_silenced_once(self):
         self.method()
         self.silence({}, HOUR_MS)
         made = self.alarm("a1")
-        self.tell(made)
-        self.tell(made)
+        self.handle(made)
+        self.handle(made)
         self.assertEqual((["silenced"], [("a1", "silenced")]), (self.held(), self.ledger()))
         self.wait(HOUR_MS)
-        self.tell(made)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(made)
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_what_was_sent_by_hand_during_the_silence_is_not_sent_at_its_end(self):
         self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.write(tables.notification.update().values(state="sent", attempts=1))
         self.wait(HOUR_MS)
-        self.assertEqual(([], []), (self.told(), self.held()))
+        self.assertEqual(([], []), (self.sent(), self.held()))
 
     def test_a_silenced_notification_is_sent_although_its_ledger_row_was_removed(self):
         self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.write(tables.notification.delete())
         self.wait(HOUR_MS)
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_nothing_is_sent_by_a_method_that_was_deleted_during_the_silence(self):
         method = self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.methods.delete("t1", method)
         self.wait(HOUR_MS)
-        self.assertEqual(([], []), (self.told(), self.held()))
+        self.assertEqual(([], []), (self.sent(), self.held()))
 
     def test_a_crash_after_a_claim_loses_nothing(self):
         self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         with failpoints.armed("notification.after_claim", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, HOUR_MS)
         self.start()
         self.wait(LEASE_MS)
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
 
 class RepeatsContract(StagesCase):
@@ -357,58 +357,58 @@ class RepeatsContract(StagesCase):
     def test_an_alarm_is_sent_each_minute_until_it_leaves_the_state(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.sent())
         for _ in range(3):
             self.wait(MINUTE_MS - 1)
-            self.assertEqual([], self.told())
+            self.assertEqual([], self.sent())
             self.start()
             self.wait(1)
-            self.assertEqual(["a1:ALARM"], self.told())
-        self.tell(self.alarm("a1", "OK"))
+            self.assertEqual(["a1:ALARM"], self.sent())
+        self.handle(self.alarm("a1", "OK"))
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual((["a1:OK"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:OK"], []), (self.sent(), self.held()))
 
     def test_each_repeat_has_an_id_of_its_own(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual(3, len({notification.id for notification, _ in self.people.taken}))
+        self.assertEqual(3, len({notification.id for notification, _ in self.notifier.taken}))
 
     def test_an_acknowledged_alarm_is_not_repeated_until_that_is_taken_back(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.acknowledge()
         self.wait(MINUTE_MS)
         self.start()
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
         self.acknowledge(state=None)
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_a_silenced_alarm_is_not_repeated(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.silence({}, 2 * MINUTE_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_repeats_begin_after_a_silence(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.silence({}, MINUTE_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM"] * 2, self.told())
+        self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
     def test_what_ended_is_not_repeated(self):
         self.define("d1", "cpu")
@@ -421,11 +421,11 @@ class RepeatsContract(StagesCase):
                 lambda: self.methods.delete("t1", method),
             )
         ):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
             end()
             self.wait(MINUTE_MS)
-            self.assertEqual([f"a{number}:ALARM"], self.told()[:1])
-            self.assertEqual([], self.told())
+            self.assertEqual([f"a{number}:ALARM"], self.sent()[:1])
+            self.assertEqual([], self.sent())
             self.write(tables.alarm_definition.update().values(actions_enabled=True))
             self.write(tables.notification_deferred.delete())
             self.write(tables.alarm_action.delete())
@@ -434,52 +434,52 @@ class RepeatsContract(StagesCase):
     def test_missed_repeats_are_not_sent_later(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(10 * MINUTE_MS + SECOND_MS)
         self.wait()
-        self.assertEqual(["a1:ALARM"] * 2, self.told())
+        self.assertEqual(["a1:ALARM"] * 2, self.sent())
         self.wait(MINUTE_MS - SECOND_MS)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_a_repeat_that_waited_for_a_process_until_the_next_is_left_out(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.clock.now_ms += MINUTE_MS
         self.releases.release_due()
         self.wait(MINUTE_MS + 1)
-        self.assertEqual(["a1:ALARM"] * 2, self.told())
+        self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
     def test_a_repeat_that_waited_for_a_slot_until_the_next_is_left_out(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.clock.now_ms += MINUTE_MS
         self.releases.release_due()
         [retry] = self.scheduled()
-        with mock.patch.object(self.people, "send", side_effect=SendPostponed("no slot is free", 1.0)):
+        with mock.patch.object(self.notifier, "send", side_effect=SendPostponed("no slot is free", 1.0)):
             self.assertEqual(self.clock.now_ms + SECOND_MS, self.attempt(retry).due_ms)
         self.wait(MINUTE_MS + 1)
-        self.assertEqual(["a1:ALARM"] * 2, self.told())
+        self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
     def test_a_crash_doubles_no_repeat_and_ends_none(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         with failpoints.armed("notification.after_claim", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, MINUTE_MS)
         self.start()
         self.deliver()
         self.wait(LEASE_MS)
-        self.assertEqual(["a1:ALARM"] * 2, self.told())
+        self.assertEqual(["a1:ALARM"] * 2, self.sent())
         self.wait(MINUTE_MS)
-        self.assertEqual((["a1:ALARM"], ["repeat"]), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], ["repeat"]), (self.sent(), self.held()))
 
     def test_an_ok_is_not_repeated(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.tell(self.alarm("a1", "OK"))
-        self.assertEqual((["a1:OK"], []), (self.told(), self.held()))
+        self.handle(self.alarm("a1", "OK"))
+        self.assertEqual((["a1:OK"], []), (self.sent(), self.held()))
 
 
 class GroupsContract(StagesCase):
@@ -488,131 +488,131 @@ class GroupsContract(StagesCase):
     def test_alarms_of_a_definition_are_one_message_when_the_first_has_waited(self):
         self.method()
         self.act_of_another = self.method("other", definition="d2")
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(9 * SECOND_MS)
-        self.tell(self.alarm("a2", "OK"))
-        self.tell(self.alarm("b1", definition="d2"))
-        self.assertEqual(([], ["held"] * 3), (self.told(), self.held()))
+        self.handle(self.alarm("a2", "OK"))
+        self.handle(self.alarm("b1", definition="d2"))
+        self.assertEqual(([], ["held"] * 3), (self.sent(), self.held()))
         self.start()
         self.wait(SECOND_MS)
-        self.assertEqual((["a1:ALARM a2:OK"], ["held"]), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM a2:OK"], ["held"]), (self.sent(), self.held()))
         self.wait(9 * SECOND_MS)
-        self.assertEqual((["b1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["b1:ALARM"], []), (self.sent(), self.held()))
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
     def test_what_comes_after_the_message_is_in_the_next_one(self):
         self.method()
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(10 * SECOND_MS)
-        self.tell(self.alarm("a2"))
+        self.handle(self.alarm("a2"))
         self.wait(9 * SECOND_MS)
-        self.tell(self.alarm("a3"))
+        self.handle(self.alarm("a3"))
         self.wait(SECOND_MS)
-        self.assertEqual(["a1:ALARM", "a2:ALARM a3:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM", "a2:ALARM a3:ALARM"], self.sent())
 
     # Rule 56
     def test_a_change_that_is_read_again_under_other_rules_is_sent_only_in_its_group(self):
         self.method()
         made = self.alarm("a1")
-        self.tell(made)
+        self.handle(made)
         self.start(StageRules())
-        self.tell(made)
-        self.assertEqual([], self.told())
+        self.handle(made)
+        self.assertEqual([], self.sent())
         self.wait(10 * SECOND_MS)
-        self.tell(made)
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.handle(made)
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_each_method_and_each_value_of_a_dimension_has_its_group(self):
         self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
         self.method()
         self.method()
         for number in range(4):
-            self.tell(self.alarm(f"a{number}", hostname=f"h{number % 2}"))
+            self.handle(self.alarm(f"a{number}", hostname=f"h{number % 2}"))
         self.wait(SECOND_MS)
-        self.assertEqual(["a0:ALARM a2:ALARM"] * 2 + ["a1:ALARM a3:ALARM"] * 2, sorted(self.told()))
+        self.assertEqual(["a0:ALARM a2:ALARM"] * 2 + ["a1:ALARM a3:ALARM"] * 2, sorted(self.sent()))
 
     def test_the_worst_comes_first(self):
         self.method()
-        self.tell(self.alarm("a1", "OK", severity="CRITICAL"))
-        self.tell(self.alarm("a2", severity="LOW"))
-        self.tell(self.alarm("a3", severity="HIGH"))
+        self.handle(self.alarm("a1", "OK", severity="CRITICAL"))
+        self.handle(self.alarm("a2", severity="LOW"))
+        self.handle(self.alarm("a3", severity="HIGH"))
         self.wait(10 * SECOND_MS)
-        [(notification, _)] = self.people.taken
+        [(notification, _)] = self.notifier.taken
         self.assertEqual(["a3", "a2", "a1"], [each.alarm_id for each in notification.changes])
 
     def test_a_failure_is_tried_again_with_all_members_and_under_one_id(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
-        self.people.fails = True
+            self.handle(self.alarm(f"a{number}"))
+        self.notifier.fails = True
         self.clock.now_ms += 10 * SECOND_MS
         self.releases.release_due()
         [retry] = self.scheduled()
         self.attempt(retry)
         self.start()
-        self.people.fails = False
+        self.notifier.fails = False
         self.deliver()
-        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.sent(), self.held()))
 
     def test_a_message_that_is_given_up_gives_up_its_members(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
-        self.people.fails = True
+            self.handle(self.alarm(f"a{number}"))
+        self.notifier.fails = True
         self.wait(10 * SECOND_MS)
         self.assertEqual(([], {"given up"}), (self.held(), {state for _, state in self.ledger()}))
 
     def test_a_method_that_is_deleted_gives_up_its_messages(self):
         method = self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         self.clock.now_ms += 10 * SECOND_MS
         self.releases.release_due()
         self.methods.delete("t1", method)
         self.deliver()
-        self.assertEqual(([], [], {"given up"}), (self.told(), self.held(), {state for _, state in self.ledger()}))
+        self.assertEqual(([], [], {"given up"}), (self.sent(), self.held(), {state for _, state in self.ledger()}))
 
     # Rule 55
     def test_a_crash_between_release_and_attempt_sends_the_same_message(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         self.clock.now_ms += 10 * SECOND_MS
         self.releases.release_due()
         self.start()
-        self.tell(self.alarm("a3"))
+        self.handle(self.alarm("a3"))
         self.wait(LEASE_MS)
-        self.assertEqual({"a1:ALARM a2:ALARM", "a3:ALARM"}, set(self.told()))
+        self.assertEqual({"a1:ALARM a2:ALARM", "a3:ALARM"}, set(self.sent()))
         self.assertEqual([], self.held())
 
     def test_a_crash_after_the_claim_sends_it_once(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         with failpoints.armed("notification.after_claim", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
         self.start()
         self.wait(LEASE_MS)
-        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.sent(), self.held()))
 
     def test_a_crash_after_the_message_was_sent_finishes_its_members(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
 
         with failpoints.armed("notification.after_attempt", "raise"):
             self.wait(10 * SECOND_MS)
         self.assertEqual(["held", "held", "scheduled"], self.held())
         self.start()
         self.wait(LEASE_MS)
-        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.sent(), self.held()))
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
     # Rule 55
     def test_of_two_processes_that_find_a_group_one_sends_it(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         self.clock.now_ms += 10 * SECOND_MS
         deferred = self.pipeline.deferred
         rows = deferred.due(self.clock.now_ms, 9)
@@ -629,50 +629,50 @@ class GroupsContract(StagesCase):
         self.release().release_due()
         self.assertEqual(1, len(self.scheduled()))
         self.deliver()
-        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
 
     def test_what_was_sent_by_hand_while_it_waited_is_not_in_the_message(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         table = tables.notification
         self.write(table.update().where(table.c.alarm_id == "a1").values(state="sent", attempts=1))
         self.wait(10 * SECOND_MS)
-        self.assertEqual((["a2:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a2:ALARM"], []), (self.sent(), self.held()))
 
     def test_a_group_of_another_tenant_is_another_message(self):
         self.method()
         self.method("other", definition="d2", tenant="t2")
         self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
-        self.tell(self.alarm("a1"))
-        self.tell(self.alarm("b1", definition="d2", tenant="t2"))
+        self.handle(self.alarm("a1"))
+        self.handle(self.alarm("b1", definition="d2", tenant="t2"))
         self.wait(SECOND_MS)
-        self.assertEqual(["a1:ALARM", "b1:ALARM"], sorted(self.told()))
+        self.assertEqual(["a1:ALARM", "b1:ALARM"], sorted(self.sent()))
 
     def test_what_is_silenced_while_it_waits_leaves_its_group(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}", hostname=f"h{number}"))
+            self.handle(self.alarm(f"a{number}", hostname=f"h{number}"))
         self.silence({"hostname": "h1"}, HOUR_MS)
         self.wait(10 * SECOND_MS)
-        self.assertEqual((["a2:ALARM"], ["silenced"]), (self.told(), self.held()))
+        self.assertEqual((["a2:ALARM"], ["silenced"]), (self.sent(), self.held()))
 
     def test_members_of_megabytes_are_messages_of_their_own(self):
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}", reason="x" * 5_000_000))
-        self.tell(self.alarm("a3"))
+            self.handle(self.alarm(f"a{number}", reason="x" * 5_000_000))
+        self.handle(self.alarm("a3"))
         self.clock.now_ms += 10 * SECOND_MS
         for _ in range(3):
             self.wait()
-        self.assertEqual((["a1:ALARM", "a2:ALARM", "a3:ALARM"], []), (sorted(self.told()), self.held()))
+        self.assertEqual((["a1:ALARM", "a2:ALARM", "a3:ALARM"], []), (sorted(self.sent()), self.held()))
 
     def test_what_fails_unexpectedly_blocks_nothing_else(self):
         self.method()
         self.method("other", definition="d2")
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
-        self.tell(self.alarm("b1", definition="d2"))
+        self.handle(self.alarm("b1", definition="d2"))
         found = NotificationMethods.notified
 
         def fails(methods, tenant, definition, state):
@@ -682,26 +682,26 @@ class GroupsContract(StagesCase):
 
         with fixtures.MonkeyPatch("monasca_common.alarms.notification_methods.NotificationMethods.notified", fails):
             self.wait(10 * SECOND_MS)
-            self.assertEqual(["b1:ALARM"], self.told())
+            self.assertEqual(["b1:ALARM"], self.sent())
         self.wait(LEASE_MS)
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_a_change_without_what_it_is_grouped_by_is_grouped_with_its_likes(self):
         self.start(StageRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))
         self.method()
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}", metrics=()))
+            self.handle(self.alarm(f"a{number}", metrics=()))
         self.wait(SECOND_MS)
-        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
 
     def test_periodic_members_of_a_group_are_repeated(self):
         self.define("d1", "cpu")
         self.method(period=60)
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         self.wait(10 * SECOND_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM", "a1:ALARM a2:ALARM", "a2:ALARM"], sorted(self.told()))
+        self.assertEqual(["a1:ALARM", "a1:ALARM a2:ALARM", "a2:ALARM"], sorted(self.sent()))
 
 
 class LimitsContract(StagesCase):
@@ -710,33 +710,33 @@ class LimitsContract(StagesCase):
     def test_what_is_too_much_for_a_minute_is_one_digest_when_it_is_over(self):
         self.method()
         for number in range(5):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
             self.wait(SECOND_MS)
-        self.assertEqual((["a0:ALARM", "a1:ALARM"], ["held"] * 3), (self.told(), self.held()))
+        self.assertEqual((["a0:ALARM", "a1:ALARM"], ["held"] * 3), (self.sent(), self.held()))
         self.start()
         self.wait(54 * SECOND_MS)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
         self.wait(SECOND_MS)
-        self.assertEqual((["a2:ALARM a3:ALARM a4:ALARM"], []), (self.told(), self.held()))
-        self.tell(self.alarm("a5"))
-        self.tell(self.alarm("a6"))
-        self.assertEqual(["a5:ALARM"], self.told())
+        self.assertEqual((["a2:ALARM a3:ALARM a4:ALARM"], []), (self.sent(), self.held()))
+        self.handle(self.alarm("a5"))
+        self.handle(self.alarm("a6"))
+        self.assertEqual(["a5:ALARM"], self.sent())
 
     def test_each_method_has_its_own_limit(self):
         for _ in range(3):
             self.method()
-        self.tell(self.alarm("a1"))
-        self.assertEqual(["a1:ALARM"] * 3, self.told())
+        self.handle(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"] * 3, self.sent())
 
     def test_what_comes_while_a_digest_waits_does_not_overtake_it(self):
         self.method()
         for number in range(3):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         self.clock.now_ms += MINUTE_MS
-        self.tell(self.alarm("a2", "OK"))
-        self.assertEqual(["a0:ALARM", "a1:ALARM"], self.told())
+        self.handle(self.alarm("a2", "OK"))
+        self.assertEqual(["a0:ALARM", "a1:ALARM"], self.sent())
         self.wait()
-        [(notification, _)] = self.people.taken
+        [(notification, _)] = self.notifier.taken
         self.assertEqual(
             {("a2", "ALARM"), ("a2", "OK")}, {(each.alarm_id, each.new_state) for each in notification.changes}
         )
@@ -746,17 +746,17 @@ class LimitsContract(StagesCase):
         self.start(StageRules(max_per_minute=1))
         self.method()
         for number in range(4):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
             self.clock.now_ms += 1
         self.wait(MINUTE_MS)
-        self.assertEqual(["a0:ALARM", "a1:ALARM a2:ALARM"], self.told())
+        self.assertEqual(["a0:ALARM", "a1:ALARM a2:ALARM"], self.sent())
         self.wait(MINUTE_MS)
-        self.assertEqual((["a3:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a3:ALARM"], []), (self.sent(), self.held()))
 
     def test_the_minutes_of_methods_that_get_nothing_more_go_with_the_ledger(self):
         for _ in range(2):
             self.method()
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         rates = sa.select(tables.notification_rate.c.method_id)
         self.assertEqual(2, len(self.alarms_database.rows(rates)))
         Ledger(self.alarms_database).prune(self.clock.now_ms)
@@ -768,13 +768,13 @@ class LimitsContract(StagesCase):
         self.start(StageRules(group_by=("definition",), group_wait_ms=SECOND_MS, max_per_minute=1))
         method = self.method()
         self.act(method, "d2")
-        self.tell(self.alarm("a1"))
-        self.tell(self.alarm("b1", definition="d2"))
-        self.tell(self.alarm("b2", definition="d2"))
+        self.handle(self.alarm("a1"))
+        self.handle(self.alarm("b1", definition="d2"))
+        self.handle(self.alarm("b2", definition="d2"))
         self.wait(SECOND_MS)
-        self.assertEqual(1, len(self.told()))
+        self.assertEqual(1, len(self.sent()))
         self.wait(MINUTE_MS)
-        self.assertEqual((1, []), (len(self.told()), self.held()))
+        self.assertEqual((1, []), (len(self.sent()), self.held()))
 
 
 class InhibitionContract(StagesCase):
@@ -790,61 +790,61 @@ class InhibitionContract(StagesCase):
         return self.alarm(f"host-{hostname}", state, definition="host", hostname=hostname, tenant=tenant, name=HOST)
 
     def test_a_host_that_is_down_inhibits_its_services_until_it_is_up(self):
-        self.tell(self.host())
-        self.tell(self.alarm("a1"))
-        self.tell(self.alarm("a2", hostname="h2"))
-        self.assertEqual(["host-h1:ALARM", "a2:ALARM"], self.told())
+        self.handle(self.host())
+        self.handle(self.alarm("a1"))
+        self.handle(self.alarm("a2", hostname="h2"))
+        self.assertEqual(["host-h1:ALARM", "a2:ALARM"], self.sent())
         self.assertIn(("a1", "inhibited"), self.ledger())
         self.start()
         for _ in range(3):
             self.wait(MINUTE_MS)
-        self.assertEqual(([], ["inhibited"]), (self.told(), self.held()))
-        self.tell(self.host("OK"))
+        self.assertEqual(([], ["inhibited"]), (self.sent(), self.held()))
+        self.handle(self.host("OK"))
         self.wait(MINUTE_MS)
-        self.assertEqual((["host-h1:OK", "a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["host-h1:OK", "a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_services_that_recover_with_their_host_are_not_sent(self):
-        self.tell(self.host())
-        self.tell(self.alarm("a1"))
+        self.handle(self.host())
+        self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
-        self.tell(self.host("OK"))
-        self.tell(self.alarm("a1", "OK"))
+        self.handle(self.host("OK"))
+        self.handle(self.alarm("a1", "OK"))
         self.wait(MINUTE_MS)
-        self.assertEqual((["host-h1:ALARM", "host-h1:OK"], []), (self.told(), self.held()))
+        self.assertEqual((["host-h1:ALARM", "host-h1:OK"], []), (self.sent(), self.held()))
 
     def test_a_host_of_another_tenant_inhibits_nothing(self):
         self.define("host2", HOST, tenant="t2")
         self.alarm("other", definition="host2", tenant="t2")
-        self.tell(self.alarm("a1"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_an_alarm_of_megabytes_is_inhibited_and_sent_like_any_other(self):
         metrics = [AlarmedMetric("up", {"hostname": f"h{number}", "text": "x" * 250}) for number in range(1, 15_000)]
         made = self.alarm("a1", metrics=metrics)
         self.assertGreater(len(made.message), 4_000_000)
-        self.tell(self.host())
-        self.tell(made)
-        self.assertEqual(["host-h1:ALARM"], self.told())
-        self.tell(self.host("OK"))
+        self.handle(self.host())
+        self.handle(made)
+        self.assertEqual(["host-h1:ALARM"], self.sent())
+        self.handle(self.host("OK"))
         self.wait(MINUTE_MS)
-        self.assertEqual(["host-h1:OK", "a1:ALARM"], self.told())
+        self.assertEqual(["host-h1:OK", "a1:ALARM"], self.sent())
 
     def test_a_change_with_few_fields_is_decided(self):
         made = self.alarm("a1")
         least = {"tenantId": "t1", "alarmId": "a1", "alarmDefinitionId": "d1", "newState": "ALARM", "x": {}}
-        self.tell(self.host())
+        self.handle(self.host())
         self.silence({"hostname": "h1"}, HOUR_MS)
         told = {"alarm-transitioned": {**least, "timestamp": made.time_ms}}
         self.changes(_read("alarm-state-transitions", json.dumps(told).encode()))
-        self.assertEqual(["host-h1:ALARM", "a1:ALARM"], self.told())
+        self.assertEqual(["host-h1:ALARM", "a1:ALARM"], self.sent())
 
     def test_a_change_with_a_dimension_that_databases_refuse_is_decided(self):
-        self.tell(self.alarm("a1", metrics=[AlarmedMetric("up", {"hostname": "h\0"})]))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1", metrics=[AlarmedMetric("up", {"hostname": "h\0"})]))
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_a_host_that_is_seen_down_while_the_group_waits_inhibits_its_services(self):
         self.start(StageRules(("definition",), SECOND_MS, 0, self.rules.inhibitions))
-        self.tell(self.alarm("a1"))
-        self.tell(self.host())
+        self.handle(self.alarm("a1"))
+        self.handle(self.host())
         self.wait(SECOND_MS)
-        self.assertEqual((["host-h1:ALARM"], ["inhibited"]), (self.told(), self.held()))
+        self.assertEqual((["host-h1:ALARM"], ["inhibited"]), (self.sent(), self.held()))

@@ -34,7 +34,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         def send(_notification, _address):
             raise error
 
-        self.people.send = send
+        self.notifier.send = send
         self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
         [(reason, failures)] = self.alarms_database.rows(
             sa.select(tables.notification.c.reason, tables.notification.c.failures)
@@ -61,7 +61,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         def refuse(*_):
             raise SendFailed("answered 503", after_seconds=86_400.0)
 
-        self.people.send = refuse
+        self.notifier.send = refuse
         first, last = self.alarm("a1"), self.alarm("a2")
         self.changes(_read("alarm-state-transitions", first.message))
         [retry] = self.scheduled()
@@ -89,7 +89,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         _, _, retry = self.attempt_that_raises(SendFailed("answered 500"))
         for is_forced in (False, True, True):
             self.assertTrue(ledger.resend(retry.notification.id, self.clock.now_ms, also_under_way=is_forced))
-        self.people.send = lambda *_: "taken"
+        self.notifier.send = lambda *_: "taken"
         self.clock.now_ms += 5000
         self.assertIsNone(self.attempt(retry))
         columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
@@ -98,7 +98,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
     def test_a_look_up_that_was_not_begun_is_no_attempt(self):
         _, failures, retry = self.attempt_that_raises(SendPostponed("earlier look-ups of hosts have not ended", 5.0))
         self.assertEqual((None, 1), (failures, retry.attempt))
-        self.people.send = lambda *_: "taken"
+        self.notifier.send = lambda *_: "taken"
         self.clock.now_ms += 5000
         self.assertIsNone(self.attempt(retry))
         columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
@@ -126,9 +126,9 @@ class AttemptTest(StagesCase, SqliteTestCase):
         def destination(_address):
             raise KeyError("a flaw")
 
-        self.people.destination = destination
-        self.tell(self.alarm("a1"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.notifier.destination = destination
+        self.handle(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.sent())
 
 
 class SupersededTest(StagesCase, SqliteTestCase):
@@ -138,11 +138,11 @@ class SupersededTest(StagesCase, SqliteTestCase):
         super().setUp()
         self.define("d1", "cpu")
         self.method_id = self.method()
-        self.people.fails = True
+        self.notifier.fails = True
         self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
         [self.failed] = self.scheduled()
         self.write(tables.notification_deferred.delete())
-        self.people.fails = False
+        self.notifier.fails = False
         self.clock.now_ms += 5000
 
     def states(self):
@@ -153,52 +153,52 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.assertIsNone(self.attempt(self.failed))
 
     def test_a_retry_does_not_overtake_a_newer_change(self):
-        self.tell(self.alarm("a1", "OK"))
+        self.handle(self.alarm("a1", "OK"))
         self.retry()
-        self.assertEqual(["a1:OK"], self.told())
+        self.assertEqual(["a1:OK"], self.sent())
         self.assertEqual({("ALARM", "superseded"), ("OK", "sent")}, set(self.states()))
         self.assertEqual({"sent": 1, "failed attempts": 1, "superseded": 1}, dict(self.metrics.counts))
 
     def test_an_alarm_that_came_again_is_notified_by_its_newer_change(self):
-        self.tell(self.alarm("a1", "OK"))
+        self.handle(self.alarm("a1", "OK"))
         self.clock.now_ms += 1
-        self.tell(self.alarm("a1", "ALARM"))
+        self.handle(self.alarm("a1", "ALARM"))
         self.retry()
-        self.assertEqual(["a1:OK", "a1:ALARM"], self.told())
+        self.assertEqual(["a1:OK", "a1:ALARM"], self.sent())
 
     def test_a_retry_of_an_alarm_that_has_not_changed_or_is_not_known_is_sent(self):
         self.write(tables.alarm.delete())
         self.retry()
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_a_retry_is_sent_although_the_alarm_changed_if_its_method_has_no_action_for_the_new_state(self):
         action = tables.alarm_action
         self.write(action.delete().where(action.c.state == "UNDETERMINED"))
-        self.tell(self.alarm("a1", "UNDETERMINED"))
+        self.handle(self.alarm("a1", "UNDETERMINED"))
         self.retry()
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_a_retry_is_sent_although_the_alarm_changed_if_the_actions_are_disabled(self):
         self.write(tables.alarm_definition.update().values(actions_enabled=False))
         self.alarm("a1", "OK")
         self.retry()
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_an_end_is_news_if_the_end_before_it_was_superseded(self):
         self.retry()
-        self.people.fails = True
+        self.notifier.fails = True
         self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK").message))
         [self.failed] = self.scheduled()
-        self.people.fails = False
+        self.notifier.fails = False
         self.clock.now_ms += SECOND_MS
         self.silence({}, SECOND_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.retry()
         self.clock.now_ms += 1
         ended = self.alarm("a1", "OK")
         self.clock.now_ms += SECOND_MS
-        self.tell(ended)
-        self.assertEqual(["a1:ALARM", "a1:OK"], self.told())
+        self.handle(ended)
+        self.assertEqual(["a1:ALARM", "a1:OK"], self.sent())
 
     def test_a_sent_notification_stays_sent_whatever_becomes_of_its_alarm_and_its_method(self):
         self.retry()
@@ -211,27 +211,27 @@ class SupersededTest(StagesCase, SqliteTestCase):
 
     def test_a_group_is_sent_without_its_superseded_changes(self):
         self.start(StageRules(("definition",), 1000))
-        self.tell(self.alarm("a2"))
-        self.tell(self.alarm("a3"))
+        self.handle(self.alarm("a2"))
+        self.handle(self.alarm("a3"))
         self.clock.now_ms += 1000
         self.releases.release_due()
         self.alarm("a3", "OK")
         self.deliver()
-        [(notification, _)] = self.people.taken
+        [(notification, _)] = self.notifier.taken
         self.assertEqual(["a2"], [each.alarm_id for each in notification.changes])
         self.assertEqual([], self.held())
 
     def test_members_of_a_group_that_are_superseded_end_and_the_others_are_retried_under_its_id(self):
         self.start(StageRules(("definition",), 1000))
         for own_id in ("a2", "a3", "a4"):
-            self.tell(self.alarm(own_id))
+            self.handle(self.alarm(own_id))
         self.clock.now_ms += 1000
         self.releases.release_due()
         self.alarm("a3", "OK")
-        self.people.fails = True
+        self.notifier.fails = True
         [first] = self.scheduled()
         following = self.attempt(first)
-        self.people.fails = False
+        self.notifier.fails = False
         self.assertEqual(
             (first.notification.id, 3, ["held", "held", "scheduled"]),
             (following.notification.id, following.members, self.held()),
@@ -239,7 +239,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.alarm("a4", "OK")
         self.clock.now_ms = following.due_ms
         self.assertIsNone(self.attempt(following))
-        [(notification, _)] = self.people.taken
+        [(notification, _)] = self.notifier.taken
         self.assertEqual(
             (first.notification.id, ["a2"]), (notification.id, [each.alarm_id for each in notification.changes])
         )
@@ -253,9 +253,9 @@ class SupersededTest(StagesCase, SqliteTestCase):
             self.alarm("a1", "OK")
             return address
 
-        self.people.destination = destination
+        self.notifier.destination = destination
         self.retry()
-        self.assertEqual(([], [("ALARM", "superseded")]), (self.told(), self.states()))
+        self.assertEqual(([], [("ALARM", "superseded")]), (self.sent(), self.states()))
 
 
 class MethodsOfOneChangeTest(base.BaseTestCase):

@@ -32,7 +32,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         """This number of alarms is due for notification when a silence ends, which is now."""
         self.silence({}, MINUTE_MS)
         for each in range(number):
-            self.tell(self.alarm(f"a{each}", hostname=f"h{each}"))
+            self.handle(self.alarm(f"a{each}", hostname=f"h{each}"))
         self.clock.now_ms += MINUTE_MS
 
     def test_rows_that_a_pass_does_not_reach_are_released_by_the_next_ones(self):
@@ -72,7 +72,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
             mock.patch.object(self.pipeline.deferred, "complete", fails_twice),
         ):
             self.releases.send_retries()
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
     def test_an_attempt_that_fails_unexpectedly_is_repeated_after_its_claim(self):
         self.retry()
@@ -82,7 +82,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.assertEqual(["a flaw"], self.reasons())
         self.clock.now_ms += LEASE_MS
         self.releases.send_retries()
-        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
         self.assertEqual([], self.reasons())
 
     def test_it_is_ready_once_another_process_has_made_an_attempt_that_failed(self):

@@ -28,101 +28,101 @@ from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 DAY_MS = 24 * HOUR_MS
 
 
-class ToldCase(StagesCase, SqliteTestCase):
+class OnceCase(StagesCase, SqliteTestCase):
     def setUp(self):
         super().setUp()
         self.define("d1", "cpu")
         self.define("d2", "disk")
 
 
-class AlarmActionsAloneTest(ToldCase):
+class OnlyAlarmActionsTest(OnceCase):
     """A definition with only alarm_actions: the OK in between leaves no row in the ledger."""
 
     def test_after_a_silence_the_alarm_is_sent_again(self):
         self.method(states=("ALARM",))
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
-        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1", "OK", old_state="ALARM"))
+        self.assertEqual(["a1:ALARM"], self.sent())
         self.clock.now_ms += DAY_MS
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
-        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.handle(self.alarm("a1", "OK", old_state="ALARM"))
         self.wait(2 * HOUR_MS)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
         for _ in range(3):  # days later, no silence any more
             self.clock.now_ms += DAY_MS
-            self.tell(self.alarm("a1"))
+            self.handle(self.alarm("a1"))
             self.wait(SECOND_MS)
-            self.tell(self.alarm("a1", "OK", old_state="ALARM"))
-        self.assertEqual(["a1:ALARM"] * 3, self.told())
+            self.handle(self.alarm("a1", "OK", old_state="ALARM"))
+        self.assertEqual(["a1:ALARM"] * 3, self.sent())
 
     def test_a_host_that_does_not_return_is_sent_at_the_end_of_the_silence(self):
         self.method(states=("ALARM",))
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
-        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1", "OK", old_state="ALARM"))
+        self.assertEqual(["a1:ALARM"], self.sent())
         self.clock.now_ms += DAY_MS
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.wait(HOUR_MS)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
 
-class DigestOfManyDefinitionsTest(ToldCase):
+class DigestOfManyDefinitionsTest(OnceCase):
     rules = StageRules(max_per_minute=1)
 
     def test_an_action_that_is_taken_from_one_definition_takes_no_other_alarm_along(self):
         method = self.method()
         self.act(method, "d2")
-        self.tell(self.alarm("a0"))
+        self.handle(self.alarm("a0"))
         self.clock.now_ms += 1
-        self.tell(self.alarm("b1", definition="d2"))
+        self.handle(self.alarm("b1", definition="d2"))
         self.clock.now_ms += 1
-        self.tell(self.alarm("a1"))
-        self.tell(self.alarm("a2"))
-        self.assertEqual(["a0:ALARM"], self.told())
+        self.handle(self.alarm("a1"))
+        self.handle(self.alarm("a2"))
+        self.assertEqual(["a0:ALARM"], self.sent())
         action = tables.alarm_action  # d2 is deleted, or its action taken away
         self.write(action.delete().where(action.c.definition_id == "d2"))
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
 
     def test_groups_by_a_dimension(self):
         self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
         method = self.method()
         self.act(method, "d2")
-        self.tell(self.alarm("b1", definition="d2"))
+        self.handle(self.alarm("b1", definition="d2"))
         self.clock.now_ms += 1
-        self.tell(self.alarm("a1"))
-        self.tell(self.alarm("a2"))
+        self.handle(self.alarm("a1"))
+        self.handle(self.alarm("a2"))
         action = tables.alarm_action
         self.write(action.delete().where(action.c.definition_id == "d2"))
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
 
 
-class ResendWhileRetriesWaitTest(ToldCase):
+class ResendWhileRetriesWaitTest(OnceCase):
     def test_resends_that_fail_leave_the_retries_as_they_are(self):
         method = self.method()
         made = self.alarm("a1")
-        self.people.fails = True
+        self.notifier.fails = True
         self.changes(_read("alarm-state-transitions", made.message))
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):  # as NotificationResend.act does
             self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
             ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
             ledger.restore(notification.id, "failed")
-        self.people.fails = False
+        self.notifier.fails = False
         self.deliver()
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_resends_that_fail_do_not_prevent_that_it_is_given_up(self):
         method = self.method()
         made = self.alarm("a1")
-        self.people.fails = True
+        self.notifier.fails = True
         self.changes(_read("alarm-state-transitions", made.message))
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):
@@ -133,59 +133,59 @@ class ResendWhileRetriesWaitTest(ToldCase):
         self.assertEqual([("a1", "given up")], self.ledger())
 
 
-class ResendOfWhatIsHeldTest(ToldCase):
+class ResendOfWhatIsHeldTest(OnceCase):
     rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
     def test_a_resend_that_fails_while_the_group_is_sent_loses_nothing(self):
         method = self.method()
         made = self.alarm("a1")
-        self.tell(made)
+        self.handle(made)
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
         self.wait(10 * SECOND_MS)  # the group is due while the receiver of the resend hangs
         ledger.finish(notification, FAILED, self.clock.now_ms, "no answer within 10 s")
         ledger.restore(notification.id, "held")
         self.wait(HOUR_MS)
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
 
-class SentAndThenHeldTest(ToldCase):
+class SentAndThenHeldTest(OnceCase):
     def test_what_was_sent_by_hand_during_a_silence_is_in_no_group_after_it(self):
         self.start(StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS))
         self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.write(tables.notification.update().values(state="sent", attempts=1))  # resend
         self.wait(HOUR_MS)
         self.wait(10 * SECOND_MS)
-        self.assertEqual(([], [("a1", "sent")]), (self.told(), self.ledger()))
+        self.assertEqual(([], [("a1", "sent")]), (self.sent(), self.ledger()))
 
     def test_a_crash_after_the_claim_sends_it_once(self):
         self.start(StageRules(max_per_minute=1))
         self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         with failpoints.armed("notification.after_claim", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.wait, HOUR_MS)
         self.start()
         self.wait(LEASE_MS)  # another process sends it
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
         self.wait(MINUTE_MS)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
 
 
-class ReleasedAndNotYetSentTest(ToldCase):
+class ReleasedAndNotYetSentTest(OnceCase):
     def test_the_end_of_a_released_alarm_is_sent(self):
         self.method()
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.clock.now_ms += HOUR_MS
         self.releases.release_due()  # ALARM is scheduled
         self.clock.now_ms += SECOND_MS
         self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK", old_state="ALARM").message))
         self.deliver()
         self.wait(HOUR_MS)
-        self.assertIn(self.told(), (["a1:ALARM", "a1:OK"], ["a1:OK"], []))
+        self.assertIn(self.sent(), (["a1:ALARM", "a1:OK"], ["a1:OK"], []))
 
     def test_an_alarm_that_ends_while_its_silence_ends_is_sent_with_its_end_or_not_at_all(self):
         """Whichever statement of the release the end of the alarm comes before."""
@@ -193,7 +193,7 @@ class ReleasedAndNotYetSentTest(ToldCase):
         for number in range(1, 20):
             own_id = f"a{number}"
             self.silence({}, HOUR_MS)
-            self.tell(self.alarm(own_id))
+            self.handle(self.alarm(own_id))
             self.clock.now_ms += HOUR_MS
             with self.end_before_call(number, own_id) as ended:
                 self.releases.release_due()
@@ -201,7 +201,7 @@ class ReleasedAndNotYetSentTest(ToldCase):
                 break
             self.deliver()
             self.wait(HOUR_MS)
-            self.assertIn(self.told(), ([f"{own_id}:ALARM", f"{own_id}:OK"], [f"{own_id}:OK"], []), number)
+            self.assertIn(self.sent(), ([f"{own_id}:ALARM", f"{own_id}:OK"], [f"{own_id}:OK"], []), number)
         self.assertLess(number, 19)
 
     @contextlib.contextmanager
@@ -227,36 +227,36 @@ class ReleasedAndNotYetSentTest(ToldCase):
             yield ended
 
 
-class NothingWasToldTest(ToldCase):
+class NothingWasSentTest(OnceCase):
     def test_a_state_without_an_action_hides_no_withheld_alarm(self):
         self.method(states=("ALARM", "OK"))
         self.silence({}, HOUR_MS)
         for state in ("ALARM", "UNDETERMINED", "OK"):
             self.clock.now_ms += SECOND_MS
-            self.tell(self.alarm("a1", state))
+            self.handle(self.alarm("a1", state))
         self.wait(HOUR_MS)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
 
     def test_a_method_with_only_ok_actions_gets_no_end_of_a_withheld_alarm(self):
         self.method("ends", states=("OK",))
         self.method("alarms", states=("ALARM",))
         made = self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         Silences(self.alarms_database).delete("t1", made.id)
         self.clock.now_ms += SECOND_MS
-        self.tell(self.alarm("a1", "OK"))
+        self.handle(self.alarm("a1", "OK"))
         self.wait()
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
 
     def test_each_method_has_its_own_last_state(self):
         first, second = self.method("first"), self.method("second")
         made = self.alarm("a1")
-        self.tell(made)
+        self.handle(made)
         self.silence({}, SECOND_MS)
         table = tables.notification
         self.write(table.update().where(table.c.method_id == second).values(state="silenced"))
         self.clock.now_ms += 2 * SECOND_MS
-        self.people.taken.clear()
+        self.notifier.taken.clear()
         facts = self.pipeline.facts(self.alarm("a1", "OK"), [first, second])
         self.assertEqual(
             [(False, "ALARM"), (True, "OK")], [(each.withheld_before, each.last_notified) for each in facts]
@@ -265,43 +265,43 @@ class NothingWasToldTest(ToldCase):
     def test_an_end_after_a_state_that_was_sent_longer_than_the_retention_ago(self):
         self.method()
         made = self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         Silences(self.alarms_database).delete("t1", made.id)
         self.clock.now_ms += SECOND_MS
-        self.tell(self.alarm("a1", "UNDETERMINED"))
+        self.handle(self.alarm("a1", "UNDETERMINED"))
         self.wait()
         self.clock.now_ms += 40 * DAY_MS
         self.prune()
-        self.tell(self.alarm("a1", "OK"))
-        self.assertEqual(["a1:UNDETERMINED", "a1:OK"], self.told())
+        self.handle(self.alarm("a1", "OK"))
+        self.assertEqual(["a1:UNDETERMINED", "a1:OK"], self.sent())
 
     def test_an_end_is_news_if_a_notification_before_a_silence_longer_than_the_retention_failed(self):
         self.method()
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.clock.now_ms += SECOND_MS
-        self.tell(self.alarm("a1", "OK"))
+        self.handle(self.alarm("a1", "OK"))
         self.write(
             tables.notification.update().where(tables.notification.c.new_state == "OK").values(state="superseded")
         )
         self.clock.now_ms += SECOND_MS
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
-        self.people.taken.clear()
+        self.handle(self.alarm("a1"))
+        self.notifier.taken.clear()
         self.clock.now_ms += 40 * DAY_MS
         self.prune()
-        self.tell(self.alarm("a1", "OK"))
-        self.assertEqual(["a1:OK"], self.told())
+        self.handle(self.alarm("a1", "OK"))
+        self.assertEqual(["a1:OK"], self.sent())
 
     def test_the_end_of_an_alarm_in_a_silence_that_is_longer_than_the_retention(self):
         self.method()
         self.silence({}, 60 * DAY_MS)
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.clock.now_ms += 40 * DAY_MS
         self.prune()
-        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.handle(self.alarm("a1", "OK", old_state="ALARM"))
         self.prune()
         self.wait(20 * DAY_MS)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
         self.clock.now_ms += 40 * DAY_MS
         self.prune()
         self.assertEqual([], self.ledger())
@@ -310,7 +310,7 @@ class NothingWasToldTest(ToldCase):
         Ledger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
 
 
-class TenantsInTurnTest(ToldCase):
+class TenantsInTurnTest(OnceCase):
     def test_many_rows_of_one_tenant_delay_no_other(self):
         self.method()
         self.define("d3", "cpu", tenant="t2")
@@ -323,40 +323,40 @@ class TenantsInTurnTest(ToldCase):
         self.clock.now_ms += HOUR_MS
         self.releases.release_due()
         self.deliver()
-        self.assertIn("b1:ALARM", self.told())
+        self.assertIn("b1:ALARM", self.sent())
 
 
-class RepeatsOfSealedGroupsTest(ToldCase):
+class RepeatsOfSealedGroupsTest(OnceCase):
     rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
     def test_a_crash_after_the_seal_loses_no_repeats(self):
         self.method(period=60)
         for number in (1, 2):
-            self.tell(self.alarm(f"a{number}"))
+            self.handle(self.alarm(f"a{number}"))
         self.clock.now_ms += 10 * SECOND_MS
         self.releases.release_due()
         self.start()
         self.wait(LEASE_MS)
-        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
-        self.assertEqual(["a1:ALARM"] * 2 + ["a2:ALARM"] * 2, sorted(self.told()))
+        self.assertEqual(["a1:ALARM"] * 2 + ["a2:ALARM"] * 2, sorted(self.sent()))
 
 
-class LongAlarmsTest(ToldCase):
+class LongAlarmsTest(OnceCase):
     def test_the_end_of_an_alarm_that_lasted_longer_than_the_retention_is_sent_after_a_silence(self):
         self.method()
-        self.tell(self.alarm("a1"))
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.handle(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.sent())
         self.clock.now_ms += 31 * DAY_MS
         Ledger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
         self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.handle(self.alarm("a1", "OK", old_state="ALARM"))
         self.wait(HOUR_MS)
-        self.assertEqual(["a1:OK"], self.told())
+        self.assertEqual(["a1:OK"], self.sent())
 
 
-class OneUnreadableAddressTest(ToldCase):
+class OneUnreadableAddressTest(OnceCase):
     """The key of one row is lost, or the row is damaged."""
 
     def damage(self, method_id):
@@ -368,15 +368,15 @@ class OneUnreadableAddressTest(ToldCase):
         self.method()
         self.define("d3", "cpu", tenant="t2")
         broken = self.method("other", definition="d3", tenant="t2")
-        self.tell(self.alarm("b1", definition="d3", tenant="t2"))
+        self.handle(self.alarm("b1", definition="d3", tenant="t2"))
         self.clock.now_ms += 10
-        self.tell(self.alarm("a1"))
+        self.handle(self.alarm("a1"))
         self.damage(broken)
         for _ in range(60):
             self.clock.now_ms += MINUTE_MS
             self.releases.release_due()
             self.deliver()
-        self.assertEqual(["a1:ALARM"], self.told())
+        self.assertEqual(["a1:ALARM"], self.sent())
 
     def mend(self, method_id):
         table = tables.notification_method
@@ -387,7 +387,7 @@ class OneUnreadableAddressTest(ToldCase):
         self.method("other")
         self.damage(broken)
         self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
-        self.assertEqual(["http://other/"], [address for _, address in self.people.taken])
+        self.assertEqual(["http://other/"], [address for _, address in self.notifier.taken])
         for _ in range(3):  # it waits, and costs no attempt
             [retry] = self.scheduled()
             self.clock.now_ms += MINUTE_MS
@@ -395,7 +395,7 @@ class OneUnreadableAddressTest(ToldCase):
         self.mend(broken)
         self.clock.now_ms += MINUTE_MS
         self.deliver()
-        self.assertEqual(["http://other/", "http://again/"], [address for _, address in self.people.taken])
+        self.assertEqual(["http://other/", "http://again/"], [address for _, address in self.notifier.taken])
         self.assertEqual([("a1", "sent")] * 2, self.ledger())
 
     def test_a_notification_is_given_up_if_its_key_does_not_come_within_ttl(self):
@@ -408,7 +408,7 @@ class OneUnreadableAddressTest(ToldCase):
         self.assertIn("was encrypted with the key 00000000", reason)
 
 
-class SubjectTest(ToldCase):
+class SubjectTest(OnceCase):
     def test_a_next_line_in_a_name_is_sent(self):
         made = self.alarm("a1", name="disk full\x85 on h1")
         message = message_of(notification_of(made, "m"), Texts(), sender="a@example.org", receiver="b@example.org")
