@@ -2,6 +2,7 @@
 """The examples that need no broker, and what the others do without one."""
 
 import contextlib
+import importlib
 import io
 import re
 import sys
@@ -70,9 +71,22 @@ class CookbookTest(ExampleCase):
             self.assertEqual(f"{text}\n", self.succeeds(f"cookbook/{name}"), name)
 
 
+class ConsumeTest(base.BaseTestCase):
+    def test_no_more_readings_are_read_than_requested(self):
+        memory = self.useFixture(MemoryKafka())
+        memory.producer().publish("readings", [b"{}"] * 5).raise_for_undelivered()
+        stored = {}
+        with mock.patch.object(sys, "path", [*sys.path, str(EXAMPLES)]), contextlib.redirect_stdout(io.StringIO()):
+            consume = importlib.import_module("consume")
+            consume.read(memory.consumer("readings", "readers"), stored, 3)
+
+        self.assertEqual(3, len(stored))
+        self.assertEqual([3], list(memory.broker.committed("readers").values()))
+
+
 class SnippetsTest(base.BaseTestCase):
     def test_the_how_to_pages_show_only_programs_that_are_run(self):
-        for page in ("serializers", "consuming", "processing", "transactions", "testing"):
+        for page in ("producing", "consuming", "processing", "transactions", "serializers", "testing"):
             self.assertNotIn("code-block:: python", (USER / f"{page}.rst").read_text(), page)
 
 
