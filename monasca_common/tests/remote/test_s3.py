@@ -60,7 +60,7 @@ class S3PlacingTest(S3Archive, ArchiveCase):
         error = self.assertRaises(ArchiveUnavailable, self.archiver().step)
         self.assertIn("no-such-bucket", str(error))
 
-    def test_mutant_that_trusts_what_was_placed_before(self):
+    def test_mutant_that_removes_staged_files(self):
         """It removes what is staged, instead of placing what is committed."""
         sent = self.publish(metric(number) for number in range(12))
         die_before_placing(self)

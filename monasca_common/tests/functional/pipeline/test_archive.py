@@ -27,7 +27,7 @@ DAY = datetime.date(2026, 1, 1)
 
 
 class ArchiveTest(ArchiveCase):
-    def test_each_record_is_kept_as_it_was_in_the_folder_of_its_own_hour(self):
+    def test_each_record_is_archived_unchanged_in_the_folder_of_its_hour(self):
         headers = (("a", b"1"), ("b", None), ("a", b"\xff"))
         kafka_ms = SIX_MS + 5 * HOUR_MS + 7
         values = [
@@ -63,7 +63,7 @@ class ArchiveTest(ArchiveCase):
             kept = [(each.key, each.value and bytes(each.value)) for each in row.headers]
             self.assertEqual([*headers, ("message-id", b"%d" % number)], kept)
 
-    def test_names_and_manifest_tell_the_offsets_of_each_file(self):
+    def test_names_and_manifest_have_the_offsets_of_each_file(self):
         sent = self.publish(metric(number) for number in range(40))
         batch = self.archiver(max_offsets_per_trigger=20)
         reports = [batch.step(), batch.step(), batch.step()]
@@ -116,7 +116,7 @@ class ArchiveTest(ArchiveCase):
         self.archiver().step()
         self.assertEqual([], self.manifest())
 
-    def test_another_group_may_not_archive_into_the_same_place(self):
+    def test_another_group_may_not_use_the_same_location(self):
         self.publish([metric(1)])
         self.archiver().step()
         error = self.assertRaises(ConfigurationError, self.archiver(group_id="another").step)
@@ -124,7 +124,7 @@ class ArchiveTest(ArchiveCase):
 
     # Rule 38
     @periodic("CrashTest repeats batches that are in place")
-    def test_a_position_that_was_put_back_archives_nothing_twice(self):
+    def test_a_reset_position_archives_no_record_twice(self):
         sent = self.publish(metric(number) for number in range(10))
         self.archiver().step()
         with self.offset_store.writing() as connection:
@@ -153,7 +153,7 @@ class TogetherTest(ArchiveCase):
 
         return mock.patch.object(batch, "fail_point", fail_point)
 
-    def test_the_slower_one_is_fenced_and_goes_on_behind_the_other(self):
+    def test_the_slower_driver_is_fenced_and_continues_after_the_other(self):
         with self.meanwhile(self.other.step):
             self.assertRaises(Fenced, self.one.step)
         self.assertEqual(0, self.one.step().results["records"])
@@ -161,8 +161,8 @@ class TogetherTest(ArchiveCase):
         self.assertEqual([], self.staged_files())
 
     # Rule 38
-    @periodic("test_the_slower_one_is_fenced_and_goes_on_behind_the_other is the smoke test")
-    def test_files_that_the_other_took_for_orphans_are_written_again(self):
+    @periodic("test_the_slower_driver_is_fenced_and_continues_after_the_other is the smoke test")
+    def test_files_removed_as_orphans_are_written_again(self):
         def starts_and_dies():
             with failpoints.armed("archive.before_rename", "raise"):
                 source = Source(self.group, self.topic, None)
@@ -174,7 +174,7 @@ class TogetherTest(ArchiveCase):
         self.assertEqual(30, self.one.step().results["records"])
         self.assert_archived_once(self.sent)
 
-    def test_what_one_has_committed_the_other_may_put_in_place(self):
+    def test_another_driver_may_place_committed_files(self):
         with self.meanwhile(self.other.step, at="archive.before_rename"):
             self.assertEqual(30, self.one.step().results["records"])
         self.assert_archived_once(self.sent)
@@ -277,7 +277,7 @@ class MutantTest(ArchiveCase):
         self.assertFalse(is_exact)
 
     # Rule 38
-    def test_mutant_that_forgets_what_was_committed(self):
+    def test_mutant_that_removes_committed_files(self):
         def forgets(archiver, source):
             archiver._store.remove_folder("_staging")
 

@@ -60,7 +60,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.assertEqual(1, len({message.partition() for message in self.replayed() if message.key() == b"k"}))
 
     @periodic("the consumers' contract derives the same ids")
-    def test_a_message_without_an_id_gets_the_one_that_readers_gave_it(self):
+    def test_a_message_without_an_id_gets_its_place_as_its_id(self):
         plain = self.producer_without_ids()
         plain.publish(self.topic, [Record(envelopes.log(1), partition=1)]).raise_for_undelivered()
         self.archiver().step()
@@ -100,7 +100,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.assertEqual({"matching": 8}, progress.results)
         self.assertEqual([], self.replayed())
 
-    def test_a_replay_that_kafka_does_not_take_names_the_reason_and_the_remedy(self):
+    def test_a_replay_that_kafka_refuses_is_an_error_with_the_remedy(self):
         self.publish([metric(number) for number in range(12)])
         self.archiver().step()
         send = self.to_kafka("no-such-topic", publish_timeout_seconds=0.5)
@@ -206,7 +206,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
     def replay(self, send):
         return super().replay(send, tasks=1)
 
-    def test_what_is_no_row_or_too_old_is_counted_and_the_rest_stored(self):
+    def test_unreadable_and_too_old_messages_are_counted_and_others_stored(self):
         self.publish([metric(1), b"no json", envelopes.metric(0, creation_time=1)])
         self.archiver().step()
         url = self.new_database()
@@ -261,7 +261,7 @@ class CommandTest(ArchiveCase):
         self.assertIn(f"ArchiveDamaged: {cut} is not a whole Parquet file", told[0])
 
     @periodic("a dry run of ReplayToKafkaTest counts the same")
-    def test_a_replay_counts_and_sends_nothing_without_execute(self):
+    def test_a_replay_without_execute_only_counts(self):
         self.publish(metric(number) for number in range(12))
         self.archiver().step()
         url = self.new_database()

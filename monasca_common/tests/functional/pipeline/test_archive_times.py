@@ -93,7 +93,7 @@ class EventTimeTest(base.BaseTestCase):
             ]
             self.assertEqual([1_767_225_600_123, 1_767_225_600_000, 1_500, None], self.times_of(values))
 
-    def test_what_stands_in_a_text_is_no_time(self):
+    def test_a_time_within_a_string_is_ignored(self):
         text = '"},"timestamp":7,"value":1}'
         for members in ({"name": text, "dimensions": {}}, {"name": "n", "dimensions": {"a": text, "}": text}}):
             members |= {"timestamp": 5, "value": 1}
@@ -101,7 +101,7 @@ class EventTimeTest(base.BaseTestCase):
                 value = json.dumps({"metric": members}, separators=separators).encode()
                 self.assertEqual([5], self.times_of([value]), value)
 
-    def test_what_tells_no_time_is_known(self):
+    def test_values_without_a_time_have_none(self):
         values = [None, b"", b"{", b"[1]", b"{}", b'{"metric":{}}', b'{"metric":null}', b'{"log":{}}', b"\xff"]
         values += [metric(-1), metric(LATEST_MS + 1), metric(1e300), metric(2**70), metric(True)]
         values += [b'{"metric":{"timestamp":NaN}}', b'{"log":{"timestamp":"9999999-01-01T00:00:00Z"}}']
@@ -126,7 +126,7 @@ class EventTimeTest(base.BaseTestCase):
     # Rule 38
     @FEW
     @given(st.lists(st.one_of(metrics(), others()), min_size=1, max_size=300))
-    def test_what_a_model_reads_is_filed_by_the_time_that_the_model_has_read(self, values):
+    def test_valid_messages_are_filed_by_the_time_of_their_model(self, values):
         found = self.times_of(values)
         for decode in (MetricDecoder().decode_all, log.decode_all, event.decode_all, alarm.decode_all):
             decoded = decode(values)

@@ -48,7 +48,7 @@ class BackfillTest(KafkaPipelineCase):
         with self.offset_store.writing() as connection:
             connection.execute(sa.text("UPDATE aggregate_usage SET record_count = record_count + 7, sums = '1e6'"))
 
-    def test_what_was_wrong_is_replaced_and_published_anew(self):
+    def test_wrong_windows_are_replaced_and_published_again(self):
         messages = self.publish(self.records(0, range(1, 30)) + self.records(1, range(5)))
         right = self.published()
         self.assertEqual(expected(self.pre_rows, self.rows, messages), right)
@@ -64,7 +64,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(right, self.published())
 
     # Rule 36
-    def test_what_the_stream_reads_meanwhile_counts_once(self):
+    def test_records_that_the_stream_reads_during_a_backfill_count_once(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
         backfill = self.backfill()
@@ -86,7 +86,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     @periodic("the others cover the same plan")
-    def test_what_the_stream_has_not_reached_is_left_to_it(self):
+    def test_records_that_the_stream_has_not_reached_are_left_to_it(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
         history = None
@@ -122,8 +122,8 @@ class BackfillTest(KafkaPipelineCase):
         error = self.assertRaises(RecordsLost, self.backfill(clock=SetClock(10**15)).run, FIRST_MS, FIRST_MS + HOUR_MS)
         self.assertIn("retention_days", str(error))
 
-    @periodic("test_what_the_stream_reads_meanwhile_counts_once is the smoke test")
-    def test_what_retention_passes_while_it_computes_is_not_lost(self):
+    @periodic("test_records_that_the_stream_reads_during_a_backfill_count_once is the smoke test")
+    def test_a_window_that_expires_during_a_backfill_is_not_lost(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
         clock = SetClock(FIRST_MS + self.stream_job._partials._settings.retention_days * DAY_MS)
@@ -159,7 +159,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
 
     # Rule 36
-    def test_what_kafka_has_no_longer_comes_from_the_archive(self):
+    def test_records_that_kafka_has_removed_come_from_the_archive(self):
         messages = self.publish(self.records(0, range(1, 20)) + self.records(1, range(4)))
         history = self.archived_history()
         ends = {TopicPartition(self.topic, number): extent.end for number, extent in self.jobs_topic.extents().items()}
@@ -176,7 +176,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([24, 11], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
 
-    @periodic("test_what_the_stream_reads_meanwhile_counts_once is the smoke test")
+    @periodic("test_records_that_the_stream_reads_during_a_backfill_count_once is the smoke test")
     def test_an_archive_that_is_ahead_of_a_stream_that_moves_on_loses_nothing(self):
         messages = self.publish(self.records(0, range(1, 20)))
         self.until_quiet(self.stream_job)
@@ -197,7 +197,7 @@ class BackfillTest(KafkaPipelineCase):
 
     # Rule 36
     @periodic("test_a_log_that_does_not_reach_back_is_refused is the smoke test")
-    def test_what_neither_has_is_refused(self):
+    def test_a_gap_between_archive_and_log_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
         history = self.archived_history()
         self.publish(self.records(0, range(20)), partition=0)
@@ -208,8 +208,8 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([40], self.scalars("SELECT record_count FROM aggregate_usage"))
 
     # Rule 36
-    @periodic("test_what_the_stream_reads_meanwhile_counts_once is the smoke test")
-    def test_a_partition_that_the_stream_begins_meanwhile_counts_once(self):
+    @periodic("test_records_that_the_stream_reads_during_a_backfill_count_once is the smoke test")
+    def test_a_partition_that_the_stream_starts_during_a_backfill_counts_once(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
         backfill = self.backfill()

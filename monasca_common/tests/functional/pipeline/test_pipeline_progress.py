@@ -77,7 +77,7 @@ class BatchTest(CpuCase):
 class BackfillProgressTest(PipelineProcessCase):
     database = "sqlite"
 
-    def test_a_backfill_tells_how_far_it_is_under_the_names_of_the_other_jobs(self):
+    def test_a_backfill_has_the_progress_metrics_of_other_jobs(self):
         self.send(*(cpu(number, 1) for number in range(20)))
         self.job(max_offsets_per_trigger=20).step()
         (port,) = ports.free_ports(1)

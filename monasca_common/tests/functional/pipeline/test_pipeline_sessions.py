@@ -34,7 +34,7 @@ class SessionsTest(PostgresqlTestCase):
         self.assertRaises(StorageUnavailable, transaction.__exit__, None, None, None)
         self.assertEqual({0: 5}, successor.next_offsets(SOURCE))
 
-    def test_who_waits_for_a_lock_is_told_in_time(self):
+    def test_a_wait_for_a_lock_ends_with_an_error(self):
         impatient = OffsetStore(self.url, replace(PATIENT, lock_seconds=0.2))
         with OffsetStore(self.url).advance(SOURCE, RANGES):
             began = time.monotonic()

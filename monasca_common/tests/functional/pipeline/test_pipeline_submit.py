@@ -18,7 +18,7 @@ SECRET = "plantedspark"
 class SubmitTest(PipelineProcessCase):
     database = "sqlite"
 
-    def test_it_counts_once_shows_no_secret_and_ends_in_order_without_its_folder(self):
+    def test_the_job_counts_once_shows_no_secret_and_removes_its_folder(self):
         self.configure(f"options = spark.hadoop.fs.s3a.secret.key={SECRET}")
         self.send_some()
         temporary = self.useFixture(fixtures.TempDir(tempfile.gettempdir())).path

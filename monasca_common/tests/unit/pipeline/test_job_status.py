@@ -105,13 +105,13 @@ class UnpublishedPeriodsTest(JobStatusCase):
             connection.execute(periods.aggregate_period.update().values(published=1))
         self.assertEqual((0, 0), self.waiting(emit="final"))
 
-    def test_a_period_of_a_specification_that_is_gone_is_told_until_retention_removes_it(self):
+    def test_a_period_of_a_removed_specification_is_reported_until_retention_removes_it(self):
         self.touch(NOON_MS, "gone")
         self.assertEqual((2, 1), self.waiting(emit="final"))
 
 
 class EvaluationTest(JobStatusCase):
-    def test_a_job_that_evaluates_says_up_to_when_and_what_is_to_be_published(self):
+    def test_the_status_of_evaluate_has_its_time_and_unpublished_transitions(self):
         job = "spark-evaluate/metrics"
         with self.offset_store.writing() as connection:
             watermarks_ms = {0: NOON_MS + 9000, 1: NOON_MS + 8000}
@@ -131,7 +131,7 @@ class EvaluationTest(JobStatusCase):
         )
         self.assertEqual(NOON_MS, evaluation.machine_readable()["evaluated_to_ms"])
 
-    def test_where_nobody_evaluates_nothing_is_said_of_it(self):
+    def test_the_status_omits_evaluate_without_an_evaluator(self):
         self.assertEqual(["aggregate"], [each.job for each in job_statuses(self.configuration())])
 
 
@@ -181,7 +181,7 @@ class ActivityTest(JobStatusCase):
             other._beat()
             self.assertEqual(JobState.RUNNING, self.status().state)
 
-    def test_a_database_that_is_away_does_not_end_the_job(self):
+    def test_an_unavailable_database_does_not_end_the_job(self):
         with Heartbeat("sqlite:////nowhere/x.sqlite", [("g", "t")], self.clock):
             pass
 
@@ -195,7 +195,7 @@ class ActivityTest(JobStatusCase):
         with self.heartbeat():
             self.assertEqual(batch, self.status().last_batch)
 
-    def test_a_batch_that_is_rolled_back_was_none(self):
+    def test_a_rolled_back_batch_is_not_noted(self):
         with contextlib.suppress(ZeroDivisionError), self.offset_store.writing() as connection:
             activity.note_batch(connection, self.source, LastBatch(NOON_MS, 2.5, 10, 6))
             raise ZeroDivisionError

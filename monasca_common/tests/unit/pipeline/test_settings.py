@@ -34,7 +34,7 @@ class AggregateOptionsTest(ConfigurationTestCase):
         for text in (line.partition(" =")[0], *texts):
             self.assertThat(told, Contains(text))
 
-    def test_without_a_word_it_is_metrics_to_metrics_by_what_is_shipped(self):
+    def test_the_defaults_aggregate_metrics_by_the_shipped_specifications(self):
         settings = self.settings()
         stream = settings.stream
         self.assertEqual(("metrics", "spark-aggregate", "metrics"), (stream.topic, stream.group, settings.output_topic))
@@ -57,7 +57,7 @@ class AggregateOptionsTest(ConfigurationTestCase):
         conf = self.with_kafka("transactional_id = api", database=DATABASE)
         self.assertIsNone(aggregate_settings(conf).stream.producer.transactional_id)
 
-    def test_each_value_that_makes_no_sense_is_refused_by_name(self):
+    def test_each_invalid_value_is_refused_by_name(self):
         for line in (
             "emit = sometimes",
             "slack_seconds = -1",
@@ -78,11 +78,11 @@ class AggregateOptionsTest(ConfigurationTestCase):
     def test_more_topics_than_one_are_refused(self):
         self.assert_refused("topic = a,b", "this job reads one")
 
-    def test_a_file_that_is_not_there_is_told(self):
+    def test_a_missing_file_is_an_error(self):
         told = self.refused(self.settings, "transform_specs = /nowhere/x.jsonl")
         self.assertThat(told, Contains("/nowhere/x.jsonl: No such file"))
 
-    def test_a_specification_that_breaks_a_rule_is_told_with_its_file_and_row(self):
+    def test_an_invalid_specification_is_an_error_with_its_file_and_row(self):
         row = shipped_row("mem_total_all", usage_fetch_operation="median")
         pre = self.path_of(json.dumps(pre_row("cpu", "mem_total_all")))
         transforms = self.path_of(json.dumps(row))
@@ -101,7 +101,7 @@ class AggregateOptionsTest(ConfigurationTestCase):
 
 
 class FactsTest(ConfigurationTestCase):
-    def test_the_line_of_a_start_says_what_is_read_and_where_state_is_kept_and_no_secret(self):
+    def test_the_start_line_has_topics_and_database_without_secrets(self):
         conf = self.with_kafka(
             database="connection = postgresql://me:hush@db/monasca", pipeline_archive="location = s3://key:hush@bucket"
         )
@@ -148,13 +148,13 @@ class SparkOptionsTest(ConfigurationTestCase):
         self.assertEqual({"spark.a": "1=2", "spark.b": "$x"}, dict(settings.options))
         self.assertNotIn("$x", repr(settings))
 
-    def test_a_line_that_is_none_is_refused_and_not_shown(self):
+    def test_a_line_without_an_equals_sign_is_refused_and_not_shown(self):
         for line in ("spark.hidden", "= hidden"):
             told = self.refused(self.settings, f"options = {line}")
             self.assertThat(told, Contains("options in group [spark]"))
             self.assertNotIn("hidden", told)
 
-    def test_what_makes_no_sense_is_refused_by_name(self):
+    def test_an_invalid_option_is_refused_by_name(self):
         for line in ("shuffle_partitions = 0", "shuffle_partitions = many", "master_url = x", "packages = a:b:1"):
             self.assertThat(self.refused(self.settings, line), Contains(line.partition(" =")[0]))
 

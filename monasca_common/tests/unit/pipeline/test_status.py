@@ -35,7 +35,7 @@ class ServedTest(base.BaseTestCase):
             if not sample.name.endswith(("_created", "_bucket"))
         }
 
-    def test_what_a_job_tells_is_what_a_scrape_finds(self):
+    def test_a_scrape_returns_the_progress_of_a_job(self):
         self.taken.close()
         with served("backfill", JobStatusSettings(port=self.port), self.watcher) as watcher:
             watcher.tell(JobProgress(100, 50, 2.5, {"records": 90}))
@@ -105,11 +105,11 @@ class ServedTest(base.BaseTestCase):
         with served("evaluate", JobStatusSettings(port=self.port, live_seconds=-1.0), self.watcher):
             self.assertEqual(503, self.probed("/healthz")[0])
 
-    def test_without_a_port_nobody_listens(self):
+    def test_without_a_port_there_is_no_server(self):
         with served("aggregate", JobStatusSettings(), self.watcher) as watcher:
             self.assertIs(self.watcher, watcher)
 
-    def test_a_port_that_is_taken_is_told_with_the_group_of_the_job(self):
+    def test_a_port_in_use_is_an_error_with_the_group_of_the_job(self):
         told = served("replay", JobStatusSettings(port=self.port), self.watcher)
         error = self.assertRaises(ConfigurationError, told.__enter__)
         self.assertThat(str(error), Contains("change status_port or status_host in group [pipeline_replay]"))

@@ -34,6 +34,6 @@ class PrepareTest(base.BaseTestCase):
             importlib.invalidate_caches()
         read.assert_not_called()
 
-    def test_what_it_has_imported_is_no_garbage_to_look_for(self):
+    def test_imported_modules_are_excluded_from_garbage_collection(self):
         worker_daemon.prepare()
         self.assertGreater(gc.get_freeze_count(), 0)

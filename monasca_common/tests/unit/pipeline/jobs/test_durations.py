@@ -42,13 +42,13 @@ class EventTimeLagsTest(base.BaseTestCase):
         self.assertEqual({0: 7.0, 1: 0.0}, self.after(0, newest={0: 5_000}, now_ms=12_000))
         self.assertEqual({0: 0.0, 1: 0.0}, self.after())
 
-    def test_of_a_range_without_a_record_that_counts_nothing_is_known(self):
+    def test_a_range_without_a_counted_record_has_no_lag(self):
         self.assertEqual({}, self.after(0))
 
-    def test_a_clock_that_is_ahead_does_not_make_it_negative(self):
+    def test_a_fast_clock_gives_no_negative_lag(self):
         self.assertEqual({0: 0.0}, self.after(0, newest={0: 11_000}))
 
-    def test_reports_of_several_topics_are_told_together(self):
+    def test_the_progress_of_several_topics_is_added(self):
         one = JobProgress(stage_seconds={"write": 1.0}, lags=(PartitionLag("metrics", 0, 1.0),))
         other = JobProgress(stage_seconds={"write": 2.0, "place": 0.5}, lags=(PartitionLag("logs", 0, 2.0),))
         both = one.plus(other)

@@ -73,7 +73,7 @@ class OffsetAuditTest(AuditCase):
         """(expected, messages, lost, late) of the tier by bucket."""
         return [self.figures().get((number, "spark")) for number in range(self.buckets)]
 
-    def test_what_a_batch_accounted_for_is_handled_once_and_idle_looks_say_nothing(self):
+    def test_a_batch_is_reported_once_and_idle_turns_report_nothing(self):
         with self.job() as offset_store:
             for _ in range(2):
                 self.send()
@@ -86,7 +86,7 @@ class OffsetAuditTest(AuditCase):
         ranges = [handled for each in self.reports()[before:] for handled in each.handled if handled.position is None]
         self.assertEqual([(0, 0, 10), (0, 10, 20), (1, 0, 10), (1, 10, 20)], sorted(map(_place, ranges)))
 
-    def test_what_was_rolled_back_is_not_reported(self):
+    def test_a_rolled_back_range_is_not_reported(self):
         self.send()
         with (
             self.job() as offset_store,
@@ -97,7 +97,7 @@ class OffsetAuditTest(AuditCase):
         self.count(since_ms=0)
         self.assertEqual([(IN_BUCKET, 0, 0, IN_BUCKET)], self.handled())
 
-    def test_what_a_driver_did_not_live_to_report_its_successor_on_another_machine_does(self):
+    def test_the_next_driver_reports_offsets_that_a_dead_driver_did_not_report(self):
         with self.job() as offset_store:
             self.send()
             self.batch(offset_store)
@@ -121,7 +121,7 @@ class OffsetAuditTest(AuditCase):
         complete = (IN_BUCKET, IN_BUCKET, 0, 0)
         self.assertEqual([complete, (IN_BUCKET, 0, IN_BUCKET, 0), complete], self.handled())
 
-    def test_a_driver_that_does_not_know_what_became_of_its_transaction_reports_what_is_stored(self):
+    def test_a_driver_with_an_unknown_transaction_outcome_reports_the_stored_offsets(self):
         self.send()
         with self.job() as offset_store:
             self.batch(offset_store)

@@ -15,12 +15,12 @@ ROW = {"job": "j", "specification": "s", "period_start": 0, "version": 1, "publi
 
 
 class OffsetStoreTest(DatabaseCase):
-    def test_what_was_begun_is_where_the_next_batch_begins(self):
+    def test_the_next_batch_starts_at_the_stored_offsets(self):
         self.assertEqual({}, self.offset_store.next_offsets(SOURCE))
         self.assertEqual({0: 5, 1: 0}, self.offset_store.begin(SOURCE, {0: 5, 1: 0}))
         self.assertEqual({0: 5, 1: 0}, self.offset_store.next_offsets(SOURCE))
 
-    def test_what_somebody_else_has_begun_stays_as_it_is(self):
+    def test_offsets_of_another_process_are_not_overwritten(self):
         self.offset_store.begin(SOURCE, {0: 5})
         self.assertEqual({0: 5, 1: 7}, self.offset_store.begin(SOURCE, {0: 9, 1: 7}))
 
@@ -42,7 +42,7 @@ class OffsetStoreTest(DatabaseCase):
         self.assertEqual({0: 0}, self.offset_store.next_offsets(SOURCE))
         self.assertEqual([], self.rows(aggregate_period, "job"))
 
-    def test_of_two_that_computed_the_same_offsets_the_second_is_told(self):
+    def test_the_second_of_two_drivers_of_a_batch_is_fenced(self):
         self.offset_store.begin(SOURCE, {0: 0, 1: 0})
         self.advance((0, 0, 3))
         for ranges in ([(0, 0, 3)], [(0, 0, 5)], [(1, 0, 1), (0, 0, 3)]):
@@ -50,15 +50,15 @@ class OffsetStoreTest(DatabaseCase):
             self.assertThat(str(error), Contains("metrics/0 begins at offset 0, but all below offset 3 is stored"))
         self.assertEqual({0: 3, 1: 0}, self.offset_store.next_offsets(SOURCE))
 
-    def test_offsets_beyond_what_is_stored_are_not_skipped(self):
+    def test_offsets_after_the_stored_ones_are_not_skipped(self):
         self.offset_store.begin(SOURCE, {0: 0})
         self.assertRaises(Fenced, self.advance, (0, 2, 3))
 
-    def test_a_partition_that_nobody_has_begun_is_not_advanced(self):
+    def test_a_partition_without_a_stored_offset_is_not_advanced(self):
         error = self.assertRaises(Fenced, self.advance, (0, 0, 3))
         self.assertThat(str(error), Contains("nothing is stored"))
 
-    def test_who_has_to_know_all_partitions_is_told_of_one_that_was_begun_meanwhile(self):
+    def test_a_new_partition_fences_a_transaction_over_all_partitions(self):
         self.offset_store.begin(SOURCE, {0: 0, 1: 4})
         ranges = [_range(0, 0, 3), _range(1, 4, 4)]
         with self.offset_store.advance(SOURCE, ranges, are_all=True):
@@ -98,7 +98,7 @@ class OffsetStoreTest(DatabaseCase):
             self.assertEqual({}, self.offset_store.next_offsets(other))
             self.assertRaises(Fenced, self.advance, (0, 0, 1), source=other)
 
-    def test_a_topic_that_was_made_again_is_another_one(self):
+    def test_a_recreated_topic_is_another_topic(self):
         self.offset_store.begin(SOURCE, {0: 0})
         again = replace(SOURCE, topic_id="second-id")
         self.assertRaises(TopicMismatch, self.offset_store.next_offsets, again)
@@ -107,11 +107,11 @@ class OffsetStoreTest(DatabaseCase):
         # A broker that does not tell ids is believed.
         self.assertEqual({0: 0}, self.offset_store.next_offsets(replace(SOURCE, topic_id=None)))
 
-    def test_what_the_database_refuses_passes(self):
+    def test_refused_rows_do_not_stop_a_replay(self):
         error = self.assertRaises(StorageUnavailable, OffsetStore("sqlite:////nowhere/at/all").next_offsets, SOURCE)
         self.assertThat(str(error), Contains("unable to open database file"))
 
-    def test_a_database_without_tables_is_told_with_the_remedy(self):
+    def test_a_database_without_tables_is_an_error_with_the_remedy(self):
         error = self.assertRaises(SchemaMismatch, OffsetStore("sqlite://").check)
         self.assertThat(str(error), Contains("monasca-common db upgrade"))
         self.offset_store.check()

@@ -39,7 +39,7 @@ class NextRangesTest(DatabaseCase):
         self.assertEqual(([OffsetRange(0, 7, 10)], 0), (ranges, behind))
         self.assertEqual({0: 7, 1: 7}, self.offset_store.next_offsets(SOURCE))
 
-    def test_the_next_begins_where_the_database_stands_and_nobody_is_asked_again(self):
+    def test_the_next_batch_starts_at_the_stored_offset_without_a_lookup(self):
         topic = TopicOfTest(7, p0=(5, 10))
         self.ranges(topic)
         self.advance((0, 7, 10))
@@ -53,20 +53,20 @@ class NextRangesTest(DatabaseCase):
         self.assertEqual([OffsetRange(0, 7, 10), OffsetRange(1, 0, 9)], self.ranges(topic)[0])
         self.assertEqual([], topic.asked)
 
-    def test_what_is_new_is_shared_by_how_far_each_is_behind(self):
+    def test_a_batch_is_divided_in_proportion_to_the_backlogs(self):
         ranges, behind = self.ranges(TopicOfTest(p0=(0, 80), p1=(0, 20), p2=(0, 0)), most=10)
         self.assertEqual(([OffsetRange(0, 0, 8), OffsetRange(1, 0, 2)], 90), (ranges, behind))
 
     def test_nothing_new_is_no_range(self):
         self.assertEqual(([], 0), self.ranges(TopicOfTest(5, p0=(5, 5))))
 
-    def test_what_retention_has_removed_unread_is_told_with_its_number_and_the_remedy(self):
+    def test_unread_offsets_removed_by_retention_are_an_error_with_their_number_and_the_remedy(self):
         self.offset_store.begin(SOURCE, {0: 3})
         error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(p0=(10, 20)))
         for text in ("metrics/0", "offset is 3,", "begins at 10", "removed 7 offsets", SOURCE.group):
             self.assertThat(str(error), Contains(text))
 
-    def test_the_remedy_moves_one_partition_and_none_to_what_was_counted(self):
+    def test_the_remedy_moves_one_partition_and_never_to_a_counted_offset(self):
         self.offset_store.begin(SOURCE, {0: 30, 1: 3})
         for extents, target in (
             ({"p0": (0, 30), "p1": (10, 20)}, "--topic metrics:1 --to-earliest"),
@@ -85,7 +85,7 @@ class NextRangesTest(DatabaseCase):
         other = replace(SOURCE, topic_id="another")
         self.assertRaises(TopicMismatch, plan, TopicOfTest(p0=(0, 20)), self.offset_store, other, 10)
 
-    def test_looking_back_ends_where_each_partition_stands_and_at_what_is_left_of_it(self):
+    def test_the_look_back_ends_at_the_stored_offset_and_at_the_start_of_the_log(self):
         found = below({0: 100, 1: 3, 2: 0, 3: 50, 4: 5}, {0: 0, 1: 0, 3: 45, 4: 9}, 10)
         wanted = [(0, 90, 100), (1, 0, 3), (2, 0, 0), (3, 45, 50), (4, 5, 5)]
         self.assertEqual([OffsetRange(*each) for each in wanted], found)

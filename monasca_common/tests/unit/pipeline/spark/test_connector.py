@@ -80,13 +80,13 @@ class SecurityTest(base.BaseTestCase):
         )
         self.assertThat(str(error), Contains("/nowhere/ca.pem cannot be read: No such file"))
 
-    def test_what_has_no_translation_is_refused_and_not_left_out(self):
+    def test_an_option_without_a_translation_is_refused(self):
         error = self.assertRaises(
             ConfigurationError, java_security, {"ssl.cipher.suites": "x", "ssl.crl.location": "y"}
         )
         self.assertThat(str(error), Contains("ssl.cipher.suites, ssl.crl.location"))
 
-    def test_a_session_reads_what_is_committed_unless_told_otherwise(self):
+    def test_a_session_reads_committed_messages_by_default(self):
         settings = ConsumerSettings(ConnectionSettings("a:1,b:2", client_id="me"), ("metrics",), "g")
         self.assertEqual(
             {

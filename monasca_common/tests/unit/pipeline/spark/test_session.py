@@ -44,16 +44,16 @@ class InstalledTest(base.BaseTestCase):
             )
         )
 
-    def test_what_python_lacks_is_named_with_the_remedy(self):
+    def test_a_missing_package_is_an_error_with_the_remedy(self):
         self.without("pandas", "pyarrow")
         self.assert_unavailable("pandas, pyarrow is not installed", "monasca-common[spark]")
 
-    def test_a_machine_without_java_is_told_so(self):
+    def test_missing_java_is_an_error(self):
         self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME", None))
         self.useFixture(fixtures.EnvironmentVariable("PATH", "/nowhere"))
         self.assert_unavailable("there is no java on the path", "JAVA_HOME")
 
-    def test_an_old_java_is_told_with_its_version(self):
+    def test_an_old_java_is_an_error_with_its_version(self):
         for text, version in (('openjdk version "11.0.2" 2019', 11), ('java version "1.8.0_402"', 8)):
             self.java(text)
             self.assert_unavailable(f"is Java {version}, and Kafka and Spark need 17")
@@ -113,7 +113,7 @@ Caused by: org.apache.kafka.OffsetOutOfRangeException: offset 0 is out of range
         expected = "org.apache.kafka.OffsetOutOfRangeException: offset 0 is out of range"
         self.assertEqual(expected, session.reason(Exception(text)))
 
-    def test_without_a_cause_it_is_what_java_has_raised_and_not_the_call(self):
+    def test_without_a_cause_the_reason_is_the_java_exception(self):
         text = "An error occurred while calling o1.start.\n: java.net.BindException: in use\n\tat a.b(C.java:1)"
         self.assertEqual("java.net.BindException: in use", session.reason(Exception(text)))
 
@@ -130,7 +130,7 @@ class ConfigurationTest(base.BaseTestCase):
         module = session.configuration(SparkSettings())["spark.python.daemon.module"]
         self.assertTrue(callable(importlib.import_module(module).main))
 
-    def test_what_the_operator_says_comes_last(self):
+    def test_options_of_the_operator_override_others(self):
         found = session.configuration(SparkSettings(options={"spark.ui.enabled": "true"}))
         self.assertEqual("true", found["spark.ui.enabled"])
 
@@ -144,7 +144,7 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertEqual(f"{jars.kafka_connector()},a:b:1", found["spark.jars.packages"])
         self.assertNotIn("spark.jars", found)
 
-    def test_a_laptop_asks_nobody_for_its_address_and_a_cluster_does(self):
+    def test_a_local_master_uses_the_loopback_address_and_a_cluster_does_not(self):
         self.assertEqual("127.0.0.1", session.configuration(SparkSettings())["spark.driver.host"])
         self.assertNotIn("spark.driver.host", session.configuration(SparkSettings("spark://h:7077")))
 
@@ -246,7 +246,7 @@ class ConfigurationTest(base.BaseTestCase):
         session._start_java({})
         self.assertEqual([True], connected)
 
-    def test_java_logs_a_line_for_each_event_unless_somebody_looks_closer_or_has_configured_it(self):
+    def test_java_logs_one_line_for_each_event_unless_debugging_or_configured(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         brief = f"-Dlog4j2.configurationFile={folder}/log4j2.properties"
         self.useFixture(fixtures.EnvironmentVariable("SPARK_CONF_DIR", None))
@@ -259,7 +259,7 @@ class ConfigurationTest(base.BaseTestCase):
 
 
 class BriefErrorsTest(base.BaseTestCase):
-    def test_what_spark_says_in_pages_becomes_one_line(self):
+    def test_an_error_of_spark_becomes_one_line(self):
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
