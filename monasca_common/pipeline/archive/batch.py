@@ -21,7 +21,7 @@ from monasca_common.pipeline.archive.manifest import FileState
 from monasca_common.pipeline.archive.placement import Expiry, Placement
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.archive.writer import HourFiles, StagedFiles
+from monasca_common.pipeline.archive.writer import StagedFiles, stage_files
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
 from monasca_common.pipeline.jobs.durations import EventTimeLags, StageSeconds
 from monasca_common.pipeline.jobs.job import JobProgress
@@ -88,12 +88,10 @@ class Archiver:
     def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> JobProgress:
         stream, batch, began = self._stream, uuid.uuid4().hex, self._clock.monotonic()
         frame = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
-        folder = layout.staging_folder(stream.topic, batch)
-        files = HourFiles(self._store, stream.topic, batch, folder)
         count = sum(each.span for each in ranges)
         self._spark.sparkContext.setJobGroup(batch, f"archive: {stream.topic}, {count} offsets")
         with timing.stage("write"):
-            staged = files.stage(frame)
+            staged = stage_files(frame, self._store, stream.topic, batch)
         progress = _progress(count, staged)
         fail_point("archive.after_write")
         with timing.stage("commit"), self._offset_store.advance(source, ranges) as connection:
@@ -108,7 +106,7 @@ class Archiver:
         fail_point("archive.before_rename")
         with timing.stage("place"):
             self._placement.place(source, staged.files)
-            self._store.remove_folder(folder)
+            self._store.remove_folder(layout.staging_folder(stream.topic, batch))
         self._topic.commit({each.partition: each.end for each in ranges})
         return replace(progress, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
 

@@ -14,7 +14,6 @@ the topic, and its first and last offset.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -22,7 +21,6 @@ HOUR_MS = 3_600_000
 STAGING = "_staging"
 STAGED = ".staged"
 """The suffix of a file that is not placed yet."""
-_HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +44,8 @@ def hour_folder(topic: str, hour_ms: int) -> str:
 
 def hour_of(folder: str) -> int | None:
     """Return the start of the hour, in ms, of a folder like ``date=2026-01-31/hour=6``."""
-    match = _HOUR.fullmatch(folder)
-    if match is None:
-        return None
     try:
-        start = datetime.strptime(f"{match[1]} {match[2]}+0000", "%Y-%m-%d %H%z")
+        start = datetime.strptime(f"{folder}+0000", "date=%Y-%m-%d/hour=%H%z")
     except ValueError:
         return None
     return int(start.timestamp()) * 1000

@@ -79,10 +79,9 @@ def archive_settings(conf: cfg.ConfigOpts) -> ArchiveSettings:
     read, together = _ARCHIVE.settings(conf)
     return read.settings(
         ArchiveSettings,
-        streams=tuple(_of_topic(together, topic) for topic in together.consumer.topics),
+        streams=tuple(
+            replace(together, consumer=replace(together.consumer, topics=(topic,)))
+            for topic in together.consumer.topics
+        ),
         location=archive_location(conf, remedy=", and there is no default: write an absolute path or a URI"),
     )
-
-
-def _of_topic(stream: StreamSettings, topic: str) -> StreamSettings:
-    return replace(stream, consumer=replace(stream.consumer, topics=(topic,)))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monasca_common.models import times
+from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.layout import HOUR_MS, STAGED, Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile
 from monasca_common.pipeline.archive.store import Store
@@ -56,49 +57,41 @@ class StagedFiles:
     newest_ms: Mapping[int, float]
 
 
-@dataclass(frozen=True, slots=True)
-class HourFiles:
-    """Stages the files of one batch. ``folder``: the hidden folder of the batch."""
+def stage_files(records: DataFrame, store: Store, topic: str, batch: str) -> StagedFiles:
+    """Write the connector's rows to files in the hidden folder of the batch. Returns these files; each is complete and
+    on disk."""
+    from pyspark.sql import functions as sql
 
-    store: Store = field(repr=False)
-    topic: str
-    batch: str
-    folder: str
-
-    def stage(self, records: DataFrame) -> StagedFiles:
-        """Write the connector's rows to files in the batch's folder. Returns these files; each is complete and on
-        disk."""
-        from pyspark.sql import functions as sql
-
-        own = sql.col("own_ms")
-        rows = (
-            with_own_ms(records.select(*KEPT))
-            .withColumn("event_ms", sql.coalesce(own, kafka_ms(sql.col("timestamp"))))
-            .withColumn("headers", _without_null(sql.col("headers")))
-            .select(
-                *KEPT,
-                sql.timestamp_millis("event_ms").alias("event_time"),
-                sql.expr(f"event_ms DIV {HOUR_MS}").alias(_HOUR),
-                own.isNotNull().alias(_DATED),
-            )
+    own = sql.col("own_ms")
+    rows = (
+        with_own_ms(records.select(*KEPT))
+        .withColumn("event_ms", sql.coalesce(own, kafka_ms(sql.col("timestamp"))))
+        .withColumn("headers", _without_null(sql.col("headers")))
+        .select(
+            *KEPT,
+            sql.timestamp_millis("event_ms").alias("event_time"),
+            sql.expr(f"event_ms DIV {HOUR_MS}").alias(_HOUR),
+            own.isNotNull().alias(_DATED),
         )
-        reports = rows.mapInArrow(_WriteHours(self.store.location, self.folder), _REPORT).collect()
-        files = (
-            ArchivedFile(
-                self.topic,
-                each.hour * HOUR_MS,
-                Offsets(each.partition, each["first"], each.last),
-                each.records,
-                each.bytes,
-                self.batch,
-                each.path,
-            )
-            for each in sorted(reports, key=lambda each: each.path)
+    )
+    task = _WriteHours(store.location, layout.staging_folder(topic, batch))
+    reports = rows.mapInArrow(task, _REPORT).collect()
+    files = (
+        ArchivedFile(
+            topic,
+            each.hour * HOUR_MS,
+            Offsets(each.partition, each["first"], each.last),
+            each.records,
+            each.bytes,
+            batch,
+            each.path,
         )
-        newest_ms: dict[int, float] = {}
-        for each in reports:
-            newest_ms[each.partition] = max(each.newest, newest_ms.get(each.partition, each.newest))
-        return StagedFiles(tuple(files), sum(each.undated for each in reports), newest_ms)
+        for each in sorted(reports, key=lambda each: each.path)
+    )
+    newest_ms: dict[int, float] = {}
+    for each in reports:
+        newest_ms[each.partition] = max(each.newest, newest_ms.get(each.partition, each.newest))
+    return StagedFiles(tuple(files), sum(each.undated for each in reports), newest_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from monasca_common.pipeline.archive import reader
 from monasca_common.pipeline.archive.layout import HOUR_MS
 from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.archive.writer import HourFiles
+from monasca_common.pipeline.archive.writer import stage_files
 from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark
 from monasca_common.tests.unit.persister import envelopes
 
@@ -22,7 +22,7 @@ SCHEMA = (
 )
 
 
-class HourFilesTest(base.BaseTestCase):
+class StageFilesTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
@@ -43,7 +43,7 @@ class HourFilesTest(base.BaseTestCase):
             for partition, offset, last in rows
         ]
         frame = self.spark.createDataFrame(records, SCHEMA).coalesce(1)
-        return HourFiles(self.store, "metrics", "abc", "_staging/one batch").stage(frame)
+        return stage_files(frame, self.store, "metrics", "abc")
 
     def files(self, *rows):
         """(hour, partition, first, last, records) of each."""
