@@ -17,6 +17,7 @@ from monasca_common.kafka.config import (
     GroupReader,
     LinesOpt,
     OptionGroup,
+    config_file,
     consumer_settings,
     option,
     options_of,
@@ -25,6 +26,7 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.notification import legacy
 from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 from monasca_common.storage.settings import StorageSettings
@@ -33,7 +35,6 @@ NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP = "kafka_notifications"
 MAX_INTERVAL_SECONDS = 600.0  # between two attempts
 _DAY_SECONDS = 86_400
-_EVENTS_V1 = "https://events.pagerduty.com/generic/2010-04-15/create_event.json"  # the default of old files
 _TIMEOUT_HELP = (
     "The maximum duration of an attempt. Too small: slow receivers get a notification twice. Too large: a receiver "
     "that hangs keeps a thread."
@@ -308,32 +309,20 @@ _HTTP = OptionGroup(
         "max_response_bytes": "at most 8192 bytes of an answer are read",
     },
 )
-_CERTIFICATES = "certificates are always verified, with the authorities in [notification] ca_file"
-_PROXY = "connections are opened only to checked addresses, which a proxy would hide"
 _ALLOWED = {"allowed_networks": "allowed_networks in [notification] permits networks for every type"}
 _OPERATORS = {"allowed_networks": "every address of the server in url is permitted"}
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings), removed=_ALLOWED)
 _SLACK = OptionGroup(
-    "slack_notifier",
-    options_of(NotifierSettings),
-    removed={**_ALLOWED, "insecure": _CERTIFICATES, "ca_certs": _CERTIFICATES, "proxy": _PROXY},
+    "slack_notifier", options_of(NotifierSettings), old=legacy.names("slack_notifier"), removed=_ALLOWED
 )
 _PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings), removed=_OPERATORS)
 _JIRA = OptionGroup(
     "jira_notifier",
     options_of(JiraSettings),
-    removed={
-        **_OPERATORS,
-        "reopen_transition": "issues that are resolved get a comment and stay resolved",
-        "custom_formatter": "subject.txt and text.txt in [notification] templates_folder have the texts of issues",
-        "proxy": _PROXY,
-    },
+    old=legacy.names("jira_notifier"),
+    removed={**_OPERATORS, "reopen_transition": "issues that are resolved get a comment and stay resolved"},
 )
-_EMAIL = OptionGroup(
-    "email_notifier",
-    options_of(EmailSettings),
-    removed={"grafana_url": "templates in [notification] templates_folder have the links of e-mails"},
-)
+_EMAIL = OptionGroup("email_notifier", options_of(EmailSettings), old=legacy.names("email_notifier"))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
@@ -344,6 +333,8 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
     """Read the settings, and register their options. Raises `ConfigurationError`, which names the option."""
+    for group in legacy.OLD_GROUPS:
+        config_file.log_old_group(conf, group)
     register(conf, CHANGES_GROUP)
     audit = audit_settings(conf)
     return NotificationSettings(
@@ -393,9 +384,10 @@ def slack_settings(conf: cfg.ConfigOpts) -> NotifierSettings:
 
 def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:
     settings = GroupReader(conf, _PAGERDUTY).settings(PagerdutySettings)
-    if settings.url == _EVENTS_V1:
-        raise ConfigurationError("url in group [pagerduty_notifier] is that of Events API v1: remove it to use v2")
-    return settings
+    if settings.url != legacy.EVENTS_V1:
+        return settings
+    config_file.warn_once(f"[pagerduty_notifier] url is ignored: {legacy.EVENTS_V1_IGNORED}")
+    return replace(settings, url=PagerdutySettings().url)
 
 
 def jira_settings(conf: cfg.ConfigOpts) -> JiraSettings:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from oslo_config import cfg
@@ -89,13 +89,14 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
             warn_once(f"unused configuration group: [{name}] (did you mean {close[0]!r}?)")
 
 
-def check_group(conf: cfg.ConfigOpts, group: str) -> None:
-    """Check the names of one group in files. Raises `ConfigurationError` for one that is not registered.
+def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:
+    """Check the names of one group in files. Raises `ConfigurationError` for one that is neither registered nor
+    ``old``.
 
     For groups of other services; `check_names` is for those of producers and consumers.
     """
     registered = _registered(conf)[group.lower()]
-    for option in sorted(names_in_files(conf)[group.lower()] - registered):
+    for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(
             f"[{group}] has an unknown option {option!r}{_suggestion(option, registered)}: correct its name "
             "or remove it"

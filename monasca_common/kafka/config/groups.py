@@ -27,11 +27,13 @@ class OptionGroup:
     ``shared``: other libraries may have options in it, so unknown names are not an error.
     ``inherits``: an unset inherited option has the value of ``[kafka]``.
     ``removed``: names that files must not have in it, each with its replacement or reason.
+    ``old``: names without effect in files of the old services, which are logged and not an error.
     """
 
     name: str
     options: tuple[Option, ...]
     shared: bool = False
+    old: frozenset[str] = frozenset()
     removed: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -46,7 +46,7 @@ class GroupReader:
         if self._kafka:
             config_file.check_names(conf, group.name)
         elif not group.shared:
-            config_file.check_group(conf, group.name)
+            config_file.check_group(conf, group.name, old=group.old)
 
     def __getitem__(self, name: str) -> Any:
         """Return the value. Raises `ConfigurationError`, and `KeyError` for an option that was not declared."""

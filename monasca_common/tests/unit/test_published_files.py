@@ -19,12 +19,13 @@ from monasca_common.alarms.settings import NoAlarmsDatabase
 from monasca_common.api.service import storage_of
 from monasca_common.api.settings import api_settings
 from monasca_common.kafka.config import config_file, consumer_settings, producer_settings
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.settings import (
+    email_settings,
     jira_settings,
     notification_settings,
     pagerduty_settings,
     slack_settings,
+    webhook_settings,
 )
 from monasca_common.persister.settings import persister_settings
 from monasca_common.storage.base import Kind
@@ -220,15 +221,27 @@ class NotificationServiceTest(PublishedFilesTestCase):
         self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (consumer.topics, consumer.group_id))
         self.assertEqual((30.0, 5), (settings.retry.interval, settings.retry.max_attempts))
 
-    def test_removed_options_of_notifiers_are_refused_with_the_reason(self):
-        for read, text, reason in (
-            (slack_settings, "[slack_notifier]\ninsecure = true\n", "certificates are always verified"),
-            (jira_settings, "[jira_notifier]\ncustom_formatter = f.yml\n", "subject.txt"),
-            (pagerduty_settings, "", "Events API v1"),
-        ):
-            name = "notification" if text else "notification-9.0.0-every-option"
-            error = self.assertRaises(ConfigurationError, read, self.with_database(name, text))
-            self.assertIn(reason, str(error))
+    def test_each_other_name_is_read_or_logged(self):
+        for name in ("notification-9.0.0", "notification-9.0.0-every-option"):
+            conf = self.with_database(name)
+            _, logged = self.logged(self.everything, conf)
+            self.check_names(conf, logged)
+            self.forget_warnings()
+
+    def test_what_notifiers_no_longer_have_is_logged_with_the_reason(self):
+        extra = "[slack_notifier]\ninsecure = true\nproxy = http://p\n[jira_notifier]\ncustom_formatter = f.yml\n"
+        _, logged = self.logged(self.everything, self.with_database("notification", extra))
+        self.assertEqual(2, sum(line.startswith("[slack_notifier]") for line in logged))
+        self.assertIn("subject.txt", next(line for line in logged if line.startswith("[jira_notifier]")))
+
+    def test_the_old_endpoint_of_pagerduty_is_left_for_the_one_that_takes_its_events(self):
+        settings, logged = self.logged(pagerduty_settings, self.sample("notification-9.0.0-every-option"))
+        self.assertEqual("https://events.pagerduty.com/v2/enqueue", settings.url)
+        self.assertTrue(any(line.startswith("[pagerduty_notifier] url is ignored") for line in logged))
+
+    def everything(self, conf):
+        of_notifiers = (webhook_settings, email_settings, jira_settings, slack_settings, pagerduty_settings)
+        return [read(conf) for read in (notification_settings, *of_notifiers)]
 
     def with_database(self, name, extra=""):
         return self.sample(name, f"{extra}[alarms]\nconnection = sqlite:////tmp/alarms.sqlite\n")

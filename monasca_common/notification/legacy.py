@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups in files of the old notification engine, and what to write instead."""
+
+from __future__ import annotations
+
+from monasca_common.kafka.config.legacy import Action, OldGroup, OldOption
+
+_DATABASE = (
+    "alarm definitions and notification methods are in the database of [alarms] connection: write connection = "
+    "postgresql://user:password@host/monasca there"
+)
+_CERTIFICATES = "certificates are always verified; write your own authorities into the file [notification] ca_file"
+_PROXY = "connections are opened only to checked addresses, which a proxy would hide"
+_HTTP = (
+    OldOption("insecure", Action.IGNORED, _CERTIFICATES),
+    OldOption("ca_certs", Action.IGNORED, _CERTIFICATES),
+    OldOption("proxy", Action.IGNORED, _PROXY),
+)
+
+OLD_GROUPS = (
+    OldGroup("database", None, (OldOption("repo_driver", Action.IGNORED, _DATABASE),)),
+    OldGroup("mysql", f"{_DATABASE}, and remove the group"),
+    OldGroup("postgresql", f"{_DATABASE}, and remove the group"),
+    OldGroup("orm", f"{_DATABASE}, and remove the group"),
+    OldGroup("keystone", "the service sends no requests to keystone and no token; remove the group"),
+    OldGroup("notification_types", "every type whose notifier is installed can be used; remove the group"),
+    OldGroup("notification_processor", "write the threads into number of [alarm_processor]; remove the group"),
+    OldGroup("queues", "buffer_bytes in [kafka_notifications] limits waiting messages; remove the group"),
+    OldGroup("statsd", "no metrics are sent to statsd; remove the group"),
+    OldGroup("slack_notifier", None, _HTTP),
+    OldGroup("apprise_notifier", "methods of the type apprise need a notifier of their own package; remove the group"),
+    OldGroup("hipchat_notifier", "HipChat no longer exists; remove the group"),
+    OldGroup(
+        "email_notifier",
+        None,
+        (
+            OldOption(
+                "grafana_url", Action.IGNORED, "write the link into a template of [notification] templates_folder"
+            ),
+        ),
+    ),
+    OldGroup(
+        "jira_notifier",
+        None,
+        (
+            OldOption("proxy", Action.IGNORED, _PROXY),
+            OldOption(
+                "custom_formatter",
+                Action.IGNORED,
+                "write subject.txt and text.txt into the folder [notification] templates_folder",
+            ),
+        ),
+    ),
+)
+
+#: The URL of PagerDuty in old files: Events API v1, which accepts no events of v2.
+EVENTS_V1 = "https://events.pagerduty.com/generic/2010-04-15/create_event.json"
+EVENTS_V1_IGNORED = "it is of Events API v1, and events are sent to v2; remove it"
+
+
+def names(group: str) -> frozenset[str]:
+    """Return the old options of a group that is still read."""
+    return frozenset(old.name for each in OLD_GROUPS if each.name == group for old in each.options)
