@@ -8,14 +8,12 @@ from pathlib import Path
 from monasca_common.jars import JarError, fetched, list_file
 from monasca_common.pipeline.errors import SparkUnavailable
 
-_SCALA = "2.13"
-
 
 def kafka_connector() -> str:
     """Return the Maven coordinates of the connector that belongs to the installed pyspark."""
     import pyspark
 
-    return f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
 def connector_jars() -> list[Path] | None:
