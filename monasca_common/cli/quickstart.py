@@ -259,8 +259,6 @@ class Quickstart(MonascaCommand):
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         self._say("Everything keeps running until Ctrl-C. Try:")
         self._say(f"  {dashboard} in a browser: the dashboard")
-        chosen = f"name=process.cpu_perc&d.process_name={PROCESS_NAME}&minutes=15"
-        self._say(f"  {dashboard}charts?{chosen} in a browser: the load, and the states of the alarm")
         alarm_id = self._outcome.alarm and self._outcome.alarm.alarm_id
         history = f"/v2.0/alarms/{alarm_id}/state-history"
         of_alarm = ("/v2.0/alarms", history, "/v2.0/notifications") if alarm_id else ()
