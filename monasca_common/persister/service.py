@@ -54,7 +54,7 @@ _GC_THRESHOLDS = (100_000, 20, 100)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """A worker process with a member of each of these groups. ``number``: its index among the equal workers."""
+    """A worker process with a member of each of these groups. ``number``: its index among those of its group."""
 
     groups: tuple[GroupSettings, ...]
     number: int = 0
@@ -64,9 +64,9 @@ class WorkerSpec:
         return tuple(f"{group.kind}-{self.number}" for group in self.groups)
 
 
-def worker_specs(settings: PersisterSettings, storage: Storage) -> list[list[WorkerSpec]]:
-    """Return lists of equal worker processes; one process, with a thread per group, if the database permits only one
-    writer. Raises `ConfigurationError` for settings that the storage does not support."""
+def worker_specs(settings: PersisterSettings, storage: Storage) -> list[WorkerSpec]:
+    """Return the worker processes; one process, with a thread per group, if the database permits only one writer.
+    Raises `ConfigurationError` for settings that the storage does not support."""
     for group in settings.groups:
         if group.kind not in storage.kinds:
             raise ConfigurationError(
@@ -80,10 +80,11 @@ def worker_specs(settings: PersisterSettings, storage: Storage) -> list[list[Wor
                 "or use another driver"
             )
     if Capability.MANY_WRITERS not in storage.capabilities:
-        return [[WorkerSpec(settings.groups)]]
+        return [WorkerSpec(settings.groups)]
     return [
-        [WorkerSpec((_own_member(group, number),), number) for number in range(group.num_processors)]
+        WorkerSpec((_own_member(group, number),), number)
         for group in settings.groups
+        for number in range(group.num_processors)
     ]
 
 
@@ -166,27 +167,21 @@ class PersisterMember(Member):
 class PersisterPlan(Plan):
     """The storage and the worker processes."""
 
-    workers: Sequence[Sequence[WorkerSpec]] = ()
+    workers: Sequence[WorkerSpec] = ()
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         check_storage(self.storage)
-        self.board = StatusBoard(
-            [ProcessStatus([MemberStatus(name) for name in spec.names]) for alike in self.workers for spec in alike]
-        )
+        self.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in spec.names]) for spec in self.workers])
         self.listener = listen_for_status(PERSISTER_GROUP, self.settings.status)
 
     def read(self, conf: cfg.ConfigOpts) -> None:
         settings = persister_settings(conf)
         storage = open_storage(settings.storage)
         workers = worker_specs(settings, storage)
-        if self.workers and _names(workers) != _names(self.workers):
+        if self.workers and [spec.names for spec in workers] != [spec.names for spec in self.workers]:
             raise ConfigurationError("other groups or processes are enabled: restart the persister")
         self.settings, self.storage, self.workers = settings, storage, workers
-
-
-def _names(workers: Sequence[Sequence[WorkerSpec]]) -> list[list[tuple[str, ...]]]:
-    return [[spec.names for spec in alike] for alike in workers]
 
 
 class Respawns:
@@ -210,13 +205,12 @@ class Respawns:
 
 
 class PersisterWorker(cotyledon.Service):
-    """A process of members, each in its own thread. ``first``: the slot of the first worker of its kind."""
+    """A process of members, each in its own thread. ``slot``: its index among the workers, and on the board."""
 
     name = "persister"
 
-    def __init__(self, worker_id: WorkerId, plan: PersisterPlan, index: int, first: int, respawns: Respawns) -> None:
+    def __init__(self, worker_id: WorkerId, plan: PersisterPlan, slot: int, respawns: Respawns) -> None:
         super().__init__(worker_id)
-        slot = first + worker_id
         limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
         self._rest_seconds = respawns.rest_seconds(slot)
         self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
@@ -224,7 +218,7 @@ class PersisterWorker(cotyledon.Service):
         former = plan.board.read(slot)
         metrics = WorkerMetrics([member.name for member in former.members])
         members = []
-        for group, status in zip(plan.workers[index][worker_id].groups, former.members, strict=True):
+        for group, status in zip(plan.workers[slot].groups, former.members, strict=True):
             status.pid, status.state, status.reason = os.getpid(), MemberState.STARTING, ""
             members.append(PersisterMember(group, plan.storage, limits, metrics, status))
         self._threads = ServiceThreads(members)
@@ -273,16 +267,14 @@ def run(conf: cfg.ConfigOpts) -> None:
     respawns = Respawns(SystemClock())
     # The children inherit the board and the listening socket. The parent has no connections and no threads.
     manager = service_manager(plan, plan.settings.consumers)
-    slots: dict[tuple[object, int], int] = {}
     if plan.listener is not None:
         manager.add(StatusWorker, args=(plan,))
-    for index, alike in enumerate(plan.workers):
-        first = len(slots)
-        service = manager.add(PersisterWorker, len(alike), args=(plan, index, first, respawns))
-        slots |= {(service, number): first + number for number in range(len(alike))}
+    slots: dict[object, int] = {
+        manager.add(PersisterWorker, args=(plan, slot, respawns)): slot for slot in range(len(plan.workers))
+    }
 
-    def on_dead_worker(service: object, number: int, exit_code: int) -> None:
-        slot = slots.get((service, number))
+    def on_dead_worker(service: object, _worker: int, exit_code: int) -> None:
+        slot = slots.get(service)
         if slot is None:
             return
         status = plan.board.read(slot)

@@ -47,12 +47,12 @@ class JobsTest(ServiceCase):
     def test_each_process_has_one_group_with_many_writers(self):
         settings = self.settings(kafka_metrics="num_processors = 2")
         self.assertEqual(
-            [[("metrics-0",), ("metrics-1",)], [("alarm_history-0",)]],
-            [[spec.names for spec in alike] for alike in worker_specs(settings, MemoryStorage())],
+            [("metrics-0",), ("metrics-1",), ("alarm_history-0",)],
+            [spec.names for spec in worker_specs(settings, MemoryStorage())],
         )
 
     def test_one_process_has_all_groups_with_one_writer(self):
-        ((spec,),) = worker_specs(self.settings(kafka_logs="enabled = true"), OneWriter())
+        (spec,) = worker_specs(self.settings(kafka_logs="enabled = true"), OneWriter())
         self.assertEqual(("metrics-0", "alarm_history-0", "logs-0"), spec.names)
 
     def test_more_processes_than_writers_are_refused_with_the_option(self):
@@ -64,8 +64,8 @@ class JobsTest(ServiceCase):
 
     def test_each_process_has_its_own_instance_id(self):
         settings = self.settings(kafka_metrics="group_instance_id = here\nnum_processors = 2")
-        (alike, _) = worker_specs(settings, MemoryStorage())
-        ids = [spec.groups[0].consumer.group_instance_id for spec in alike]
+        *metrics, _ = worker_specs(settings, MemoryStorage())
+        ids = [spec.groups[0].consumer.group_instance_id for spec in metrics]
         self.assertEqual(["here-0", "here-1"], ids)
 
 
@@ -91,7 +91,7 @@ class StopTest(ServiceCase):
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
         plan = SimpleNamespace(settings=settings, workers=specs, storage=None, board=board)
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
-        return PersisterWorker(0, plan, 0, 0, Respawns(VirtualClock()))
+        return PersisterWorker(0, plan, 0, Respawns(VirtualClock()))
 
     def test_a_worker_that_waits_for_its_start_can_be_stopped(self):
         worker = self.worker()
@@ -171,7 +171,7 @@ class ReloadTest(ServiceCase):
 
     def test_a_changed_configuration_applies_to_new_workers(self):
         self.assertEqual(77, self.reload("batch_size = 77"))
-        self.assertEqual(77, self.plan.workers[0][0].groups[0].consumer.batch_size)
+        self.assertEqual(77, self.plan.workers[0].groups[0].consumer.batch_size)
 
     def test_a_refused_configuration_changes_nothing(self):
         self.assertEqual(20_000, self.reload("batch_size = 77\nbatch_sise = 3"))
