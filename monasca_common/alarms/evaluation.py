@@ -129,7 +129,7 @@ class Evaluated:
     transitions: tuple[Transition, ...]
 
 
-class _Event(NamedTuple):
+class _SubAlarmEvent(NamedTuple):
     """An event of one sub-alarm. ``at_ms``: its position in time; ``is_due``: a due evaluation, which follows crossings
     of the same time; ``timestamp_ms``: of the transition that it may cause."""
 
@@ -194,9 +194,9 @@ def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int
 
 def _events(
     sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], span: EvaluationSpan, begins_ms: int
-) -> Iterable[_Event]:
+) -> Iterable[_SubAlarmEvent]:
     """Return the events in order; those of the same time in the order of the expression."""
-    each: list[Iterable[_Event]] = [_redecisions(sub_alarms, span)]
+    each: list[Iterable[_SubAlarmEvent]] = [_redecisions(sub_alarms, span)]
     for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
         if sub_alarm.sub_expression.function == "last":
             each.append(_readings(index, sub_alarm, found.readings, span, begins_ms))
@@ -209,17 +209,17 @@ def _events(
     return each[0] if len(each) == 1 else heapq.merge(*each, key=_order)
 
 
-def _order(event: _Event) -> tuple[float, bool, float, int]:
+def _order(event: _SubAlarmEvent) -> tuple[float, bool, float, int]:
     return event[:4]
 
 
-def _redecisions(sub_alarms: Sequence[SubAlarm], span: EvaluationSpan) -> list[_Event]:
+def _redecisions(sub_alarms: Sequence[SubAlarm], span: EvaluationSpan) -> list[_SubAlarmEvent]:
     """Return the decisions that follow from another threshold, operator or structure without a new measurement. They
     share one time before all others, because single steps would report states that the alarm never had."""
     # An increased delay moves ``evaluated_to_ms`` forward, perhaps beyond the highest watermark.
     time_ms = min(span.evaluated_to_ms, span.seen_ms)
     return [
-        _Event(-inf, False, time_ms, index, _redecided)
+        _SubAlarmEvent(-inf, False, time_ms, index, _redecided)
         for index, each in enumerate(sub_alarms)
         if each.decided_ms == RESTRUCTURED or (each.newest and each.state != _state_by(each, each.newest))
     ]
@@ -236,14 +236,14 @@ def _state_by(sub_alarm: SubAlarm, reading: Reading) -> str:
 
 def _readings(
     index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], span: EvaluationSpan, begins_ms: int
-) -> list[_Event]:
+) -> list[_SubAlarmEvent]:
     known = sub_alarm.newest
     newer = [reading for reading in sorted(readings) if known is None or reading > known]
     if known is None:
         earlier = bisect_right(newer, begins_ms, key=attrgetter("timestamp_ms"))
         newer = newer[max(0, earlier - 1) :]
     return [
-        _Event(
+        _SubAlarmEvent(
             max(reading.timestamp_ms, span.evaluated_to_ms),
             False,
             reading.timestamp_ms,
@@ -295,7 +295,7 @@ class _View:
         return last - first, self._failed[last] - self._failed[first]
 
 
-def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpan) -> Iterator[_Event]:
+def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpan) -> Iterator[_SubAlarmEvent]:
     """Yield the crossings of windows that neither an evaluation nor a crossing has decided."""
     sub = view.sub
     state = immediate_state(sub)
@@ -312,7 +312,7 @@ def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpa
         is_undecided = end_ms >= next_end_ms and end_ms > sub_alarm.decided_ms and start_ms <= span.seen_ms
         if found and is_undecided and (state == OK or run >= sub.periods):
             at_ms = max(found.time_ms, span.evaluated_to_ms)
-            yield _Event(at_ms, False, found.time_ms, index, _crossed(view, state, end_ms, found))
+            yield _SubAlarmEvent(at_ms, False, found.time_ms, index, _crossed(view, state, end_ms, found))
 
 
 def _crossed(view: _View, state: str, end_ms: int, found: Crossing) -> Callable[[SubAlarm], SubAlarm]:
@@ -323,10 +323,10 @@ def _crossed(view: _View, state: str, end_ms: int, found: Crossing) -> Callable[
     return apply
 
 
-def _due(index: int, view: _View, span: EvaluationSpan) -> Iterator[_Event]:
+def _due(index: int, view: _View, span: EvaluationSpan) -> Iterator[_SubAlarmEvent]:
     end_ms = _next_end_ms(view.sub, span.evaluated_to_ms, span.delay_ms)
     while (at_ms := end_ms + span.delay_ms) <= span.watermark_ms:
-        yield _Event(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, span.idle_periods))
+        yield _SubAlarmEvent(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, span.idle_periods))
         end_ms += view.length_ms
 
 

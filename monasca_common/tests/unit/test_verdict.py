@@ -196,7 +196,7 @@ class QuickstartTest(base.BaseTestCase):
         out = json.dumps({"duplicates": 0, "lost": 0, "stages": [stage], **counts})
         process = SimpleNamespace(returncode=1, communicate=lambda timeout: (out, None))
         with mock.patch.object(test, "start", return_value=process):
-            test.run_once()
+            test.run_once(lambda process, log: None)
 
     def test_lost_and_duplicated_messages_are_named_although_the_exit_status_is_1(self):
         self.assertRaises(checker.LostOrDuplicated, self.run_once, lost=1)
