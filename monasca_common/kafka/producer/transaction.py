@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from monasca_common.kafka.errors import (
     ClosedError,
@@ -19,10 +19,9 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
 from monasca_common.kafka.producer.outcome import DeliveryListener
+from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.topic_limits import TopicLimits
-
-if TYPE_CHECKING:
-    from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.settings import ProducerSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -45,6 +44,19 @@ class TransactionalConsumer(Protocol):
         ...
 
 
+class TransactionalProducer(Protocol):
+    """The methods of `KafkaProducer` that a transaction uses."""
+
+    settings: ProducerSettings
+    open_transaction: Transaction | None
+
+    def send(
+        self, topic: str, record: bytes | Record, *, key: bytes | None, on_delivery: DeliveryListener | None
+    ) -> bytes | None: ...
+
+    def flush(self, timeout: float | None) -> DeliveryReport: ...
+
+
 class Transaction:
     """A transaction, from `KafkaProducer.transaction`. The end of the block commits; an exception, an undelivered
     message or a partition revoked in the meantime aborts, and then every consumer returns to its committed offsets (see
@@ -56,7 +68,7 @@ class Transaction:
     the next transaction, which raises `TransactionError` if there still is none.
     """
 
-    def __init__(self, producer: KafkaProducer, limits: TopicLimits) -> None:
+    def __init__(self, producer: TransactionalProducer, limits: TopicLimits) -> None:
         self._producer = producer
         self._limits = limits
         self._tap = limits.tap
