@@ -60,6 +60,7 @@ class TierFigures:
     verdict: AuditVerdict
     messages: int
     missing: int
+    pending: int  # not arrived yet, within the grace period
     doubled: int
     recent: Mapping[int, Reconciliation]
     wrong: tuple[Reconciliation, ...]
@@ -91,7 +92,8 @@ def _tier(topic: str, place: str, balances: Sequence[Reconciliation], since_ms: 
         place,
         max((each.verdict for each in balances), key=order.index),
         sum(each.messages for each in balances),
-        sum(each.lost + each.late for each in balances if each.verdict is not AuditVerdict.RECREATED),
+        sum(each.lost + each.late for each in balances if each.verdict.is_final),
+        sum(each.lost + each.late for each in balances if each.verdict is AuditVerdict.OPEN),
         sum(each.duplicates + each.surplus for each in balances),
         {each.bucket_ms: each for each in balances if each.bucket_ms >= since_ms},
         tuple(each for each in balances if each.verdict.is_final),
@@ -168,8 +170,9 @@ def _headings(buckets: Sequence[int]) -> list[str]:
 
 def _summary(tiers: Sequence[TierFigures]) -> str:
     topics = len({tier.topic for tier in tiers})
-    missing = sum(tier.missing for tier in tiers)
-    return f"{count(topics, 'topic is', 'topics are')} counted; {count(missing, 'message', 'messages')} missing."
+    missing, pending = sum(tier.missing for tier in tiers), sum(tier.pending for tier in tiers)
+    more = f", {pending:,} may still arrive" if pending else ""
+    return f"{count(topics, 'topic is', 'topics are')} counted; {count(missing, 'message', 'messages')} missing{more}."
 
 
 def _recreated(tiers: Iterable[TierFigures]) -> Iterator[Concern]:
@@ -203,7 +206,7 @@ def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:
         Cell(f"{tier.doubled:,}", is_number=True),
         *(_bucket(tier.recent.get(bucket)) for bucket in buckets),
     )
-    weight = tier.missing + tier.doubled / _MANY_DUPLICATES
+    weight = tier.missing + tier.pending + tier.doubled / _MANY_DUPLICATES
     return TableRow(f"{tier.topic} {tier.place}", _TONES[tier.verdict], weight, cells)
 
 
