@@ -48,7 +48,7 @@ def archive(folder: Path, variable: str, jars: Path, run: Callable[[], None]) ->
 
 def fingerprint(jars: Path) -> str:
     """Of what makes an archive useless when it changes."""
-    version = subprocess.run([find_java().path, "-version"], capture_output=True, check=True).stderr
+    version = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
     return hashlib.sha256(version + "\n".join(described(jars)).encode()).hexdigest()[:16]
 
 

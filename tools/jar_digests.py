@@ -75,7 +75,7 @@ def resolved(*coordinates: str) -> Mapping[str, str]:
             f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
             "</ivy-module>"
         )
-        command = [find_java().path, "-jar", str(ivy), "-cache", f"{folder}/cache", "-ivy", str(module)]
+        command = [find_java(), "-jar", str(ivy), "-cache", f"{folder}/cache", "-ivy", str(module)]
         command += ["-confs", "default", "-types", "jar", "bundle"]
         command += ["-retrieve", f"{folder}/jars/[organisation]:[artifact]:[revision](:[classifier]).[ext]"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

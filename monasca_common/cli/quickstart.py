@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +29,6 @@ from monasca_common.quickstart.run import Run
 from monasca_common.quickstart.services import (
     ServiceFailed,
     ServiceProcess,
-    make_folder,
     run_command,
     write_configuration,
     write_notification_configuration,
@@ -139,7 +138,7 @@ class Quickstart(MonascaCommand):
         if self._stages:
             show_stages(self._stages, self._console)
         if wanted.formatter == "json":
-            self.print(json.dumps(self._outcome.as_json()))
+            self.print(json.dumps(asdict(self._outcome)))
 
     def _say_stopping(self, keep: Path | None) -> None:
         self._interrupted = True
@@ -239,7 +238,7 @@ class Quickstart(MonascaCommand):
         if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
             raise ServiceFailed(f"--keep-data {keep} is not an empty folder: name a new one")
         try:
-            make_folder(keep)
+            keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ServiceFailed(
                 f"--keep-data {keep} cannot be created ({error.strerror}): name another folder"

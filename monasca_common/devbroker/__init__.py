@@ -8,7 +8,6 @@ from monasca_common.devbroker.errors import (
     InvalidCluster,
     JarsUnavailable,
     JavaNotFound,
-    JavaTooOld,
     PortTaken,
 )
 from monasca_common.devbroker.framing import ApiKey, KafkaRequest
@@ -24,7 +23,6 @@ __all__ = [
     "InvalidCluster",
     "JarsUnavailable",
     "JavaNotFound",
-    "JavaTooOld",
     "KafkaCluster",
     "KafkaProxy",
     "KafkaRequest",

@@ -103,7 +103,7 @@ class KafkaCluster:
         """Start every node and wait until the cluster is complete."""
         if self._supervisor is not None:
             raise InvalidCluster("the cluster is already running: stop it first")
-        java = [find_java().path, *_JAVA_OPTIONS, *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
+        java = [find_java(), *_JAVA_OPTIONS, *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
         java += ["-cp", f"{kafka_jars()}/*"]
         self._deadline = time.monotonic() + self._start_timeout  # the first fetch of the jars does not count
         folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-broker-"))

@@ -4,8 +4,7 @@
 ::
 
     DevBrokerError
-    ├── JavaNotFound            no Java
-    ├── JavaTooOld              a Java below the version that Kafka and Spark need
+    ├── JavaNotFound            no Java of the version that Kafka and Spark need
     ├── JarsUnavailable         Kafka's jars are missing and cannot be fetched
     ├── InvalidCluster          contradictory settings
     ├── PortTaken               another program listens on the port
@@ -21,11 +20,7 @@ class DevBrokerError(Exception):
 
 
 class JavaNotFound(DevBrokerError):
-    """No Java at JAVA_HOME or on the path."""
-
-
-class JavaTooOld(DevBrokerError):
-    """The Java is older than Kafka and Spark need."""
+    """JAVA_HOME and the path have no Java, or one that is too old."""
 
 
 class JarsUnavailable(DevBrokerError):

@@ -6,10 +6,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from monasca_common.devbroker.errors import JavaNotFound, JavaTooOld
+from monasca_common.devbroker.errors import JavaNotFound
 
 MINIMUM_VERSION = 17
 
@@ -19,26 +18,15 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Java:
-    """A supported Java: its program and its feature version (17, 21, …)."""
-
-    path: str
-    version: int
-
-
-def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the Java at ``JAVA_HOME``, or else on the path.
-
-    Raises `JavaNotFound` or `JavaTooOld`, with the remedy.
-    """
+def find_java(environ: Mapping[str, str] | None = None) -> str:
+    """Return the Java program at ``JAVA_HOME``, or else on the path. Raises `JavaNotFound` with the remedy."""
     path = _program(os.environ if environ is None else environ)
     version = parse_version(_version_text(path))
     if version is None:
         raise JavaNotFound(f"{path} does not report its version: {_REMEDY}")
     if version < MINIMUM_VERSION:
-        raise JavaTooOld(f"{path} is Java {version}, and Kafka and Spark need {MINIMUM_VERSION} or newer: {_REMEDY}")
-    return Java(path, version)
+        raise JavaNotFound(f"{path} is Java {version}, and Kafka and Spark need {MINIMUM_VERSION} or newer: {_REMEDY}")
+    return path
 
 
 def parse_version(text: str) -> int | None:

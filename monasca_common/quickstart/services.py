@@ -112,12 +112,6 @@ class ServiceFailed(Exception):
     """A service did not start, or ended; the message has the end of its log."""
 
 
-def make_folder(folder: Path) -> None:
-    """Create the folder and its missing parents for this user only; existing folders remain unchanged."""
-    for each in (*reversed(folder.parents), folder):
-        each.mkdir(mode=0o700, exist_ok=True)
-
-
 def write_configuration(
     folder: Path, servers: str, port: int, evaluator_port: int, dashboard_port: int
 ) -> tuple[Path, Path]:

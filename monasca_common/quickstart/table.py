@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
@@ -50,9 +49,6 @@ class RunSummary:
         if any(stage.error for stage in self.stages) or (self.alarm is not None and not self.alarm.good):
             return False
         return self.posted > 0 and self.acknowledged == self.posted == self.rows and not (self.lost or self.duplicates)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

@@ -219,7 +219,7 @@ def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()
 
 def check_installed() -> None:
     """Raises `SparkUnavailable` if something is missing on this machine."""
-    from monasca_common.devbroker.errors import JavaNotFound, JavaTooOld
+    from monasca_common.devbroker.errors import JavaNotFound
     from monasca_common.devbroker.java import find_java
 
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -227,7 +227,7 @@ def check_installed() -> None:
         raise SparkUnavailable(f"{', '.join(missing)} is not installed: install monasca-common[spark]")
     try:
         find_java()
-    except (JavaNotFound, JavaTooOld) as error:
+    except JavaNotFound as error:
         raise SparkUnavailable(str(error)) from None
 
 

@@ -58,7 +58,7 @@ class YarnCluster:
                 die_on_exit=True,
                 redirect_stdout=log,
                 redirect_stderr=log,
-                java_path=find_java().path,
+                java_path=find_java(),
                 enable_auth=True,
                 cwd=str(self.folder),
             )

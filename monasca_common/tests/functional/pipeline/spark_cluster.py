@@ -35,7 +35,7 @@ class SparkCluster(fixtures.Fixture):
         self.addCleanup(supervisor.close)
         # Without it executors are started with the jars of another Scala, and die.
         environment = ["env", "SPARK_SCALA_VERSION=2.13", f"SPARK_HOME={home}"]
-        java = [find_java().path, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{home}/jars/*"]
+        java = [find_java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{home}/jars/*"]
         start = [*environment, *java]
         master = [f"{_DEPLOY}.master.Master", "--host", HOST, "--port", str(port), "--webui-port", str(self._looking)]
         supervisor.start([*start, *master], log=folder / "master.log")

@@ -6,6 +6,7 @@ import io
 import json
 import sqlite3
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from unittest import mock
 
@@ -141,7 +142,7 @@ GOOD = RunSummary(
 
 class OutcomeTest(base.BaseTestCase):
     def changed(self, **changes):
-        return RunSummary(**(GOOD.as_json() | changes))
+        return RunSummary(**(asdict(GOOD) | changes))
 
     def test_all_posted_acknowledged_and_stored_once_is_good(self):
         self.assertTrue(GOOD.good)

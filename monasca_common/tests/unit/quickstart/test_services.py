@@ -3,7 +3,6 @@
 
 import http.client
 import io
-import os
 import time
 from pathlib import Path
 from unittest import mock
@@ -12,11 +11,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.quickstart import run, services
-from monasca_common.quickstart.services import ServiceFailed, ServiceProcess, make_folder, run_command
-
-
-def mode(path):
-    return path.stat().st_mode & 0o777
+from monasca_common.quickstart.services import ServiceFailed, ServiceProcess, run_command
 
 
 class RunCommandTest(base.BaseTestCase):
@@ -84,23 +79,6 @@ class CaughtUpTest(base.BaseTestCase):
     def test_an_interrupted_answer_is_ignored(self):
         with mock.patch("urllib.request.urlopen", side_effect=http.client.BadStatusLine("x")):
             self.assertFalse(services._caught_up("http://127.0.0.1:1/metrics"))
-
-
-class FolderTest(base.BaseTestCase):
-    def setUp(self):
-        super().setUp()
-        self.above = Path(self.useFixture(fixtures.TempDir()).path)
-        os.chmod(self.above, 0o755)
-        self.addCleanup(os.umask, os.umask(0o022))
-
-    def test_created_folders_are_private(self):
-        make_folder(self.above / "kept" / "data")
-        self.assertEqual([0o755, 0o700, 0o700], [mode(self.above / each) for each in ("", "kept", "kept/data")])
-
-    def test_a_folder_that_exists_keeps_its_permissions(self):
-        (self.above / "kept").mkdir()
-        make_folder(self.above / "kept")
-        self.assertEqual(0o755, mode(self.above / "kept"))
 
 
 class TestRun(base.BaseTestCase):
