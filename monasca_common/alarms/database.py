@@ -49,8 +49,8 @@ class AlarmsDatabase:
         self.dialect = self._reads.dialect
 
     def rows(self, statement: Select, values: Mapping[str, Any] | None = None) -> Sequence[Row]:
-        """Return the rows of a statement. ``values``: of its parameters; a statement that is built once is much
-        faster."""
+        """Return the rows of a statement. ``values``: the values of its parameters; a statement that is built once is
+        much faster."""
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
 
     def one(self, statement: Select, kind: str, row_id: str) -> Row:
@@ -70,7 +70,7 @@ class AlarmsDatabase:
         return self._reads.run(in_snapshot)
 
     def stream(self, work: Callable[[sa.Connection], Iterator[T]]) -> Generator[T]:
-        """Yield from ``work``, which has a connection until it is exhausted or closed."""
+        """Yield from ``work``, which keeps a connection until this iterator is exhausted or closed."""
         return self._reads.stream(lambda connection, _deadline: work(connection))
 
     def write(self, work: Callable[[sa.Connection], T], *, named: str | None = None) -> T:

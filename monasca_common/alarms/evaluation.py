@@ -47,10 +47,10 @@ RESTRUCTURED = -1
 class SubAlarm:
     """The state of a sub-expression in an alarm.
 
-    ``current_values``: of the last `MOST_VALUES` windows that decided, oldest first. ``empty_evaluations``: the number
-    of successive evaluations without measurements. ``decided_ms``: the end of the latest window that a crossing has
-    decided; 0 after a change of the threshold or the operator, `RESTRUCTURED` after a change of the structure of the
-    expression. ``newest``: the reading that decided last, for the function ``last``.
+    ``current_values``: the values of the last `MOST_VALUES` windows that decided, oldest first. ``empty_evaluations``:
+    the number of successive evaluations without measurements. ``decided_ms``: the end of the latest window that a
+    crossing has decided; 0 after a change of the threshold or the operator, `RESTRUCTURED` after a change of the
+    structure of the expression. ``newest``: the reading that decided last, for the function ``last``.
     """
 
     sub_expression: SubExpression
@@ -67,7 +67,7 @@ class SubAlarm:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of the state. ``sub_alarms``: at that time."""
+    """A change of the state. ``sub_alarms``: their states at that time."""
 
     old_state: str
     new_state: str
@@ -78,7 +78,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """``sub_alarms``: in the order of the expression. ``state`` may have been set by hand."""
+    """``sub_alarms``: their states, in the order of the expression. ``state`` may have been set by hand."""
 
     state: str
     sub_alarms: tuple[SubAlarm, ...]
@@ -150,8 +150,8 @@ def evaluate(
 ) -> Evaluated:
     """Return the alarm after all events of the span, and its transitions.
 
-    ``measured``: of each sub-alarm, in order. ``begins_ms``: the creation of the alarm. Evaluations due until then are
-    skipped; of earlier readings of ``last``, only the newest counts.
+    ``measured``: the measurements of each sub-alarm, in order. ``begins_ms``: the creation of the alarm. Evaluations
+    due until then are skipped; of earlier readings of ``last``, only the newest counts.
     """
     if begins_ms > span.evaluated_to_ms:
         span = replace(span, evaluated_to_ms=begins_ms)

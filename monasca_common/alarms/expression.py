@@ -92,7 +92,7 @@ _OPERATORS = {**{sign: name for name, sign in _SIGNS.items()}, **{name.lower(): 
 class ExpressionError(ValueError):
     """The text is not an expression; the message has the position and what was expected there.
 
-    ``offset``: in characters, from 0; also 0 for a fault of the whole text.
+    ``offset``: the position in characters, from 0; also 0 if the whole text is at fault.
     """
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -144,7 +144,7 @@ _Metric: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """``sub_expressions``: in the order of the text, with duplicates."""
+    """``sub_expressions``: all sub-expressions in the order of the text, with duplicates."""
 
     root: Node
     sub_expressions: tuple[SubExpression, ...] = field(init=False, repr=False, compare=False)

@@ -105,7 +105,7 @@ class SentNotifications:
         return [self._notification(row) for row in rows]
 
     def get(self, tenant: str | None, notification_id: str) -> SentNotification:
-        """``tenant``: as in `WhichNotifications`. Raises `UnknownId`."""
+        """``tenant``: see `WhichNotifications`. Raises `UnknownId`."""
         statement = _SELECT.where(*_conditions(WhichNotifications(tenant)), _NOTIFICATION.c.id == notification_id)
         return self._notification(self._database.one(statement, _WHAT, notification_id))
 

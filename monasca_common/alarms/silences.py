@@ -42,8 +42,8 @@ _LASTING = (
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """``dimensions``: of the alarms that it covers; empty: all alarms. ``until_ms``: exclusive. ``id``: empty until it
-    is stored."""
+    """``dimensions``: the dimensions of the alarms that it covers; empty: all alarms. ``until_ms``: exclusive. ``id``:
+    empty until it is stored."""
 
     tenant: str
     dimensions: Mapping[str, str]
@@ -63,7 +63,7 @@ class Silence:
         return self.from_ms <= now_ms < self.until_ms
 
     def covers(self, dimensions: Iterable[Mapping[str, str]]) -> bool:
-        """Return whether one metric of an alarm has every dimension. ``dimensions``: of each metric."""
+        """Return whether one metric of an alarm has every dimension. ``dimensions``: the dimensions of each metric."""
         return not self.dimensions or any(self.dimensions.items() <= each.items() for each in dimensions)
 
 

@@ -40,8 +40,8 @@ class AlarmedMetric:
 
 @dataclass(frozen=True, slots=True)
 class AlarmChange:
-    """A change of an alarm's state. ``sub_alarms``: in the format of messages. ``metrics_total``: the number of the
-    alarm's metrics, of which ``metrics`` may contain only the first."""
+    """A change of an alarm's state. ``sub_alarms``: the sub-alarms in the message format. ``metrics_total``: the number
+    of the alarm's metrics, of which ``metrics`` may contain only the first."""
 
     tenant: str
     alarm_id: str

@@ -80,7 +80,7 @@ class AccessLine(msgspec.Struct, omit_defaults=True):
 class Routes:
     """The routes of the application, which name a request in logs and metrics without its values.
 
-    ``templates``: of Falcon; a part in braces matches any text without a slash.
+    ``templates``: Falcon's URI templates; a part in braces matches any text without a slash.
     """
 
     def __init__(self, templates: Iterable[str]) -> None:

@@ -62,9 +62,9 @@ def make_app(
     reader or database are answered 501.
 
     ``conf``: has [keystone_authtoken] and [oslo_policy]; required unless ``auth_strategy`` is noauth.
-    ``probe``: see `health.producer_check`. ``limits``: of storage, which posts must keep. ``now``: seconds since the
-    epoch. ``keys``: encrypt addresses of notification methods. Raises `ConfigurationError` if authentication cannot
-    work.
+    ``probe``: see `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds
+    since the epoch. ``keys``: encrypt addresses of notification methods. Raises `ConfigurationError` if authentication
+    cannot work.
     """
     middleware: Any
     if settings.auth_strategy == "noauth":

@@ -39,7 +39,7 @@ _SHOWN_VIOLATIONS = 20  # in the text of an error; its details have all
 
 @dataclass(frozen=True, slots=True)
 class PostContext:
-    """Dependencies of all posts. ``limits``: of storage; ``now``: seconds since the epoch."""
+    """Dependencies of all posts. ``limits``: the storage limits; ``now``: seconds since the epoch."""
 
     settings: ApiSettings
     publishing: Publishing

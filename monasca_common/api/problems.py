@@ -32,8 +32,8 @@ _DATABASE_RETRY_AFTER_SECONDS = 5
 class Problem(falcon.HTTPError):
     """An error that is answered. ``message`` names the input, the rule and the remedy.
 
-    ``details``: further members of the body's ``error`` object. ``headers``: of the answer. ``reason``: for metrics, if
-    the status does not determine it.
+    ``details``: further members of the body's ``error`` object. ``headers``: the headers of the answer. ``reason``: the
+    label value of metrics, if the status does not determine it.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class StatisticsQuery:
 
 
 class Query:
-    """The parameters of a request. ``text``: the raw query string. ``tenant``: of the token."""
+    """The parameters of a request. ``text``: the raw query string. ``tenant``: the tenant of the token."""
 
     def __init__(self, text: str, *, tenant: str) -> None:
         self._tenant = tenant

@@ -62,7 +62,7 @@ class SeriesLimit:
     def admit(self, tenant: str, metrics: Sequence[bytes], indices: Sequence[int]) -> None:
         """Count the series of these metrics. Raises `Problem` (429), and counts none, if they exceed the limit.
 
-        ``indices``: of the metrics in the request, for the error.
+        ``indices``: the positions of the metrics in the request, for the error.
         """
         ids = [self._id(tenant, text) for text in metrics]
         cached = self._of(tenant)

@@ -76,9 +76,9 @@ class AuditRules:
 class Reconciliation:
     """The result for one topic, bucket and tier. ``application``: the reader or producer; ``""`` for the log.
 
-    ``expected``: messages of the previous tier. ``messages``: those of this tier. ``lost``, ``late``: missing ones.
-    ``duplicates``: records whose message id another record of the bucket has. ``surplus``: records that no source
-    reported, without duplicates.
+    ``expected``: messages of the previous tier. ``messages``: the number of messages in this tier. ``lost``, ``late``:
+    missing ones. ``duplicates``: records whose message id another record of the bucket has. ``surplus``: records that
+    no source reported, without duplicates.
     """
 
     topic: str

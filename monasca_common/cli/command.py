@@ -62,10 +62,10 @@ class NothingFound(Exception):
 class MonascaCommand(Command):
     """A command that reads configuration files, and reports errors in one line.
 
-    ``extra``: the extra of this package that installs the command's imports. ``configured``: whether it has the option
-    ``--config-file``. ``reported``: the errors that end it with one line on standard error and the exit status
-    ``failed``. ``terminated``: its exit status after SIGTERM, which aborts transactions and prints results as Ctrl-C
-    does. ``_status``: its exit status if nothing raises.
+    ``extra``: the extra of this package that installs the command's imports. ``configured``: whether the command has
+    the option ``--config-file``. ``reported``: the errors that end it with one line on standard error and the exit
+    status ``failed``. ``terminated``: its exit status after SIGTERM, which aborts transactions and prints results as
+    Ctrl-C does. ``_status``: its exit status if nothing raises.
     """
 
     extra: ClassVar[str] = ""

@@ -55,7 +55,8 @@ class NeededDatabase:
 
 @dataclass(frozen=True, slots=True)
 class NeededTopic:
-    """A topic of some services, in the cluster of ``admin``. ``is_compacted``: with one partition, and compaction."""
+    """A topic of some services, in the cluster of ``admin``. ``is_compacted``: whether the topic has one partition and
+    compaction."""
 
     admin: Admin
     servers: str

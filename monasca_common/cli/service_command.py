@@ -18,8 +18,8 @@ from monasca_common.runtime import register_logging, start_logging
 
 
 class ServiceCommand(MonascaCommand):
-    """``checked``: the service in `services` whose topics are checked before it starts. ``any_file``: whether it
-    accepts the file of any service."""
+    """``checked``: the service in `services` whose topics are checked before it starts. ``any_file``: whether the
+    command accepts the file of any service."""
 
     checked: ClassVar[str]
     any_file: ClassVar[bool] = False

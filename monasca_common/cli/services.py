@@ -38,8 +38,8 @@ ON_REQUEST = ("notification",)
 
 @dataclass(frozen=True, slots=True)
 class ServiceTopic:
-    """A topic that a service reads or writes. ``name``: for a mirror also a pattern. ``group``: the options group of
-    its brokers."""
+    """A topic that a service reads or writes. ``name``: the topic's name, or a pattern for a mirror. ``group``: the
+    options group of its brokers."""
 
     name: str
     group: str

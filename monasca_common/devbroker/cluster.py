@@ -47,7 +47,7 @@ _JAVA_OPTIONS = (
 class KafkaCluster:
     """Apache Kafka (KRaft) on the loopback address: one node, or three with three replicas of every topic.
 
-    ``data_dir`` keeps the data for the next start; without it they are removed on stop. ``port``: for clients
+    ``data_dir`` keeps the data for the next start; without it they are removed on stop. ``port``: the port for clients
     (three nodes also use the next two). `Security` describes ``tls``, ``sasl``, ``acl`` and ``users``. ``proxied`` puts
     ``proxy`` in front of every node. ``config`` overrides broker settings. ``start_timeout``: seconds for a start with
     formatting, after which it raises `BrokerTooSlow`.
@@ -85,7 +85,7 @@ class KafkaCluster:
         self._proxied = proxied
         self._config = dict(config or {})
         self._start_timeout = start_timeout
-        self._deadline = 0.0  # of the start that is under way
+        self._deadline = 0.0  # of the start in progress
         self._nodes: tuple[Node, ...] = ()
         self._storage: DataFolder | None = None
         self._supervisor: Supervisor | None = None

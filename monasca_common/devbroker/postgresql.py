@@ -146,7 +146,8 @@ class PostgresqlServer:
             _signal(pid, signal.SIGCONT)
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
-        """Return the URL for SQLAlchemy and ``[database] connection``. ``port``: of a proxy in front of the server."""
+        """Return the URL for SQLAlchemy and ``[database] connection``. ``port``: the port of a proxy in front of the
+        server."""
         return f"postgresql+psycopg://{_USER}@{HOST}:{port or self.port}/{database}"
 
     def create_database(self) -> str:

@@ -55,9 +55,9 @@ _CONTAINERS = {tuple: cfg.ListOpt, frozenset: cfg.ListOpt, Mapping: LinesOpt}
 class Option:
     """One option. ``default`` is the value if the option is not set; ``None`` means unset.
 
-    ``inherited``: if a consumer's group does not set it, the value of ``[kafka]`` applies.
+    ``inherited``: whether the value of ``[kafka]`` applies if a consumer's group does not set the option.
     ``old_names``: former names in the same group, or ``group.name``.
-    ``librdkafka``: the names of the client's option that this one sets.
+    ``librdkafka``: the names of the librdkafka option that this option sets.
     """
 
     name: str

@@ -18,7 +18,7 @@ _NOT_TEXT = "must be a string"
 
 
 class Fields:
-    """``place``: of the object in the document. ``violations``: shared by all objects of the document.
+    """``place``: the place of the object in the document. ``violations``: shared by all objects of the document.
 
     A value that breaks a rule is returned as a harmless replacement, so that the remaining members are checked, too.
     """

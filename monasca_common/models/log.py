@@ -59,9 +59,9 @@ def _rest(log: Fields) -> bytes:
 def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
     """Parse ``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's dimensions override common ones.
 
-    ``allowed``: the range of timestamps. ``max_dimensions``: of a log, including common ones. ``valid`` contains logs
-    with merged dimensions, and their timestamp, if any, in ms. Raises `NotJson`, and `InvalidEnvelope` if the body as a
-    whole breaks a rule (no logs, invalid common dimensions).
+    ``allowed``: the range of timestamps. ``max_dimensions``: the limit for a log, including common dimensions.
+    ``valid`` contains logs with merged dimensions, and their timestamp, if any, in ms. Raises `NotJson`, and
+    `InvalidEnvelope` if the body as a whole breaks a rule (no logs, invalid common dimensions).
     """
     members = members_of(body)
     if members.get("logs") in (None, b"null"):

@@ -35,7 +35,7 @@ class ParsedPost:
     """``valid[i]`` is element ``indices[i]`` of ``total``, as JSON for an envelope.
 
     Equal elements have equal bytes in ``valid``: keys are ordered, unknown members and white space are removed.
-    ``violations``: of all ``rejected`` elements, at most the first 10,000.
+    ``violations``: the violations of all ``rejected`` elements, at most the first 10,000.
     """
 
     valid: list[bytes]

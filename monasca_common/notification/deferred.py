@@ -40,8 +40,8 @@ _WHOLE = [*_COLUMNS, _DEFERRED.c.value]
 class DeferredRow:
     """A row without its change, which may have megabytes.
 
-    ``notification_id``: of a repeat, the first notification. ``message_id``: of the group's message, once its members
-    are fixed. ``number``: of a repeat, or the attempt of a retry.
+    ``notification_id``: for a repeat, the id of the first notification. ``message_id``: the id of the group's message,
+    once its members are fixed. ``number``: the number of a repeat, or of the attempt of a retry.
     """
 
     id: str
@@ -329,7 +329,7 @@ def _advanced(row: DeferredRow, due_ms: int) -> sa.Update:
 
 def _due(connection: sa.Connection, deferral: Deferral, now_ms: int) -> int | None:
     """Return when it is due: now, if its silence was deleted since it was read. A transaction that deletes the silence
-    in the meantime waits for this one, and then finds the row."""
+    in the meantime waits for this transaction, and then finds the row."""
     if not deferral.silence_id:
         return deferral.due_ms
     lasting = sa.select(_SILENCE.c.id).where(_SILENCE.c.id == deferral.silence_id).with_for_update(read=True)

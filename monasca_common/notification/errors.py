@@ -9,8 +9,8 @@
     └── SendRefused           no attempt can succeed until the method is changed
         └── AddressRefused    notifications must not be sent to this address
 
-Tenants read the texts. A text names the host of a receiver and never the rest of its address, which may contain a
-secret. Facts for operators, such as the private address of a host, are in ``detail``.
+Tenants read the texts. An error text contains the host of a receiver but not the rest of its address, which may contain
+a secret. Facts for operators, such as the private address of a host, are in ``detail``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class NotificationError(Exception):
 class SendFailed(NotificationError):
     """The receiver did not accept it.
 
-    ``after_seconds``: the least delay of the next attempt, if the receiver demands one. ``status``: of an HTTP answer.
+    ``after_seconds``: the least delay of the next attempt, if the receiver demands one. ``status``: the status of an
+    HTTP answer.
     """
 
     def __init__(

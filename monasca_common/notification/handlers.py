@@ -33,7 +33,7 @@ from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageErr
 class ChangesHandler:
     """Notifies the methods of a change concurrently, so that a slow receiver delays no other.
 
-    ``threads``: the number of threads that call it. ``executor``: for further methods of a change.
+    ``threads``: the number of threads that call it. ``executor``: sends to further methods of a change.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RetriesHandler:
         return self._delivery.attempt(retry, method, self._threads, released=True, before=before)
 
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
-        """Record superseded changes, and return the notification without them; ``None``: none is left."""
+        """Record superseded changes, and return the notification without them; ``None`` if none remains."""
         superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
         left = [each for each in notification.changes if each not in superseded]
         if not left:

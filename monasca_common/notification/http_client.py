@@ -55,8 +55,8 @@ class HttpClient:
     ) -> ReceiverAnswer:
         """Send a JSON document, and return the answer if its status is a success.
 
-        ``timeout_seconds``: of the whole request, resolution included. ``tenant``: the tenant that chose the URL.
-        ``is_operators``: the operator chose it, so the rules for addresses do not apply.
+        ``timeout_seconds``: the time-out of the whole request, including name resolution. ``tenant``: the tenant that
+        chose the URL. ``is_operators``: the operator chose it, so the rules for addresses do not apply.
 
         Raises `SendFailed` for another answer and without an answer; `SendPostponed`, `AddressRefused`.
         """

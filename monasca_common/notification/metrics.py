@@ -38,7 +38,7 @@ _OTHERS = {
 
 
 class NotificationMetrics(ServiceMetrics):
-    """The metrics of a process. Thread-safe. ``types``: of methods, whose series exist from the start."""
+    """The metrics of a process. Thread-safe. ``types``: the method types, whose series exist from the start."""
 
     def __init__(self, types: Iterable[str] = ()) -> None:
         super().__init__(_PREFIX)

@@ -270,7 +270,8 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class NotificationSettings:
-    """``producer``: of dead letters. ``audit``: ``None``: handled messages are not reported."""
+    """``producer``: the settings of the producer of dead letters. ``audit``: ``None``: handled messages are not
+    reported."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings

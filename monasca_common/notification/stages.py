@@ -41,7 +41,7 @@ LIMIT_KEY = "limit/"
 @dataclass(frozen=True, slots=True)
 class Inhibition:
     """A rule: an alarm of the definition with this name, or of this severity, inhibits alarms that have the same values
-    of the dimensions ``equal``. By severity, it inhibits only alarms of lower severities."""
+    of the dimensions ``equal``. An inhibition by severity affects only alarms of lower severities."""
 
     equal: tuple[str, ...]
     definition: str | None = None
@@ -64,7 +64,7 @@ class StageRules:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAlarm:
-    """An alarm in the state ALARM. ``dimensions``: of each of its metrics."""
+    """An alarm in the state ALARM. ``dimensions``: the dimensions of each of its metrics."""
 
     id: str
     definition_id: str
@@ -110,8 +110,9 @@ class Facts:
 class Deferral:
     """The decision not to send a notification now.
 
-    ``state``: in the ledger. ``due_ms``: when the stages decide again; ``None``: never. ``group_key``: notifications
-    with an equal key are sent in one message. ``silence_id``: of the silence for whose end it waits.
+    ``state``: the state in the ledger. ``due_ms``: when the stages decide again; ``None``: never. ``group_key``:
+    notifications with an equal key are sent in one message. ``silence_id``: the id of the silence for whose end it
+    waits.
     """
 
     state: str
@@ -154,7 +155,7 @@ def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: s
 
 
 def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, now_ms: int) -> Deferral | None:
-    """Defer while another alarm inhibits this one.
+    """Defer while another alarm inhibits this alarm.
 
     The source of a rule is inhibited only by stronger rules, so that two alarms never inhibit each other.
     """

@@ -188,7 +188,7 @@ def group_retention_findings(group: str, partitions: Mapping[TopicPartition, Lag
 
 
 def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Finding]:
-    """Return findings on messages that retention deletes unread. ``lag``: of the group in this topic."""
+    """Return findings on messages that retention deletes unread. ``lag``: the lag of the group in this topic."""
     if lag.truncated:
         yield Finding.of(topic, "truncated", group=group, truncated=lag.truncated)
     if lag.deleted:

@@ -62,8 +62,8 @@ class GroupSwitch:
 class GroupSettings:
     """The settings of one kind of data. ``name``: its option group.
 
-    ``producer``: of dead letters, with the servers of the consumer. ``max_dimensions``: of ``[storage]``; messages with
-    more become dead letters. ``audit``: ``None`` disables audit reports.
+    ``producer``: the settings of the producer of dead letters, with the brokers of the consumer. ``max_dimensions``:
+    the limit in ``[storage]``; messages with more become dead letters. ``audit``: ``None`` disables audit reports.
     """
 
     name: str

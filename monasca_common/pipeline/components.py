@@ -57,7 +57,7 @@ class SetterComponent:
     """Changes the rows of a usage; the setters of a specification are applied in its order.
 
     ``rows``: called with the `Transform` and the rows, each a `Usage`; returns the rows that replace them.
-    ``parameters``: as those of `UsageComponent`.
+    ``parameters``: see `UsageComponent`.
     """
 
     rows: Callable[[Any, Sequence[Any]], Iterable[Any]]

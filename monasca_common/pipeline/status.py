@@ -40,7 +40,7 @@ class JobStatus:
     before they are over.
 
     ``state``, ``started_ms``, ``seen_ms`` and ``last_batch``: see `monasca_common.pipeline.jobs.activity`; the times
-    are ``None`` if no job has reported. ``evaluation``: of the job ``evaluate``, once it has started.
+    are ``None`` if no job has reported. ``evaluation``: the status of the job ``evaluate``, once it has started.
     """
 
     job: str

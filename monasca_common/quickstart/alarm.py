@@ -36,7 +36,7 @@ _COLOURS = {"OK": "green", "ALARM": "bold red"}
 
 @dataclass(frozen=True, slots=True)
 class AlarmMoment:
-    """A point in time. ``value``: percent of a core. ``change``: of the alarm's state."""
+    """A point in time. ``value``: percent of a core. ``change``: the change of the alarm's state."""
 
     time: str
     value: float | None

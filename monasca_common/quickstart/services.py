@@ -115,7 +115,7 @@ class ServiceFailed(Exception):
 def write_configuration(
     folder: Path, servers: str, port: int, evaluator_port: int, dashboard_port: int
 ) -> tuple[Path, Path]:
-    """Return the configuration file and the database that it names. ``port``: of the API."""
+    """Return the configuration file and the database that it names. ``port``: the port of the API."""
     path, database = folder / "quickstart.conf", folder / "monasca.sqlite"
     path.write_text(
         _CONFIGURATION.format(

@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNotification:
-    """The attempts with one ``id`` and their answers. ``seconds``: from the change to the last attempt."""
+    """The attempts with one ``id`` and their answers. ``seconds``: the time from the change to the last attempt."""
 
     id: str
     state: str

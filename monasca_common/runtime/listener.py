@@ -9,7 +9,8 @@ from monasca_common.kafka.errors import ConfigurationError
 
 
 def listen(group: str, host: str, port: int, *, prefix: str = "") -> socket.socket:
-    """Open a listening socket at the options ``host`` and ``port`` of ``group``. ``prefix``: of the options' names.
+    """Open a listening socket at the options ``host`` and ``port`` of ``group``. ``prefix``: the prefix of the options'
+    names.
 
     Raises `ConfigurationError` if the port is taken or reserved, or the address does not belong to this machine.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address at which a service serves its status, in the group of options of each service."""
+"""The address at which a service serves its status, in each service's option group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REMOVED_STATUS = {"status_live_seconds": "a loop of the service may take 600 sec
 
 @dataclass(frozen=True, slots=True)
 class StatusSettings:
-    """Where a service serves its status: nowhere if ``port`` is ``None``."""
+    """The address at which a service serves its status; none if ``port`` is ``None``."""
 
     host: str = option(
         "127.0.0.1",

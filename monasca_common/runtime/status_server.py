@@ -67,7 +67,7 @@ def listen_for_status(group: str, status: StatusSettings) -> socket.socket | Non
     """Open the socket before the service starts, so that a port in use is reported immediately. Return ``None`` if the
     status is not served.
 
-    ``group``: of the options. Raises `ConfigurationError`.
+    ``group``: the option group. Raises `ConfigurationError`.
     """
     return None if status.port is None else listen(group, status.host, status.port, prefix="status_")
 

@@ -59,11 +59,11 @@ class Claim:
 class Rows:
     """Rows of one claim, as columns of equal length in order of offset.
 
-    ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, as ``kind`` says. ``message_ids`` key
+    ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, depending on ``kind``. ``message_ids`` key
     the rows of every kind but metrics, whose key is (series, time).
 
     ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
-    time; empty: none is. Of the rows with such an id, the first one stored is kept, with its time.
+    time; empty: none is. If several rows have such an id, the first stored row is kept, with its time.
     """
 
     kind: Kind
@@ -108,8 +108,8 @@ class StoredOffset:
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
     """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: this
-    program's revision. ``size_bytes``: of the whole database. ``partitions``: the number over all tables, if the
-    database has partitions. ``usable``: this program may run on it, even if a newer program created the schema.
+    program's revision. ``size_bytes``: the size of the whole database. ``partitions``: the number over all tables, if
+    the database has partitions. ``usable``: this program may run on it, even if a newer program created the schema.
     ``refusal``: why `Storage.upgrade` refuses the database; empty if it does not.
     """
 
@@ -208,7 +208,7 @@ class Storage(ABC):
     def open_reader(self) -> Any:
         """Open a `Reader` that threads may share. Raises `NotSupported` without `Capability.READS`."""
 
-    # The commands `monasca-common db` call these. They do not change schemas of other programs.
+    # The `monasca-common db` commands call these methods. They do not change schemas of other programs.
 
     def upgrade(self) -> None:
         """Upgrade the schema to this program's. Raises `StorageUnavailable`, `SchemaMismatch` (a newer program's)."""

@@ -42,7 +42,7 @@ class RowsRefused(StorageError):
     """Rows that can never be stored, by their positions in the call, of which no row was stored."""
 
     def __init__(self, reasons: Mapping[int, str], *, first: int = 0) -> None:
-        """``reasons``: by the positions of the rows, counted from ``first``."""
+        """``reasons``: the reasons by the positions of the rows, counted from ``first``."""
         self.reasons = {first + position: reason for position, reason in reasons.items()}
         example = next(iter(reasons.values()), "")
         super().__init__(f"{len(reasons)} rows can never be stored, the first because: {example}")
@@ -77,7 +77,7 @@ class TopicMismatch(StorageError):
 
 
 class WriterAlreadyRuns(StorageError):
-    """A second process wants to write to a database that allows one."""
+    """Another process already writes to a database that allows only one writer."""
 
 
 class SchemaMismatch(StorageError):

@@ -32,7 +32,7 @@ _AT_LEAST_SECONDS = 0.1
 class StartPositions:
     """Finds the start offsets of partitions.
 
-    ``start``: as in `ConsumerSettings`. ``in_group``: the group assigns the partitions; chosen partitions do not wait
+    ``start``: see `ConsumerSettings`. ``in_group``: the group assigns the partitions; chosen partitions do not wait
     for other members. Raises `ConfigurationError` for a ``start`` that is not a time.
     """
 

@@ -58,7 +58,7 @@ class DeadLetters:
 
     ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or if that is unset the origin's name with ``.dlq``.
     ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop.
-    ``max_ratio``: at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
+    ``max_ratio``: allows at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
     """
 
     topic: str | None = None

@@ -77,8 +77,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """``partitions``: those that live members read. ``subscribes``: its members share whole topics; other groups only
-    store the offsets of partitions that their clients choose themselves. ``is_settled``: no rebalance is in
+    """``partitions``: the partitions that live members read. ``subscribes``: its members share whole topics; other
+    groups only store the offsets of partitions that their clients choose themselves. ``is_settled``: no rebalance is in
     progress."""
 
     partitions: frozenset[TopicPartition] = frozenset()
@@ -381,8 +381,8 @@ class Admin:
         return self.offsets_of((group,), timeout)[group]
 
     def offsets_of(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, dict[TopicPartition, int]]:
-        """Return the `group_offsets` of many groups, by concurrent requests for some groups at a time. ``timeout``: for
-        these, so that the first ones without an answer end it."""
+        """Return the `group_offsets` of many groups, by concurrent requests for some groups at a time. ``timeout``: the
+        time-out of a chunk; the first chunk without an answer ends the call."""
         offsets: dict[str, dict[TopicPartition, int]] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             self._check_coordinators(some, timeout)

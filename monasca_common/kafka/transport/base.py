@@ -92,7 +92,7 @@ class ProducerTransport(ABC):
         """Queue messages of bytes under the sequences from ``first``; return how many the client accepted. The first
         one that it did not accept is passed to `produce_record` next, which raises the error.
 
-        ``id_prefix``: of their ids; ``None``: they get none.
+        ``id_prefix``: the prefix of their ids; ``None``: they get no ids.
         """
         accepted = 0
         try:
@@ -135,7 +135,7 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def count(self, bucket_seconds: int) -> None:
-        """From now on count delivered messages by topic and by buckets of their timestamps; see `Outcomes.counts`."""
+        """Start to count delivered messages by topic and by buckets of their timestamps; see `Outcomes.counts`."""
 
     @abstractmethod
     def purge(self) -> None:

@@ -33,7 +33,8 @@ def _direct(method: Method) -> Method:
 
 
 def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Method:
-    """Call the client's method on its helper thread. The last argument is its time-out. ``name``: for error texts."""
+    """Call the client's method on its helper thread. The last argument is its time-out. ``name``: the name in error
+    texts."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
         # The client is read on the helper thread, so that only the call itself refers to it.
@@ -166,7 +167,8 @@ class BoundedProducer(ProducerTransport):
 
 
 class BoundedConsumer(ConsumerTransport):
-    """Every call of a poisoned client raises its `FatalError`. ``thread``: to wait less than a call's time-out."""
+    """Every call of a poisoned client raises its `FatalError`. ``thread``: runs calls, so that a caller can wait for
+    less than a call's time-out."""
 
     def __init__(self, client: ConsumerTransport) -> None:
         self.clock = client.clock

@@ -57,8 +57,8 @@ class DeadLetterReason:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
-    """A dead-letter topic. ``pending``: the number of pending dead letters. ``reasons``: of the first `_MAX_REASONS`.
-    ``unread``: offsets left to later checks, each of which may be a dead letter."""
+    """A dead-letter topic. ``pending``: the number of pending dead letters. ``reasons``: the reasons of the first
+    `_MAX_REASONS` dead letters. ``unread``: offsets left to later checks, each of which may be a dead letter."""
 
     topic: str
     pending: int
@@ -67,8 +67,8 @@ class DeadLetterFigures:
 
 
 class _CachedDeadLetters:
-    """The dead letters of one topic, read up to ``read_to``. ``spans``: from the group's offset to the end, at the last
-    check."""
+    """The dead letters of one topic, read up to ``read_to``. ``spans``: the range from the group's offset to the end,
+    at the last check."""
 
     def __init__(self, topic: str) -> None:
         self.notes = ReplayLog(DLQ_GROUP)

@@ -28,7 +28,7 @@ _COLUMNS = ("Topic", "Messages/s", "Delay", "Slowest consumer", "Total offsets",
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """``end``: the sum of its end offsets. ``per_second``: at each of the last checks, the oldest first."""
+    """``end``: the sum of its end offsets. ``per_second``: the rate at each of the last checks, oldest first."""
 
     name: str
     end: int
@@ -36,7 +36,7 @@ class TopicLoad:
 
 
 class LoadGatherer:
-    """Reads end offsets and derives rates. Kafka's internal topics are left out."""
+    """Reads end offsets and derives rates. Kafka's internal topics are excluded."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin

@@ -41,7 +41,7 @@ _NO_SNAPSHOT: Snapshot[Any] = Snapshot()
 
 
 class Panels:
-    """All panels with their current figures. ``sources``: by panel name."""
+    """All panels with their current figures. ``sources``: the panel sources by panel name."""
 
     def __init__(self, sources: dict[str, PanelSource[Any]], now_ms: Callable[[], int]) -> None:
         self._sources = sources

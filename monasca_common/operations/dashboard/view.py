@@ -15,7 +15,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 class Tone(enum.Enum):
-    """From best to worst. The value is the word next to the sign, so that color is not the only mark."""
+    """The tones, from best to worst. The value is the word next to the sign, so that color is not the only mark."""
 
     GOOD = "fine"
     UNKNOWN = "unknown"
@@ -41,7 +41,7 @@ _SIGNS = {Tone.GOOD: "\N{CHECK MARK}", Tone.UNKNOWN: "?", Tone.WARNING: "!", Ton
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A table cell. ``shade``: its style in a heat map. ``trend``: the points of a small line, each from 0 to 1, the
-    oldest first. ``note``: for the pointer and screen readers."""
+    oldest first. ``note``: the text for tooltips and screen readers."""
 
     text: str
     tone: Tone | None = None
@@ -54,7 +54,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A table row. ``name``: what the filter matches. Rows are sorted by tone, then by ``weight``, the worst first."""
+    """A table row. ``name``: the text that the filter matches. Rows are sorted by tone, then by ``weight``, the worst
+    first."""
 
     name: str
     tone: Tone
@@ -90,7 +91,7 @@ class Concern:
 class PanelView:
     """A panel. ``summary``: one sentence. ``explanation``: the meaning of the columns. ``digest``: rows for the
     overview, if they differ. ``stale``: why its figures are old or missing. ``header``: the index of the cell that
-    names its row. ``idle``: what it does not check because it is off. ``group``: the consumer group, if it shows only
+    names its row. ``idle``: the checks that are switched off. ``group``: the consumer group, if it shows only
     one.
     """
 

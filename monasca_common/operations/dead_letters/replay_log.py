@@ -26,9 +26,9 @@ _DIGITS = 19  # of a 64-bit number; Python refuses to parse thousands of digits
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A dead letter. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty if unknown.
-    ``replays``: how often the message was replayed. ``first_origin``, ``first_failure_ms``: of the message before its
-    first replay. ``obstacle``: why it cannot be replayed, or empty. ``refusal``: why its topic refused it, or empty;
-    then it is left to another run."""
+    ``replays``: how often the message was replayed. ``first_origin``, ``first_failure_ms``: the origin and failure time
+    of the message before its first replay. ``obstacle``: why it cannot be replayed, or empty. ``refusal``: why its
+    topic refused it, or empty; a refused dead letter stays pending for another run."""
 
     message: Message
     origin_topic: str

@@ -135,7 +135,7 @@ class DeadLetterTopic:
     def replay(
         self, partitions: Sequence[TopicPartition], *, execute: bool, **arguments: Any
     ) -> Iterator[tuple[DeadLetterReplay, Iterator[DeadLetter]]]:
-        """``arguments``: those of `DeadLetterReplay`."""
+        """``arguments``: the arguments of `DeadLetterReplay`."""
         with contextlib.ExitStack() as stack:
             audited = audited_source(self.producer, self.audit if execute else None, self.consumer.group_id)
             producer = stack.enter_context(open_producer(stack.enter_context(audited))) if execute else None

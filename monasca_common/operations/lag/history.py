@@ -56,7 +56,8 @@ class PartitionHistory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LagHistory:
-    """``surveyed_ms``: the time of the last survey, or ``None``. ``groups``: by name, then by partition."""
+    """``surveyed_ms``: the time of the last survey, or ``None``. ``groups``: the windows by group name, then by
+    partition."""
 
     surveyed_ms: int | None = None
     groups: Mapping[str, Mapping[TopicPartition, PartitionHistory]] = field(default_factory=dict)

@@ -48,7 +48,7 @@ _SHOWN_LINES = 6  # in a log line on which positions count
 
 
 class LagService(PublishingLoop):
-    """``admin``: of the cluster whose groups are surveyed."""
+    """``admin``: the admin client of the cluster whose groups are surveyed."""
 
     def __init__(
         self,

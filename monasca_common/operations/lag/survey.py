@@ -32,7 +32,7 @@ _Commits = dict[_GroupPartition, list[CommitRecord]]
 
 
 class LagSurvey:
-    """``timeout_seconds``: for reading committed offsets, and for reading unread messages."""
+    """``timeout_seconds``: the time-out for reading committed offsets, and for reading unread messages."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, window: LagWindow, *, timeout_seconds: float
@@ -176,8 +176,8 @@ class LagSurvey:
     def _unread_since(
         self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
     ) -> dict[tuple[TopicPartition, int], int]:
-        """Return the time of the first message at or after each offset before the end of its log; none if only control
-        records are left. Times that an earlier scan has read are reused while the message exists."""
+        """Return the time of the first message at or after each offset before the end of its log; ``None`` if only
+        control records remain. Times that an earlier scan has read are reused while the message exists."""
         wanted = {(each, at) for group in starts for each, at in group.items() if at < logs.ends[each]}
         self._times = {
             (each, at): time_ms
@@ -221,7 +221,8 @@ class LagSurvey:
 
 
 class _LogSpans:
-    """The logs of existing partitions: their starts, ends and retention. ``offline``: those without a leader."""
+    """The logs of existing partitions: their starts, ends and retention. ``offline``: the partitions without a
+    leader."""
 
     def __init__(self, admin: Admin, partitions: set[TopicPartition], leaders: _Leaders) -> None:
         there = {each for each in partitions if each.partition in leaders.get(each.topic, ())}

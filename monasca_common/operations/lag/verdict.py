@@ -92,7 +92,8 @@ class LogScan(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition of a group. ``first``, ``end``: of its log now. ``commits``: ordered by time.
+    """One partition of a group. ``first``, ``end``: the current first offset and end of its log. ``commits``: ordered
+    by time.
 
     ``unread_since_ms``: the timestamp of the oldest unread message, or ``None``; offsets do not show that, because
     control records have offsets too. ``retention_ms``: how long the topic keeps messages; ``None`` if time does not

@@ -77,7 +77,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    """The specifications that records of one name, dimensions and meta belong to. ``undated``: those for which
+    """The specifications that records of one name, dimensions and meta belong to. ``undated``: the metrics for which
     creation_time may be missing."""
 
     dated: tuple[tuple[str, Group], ...]

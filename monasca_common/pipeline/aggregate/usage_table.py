@@ -37,7 +37,7 @@ _EVERY_MS = 3_600_000
 
 
 def staged_row(specification: str, window_ms: int, group: str, partial: Partial) -> tuple[Any, ...]:
-    """Return a row for the staging table. ``group``: as `group_text` returns it."""
+    """Return a row for the staging table. ``group``: the text that `group_text` returns."""
     count, sums, *rest = partial.as_row()
     group_id = hashlib.sha256(group.encode()).digest()[:16]
     return (specification, window_ms, group_id, group, count, _text(sums), *rest)  # type: ignore[arg-type]

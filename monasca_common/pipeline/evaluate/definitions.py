@@ -41,7 +41,8 @@ class IndexedSubExpression:
 
 @dataclass(frozen=True, slots=True)
 class MatchTarget:
-    """The window that a measurement belongs to. ``values``: those of ``match_by``, empty where the series has none."""
+    """The window that a measurement belongs to. ``values``: the values of the ``match_by`` dimensions, empty for
+    dimensions that the series lacks."""
 
     sub_expression: IndexedSubExpression
     values: tuple[str, ...]
@@ -54,7 +55,8 @@ def match_key(values: Sequence[str]) -> bytes:
 
 @dataclass(slots=True)
 class _Candidates:
-    """The sub-expressions of one tenant and name. ``by_pair``: those with dimensions, each by one dimension."""
+    """The sub-expressions of one tenant and name. ``by_pair``: the sub-expressions with dimensions, each by one of its
+    dimensions."""
 
     without_dimensions: list[IndexedSubExpression] = field(default_factory=list)
     by_pair: dict[_Pair, list[IndexedSubExpression]] = field(default_factory=lambda: defaultdict(list))
@@ -108,7 +110,7 @@ def _candidates(sub_expressions: Sequence[IndexedSubExpression]) -> _Candidates:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionsSnapshot:
-    """The sub-expressions of all definitions. ``version``: of all definitions."""
+    """The sub-expressions of all definitions. ``version``: the version of all definitions."""
 
     version: int
     sub_expressions: tuple[IndexedSubExpression, ...]
@@ -148,7 +150,7 @@ def lock_version(connection: sa.Connection) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDefinition:
-    """``row``: the row of its table. ``sub_expressions``: in the order of the expression."""
+    """``row``: the row of its table. ``sub_expressions``: the sub-expressions in the order of the expression."""
 
     row: Row
     expression: Expression

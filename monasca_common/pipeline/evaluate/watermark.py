@@ -59,7 +59,7 @@ class EvaluatorState:
 
     Times are in ms. ``delay_ms``: windows that ended this long before ``evaluated_to_ms`` are decided. ``pass_to_ms``:
     the end of the pass that is running; ``cursor``: the last alarm of this pass that is done. ``seen_ms``: the greatest
-    watermark. ``watermarks_ms``: by partition of the topic ``topic_id``."""
+    watermark. ``watermarks_ms``: the watermark of each partition of the topic ``topic_id``."""
 
     evaluated_to_ms: int
     delay_ms: int
@@ -100,8 +100,8 @@ def advanced(stored: EvaluatorState, scan: Scan, grace_ms: int) -> EvaluatorStat
 
 
 def _of_topic(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
-    """Restart the watermarks if the topic was recreated or has other partitions, because the watermark of a partition
-    that is gone would hold evaluation back indefinitely. Each partition holds it back until it is read."""
+    """Restart the watermarks if the topic was recreated or has other partitions, because the watermark of a removed
+    partition would delay evaluation indefinitely. Each partition holds it back until it is read."""
     known = (stored.topic_id, stored.watermarks_ms.keys())
     if not scan.partitions or known == (scan.topic_id, scan.partitions):
         return stored

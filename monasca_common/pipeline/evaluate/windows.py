@@ -43,8 +43,8 @@ _reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__n
 class FoldedRow(NamedTuple):
     """A window with its partial, or a series: one of ``window_start`` and ``series_id`` is None.
 
-    For ``last`` only ``readings`` count. ``dimensions``: of the series, as JSON. ``received``: when its first record
-    came to Kafka.
+    For ``last`` only ``readings`` count. ``dimensions``: the dimensions of the series, as JSON. ``received``: when its
+    first record came to Kafka.
     """
 
     sub_expression_id: str
@@ -99,7 +99,7 @@ class _FoldedWindow:
 class FoldedSeries:
     """The windows of one sub-expression to which the readings of one series are added.
 
-    ``created_ms``: of the definition, whose alarms arise only from records received afterwards.
+    ``created_ms``: the creation time of the definition; only records received afterwards create its alarms.
     """
 
     __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "received_ms", "series")
@@ -228,7 +228,8 @@ def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) 
 
 
 def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """Remove staged rows whose sub-expression is gone, and windows of another generation than its current one."""
+    """Remove staged rows whose sub-expression no longer exists, and windows of another generation than its current
+    one."""
     sub, row = alarm_sub_expression.c, alarm_staging.c
     fits = sa.or_(row.series_id.is_not(None), row.windows == sub.windows)
     known = sa.select(sub.id).where(sub.id == row.sub_expression_id, fits).exists()

@@ -46,7 +46,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """A batch that had offsets. ``seconds``: from its start to its transaction; publishing follows."""
+    """A batch that had offsets. ``seconds``: the time from its start to its transaction; publishing follows."""
 
     ended_ms: int
     seconds: float
@@ -144,7 +144,8 @@ class Heartbeat:
 
 
 def _write(connection: sa.Connection, source: Source, now_ms: int, changes: dict[str, Any]) -> None:
-    """Set these columns and ``seen``. A job that writes is running, so ``stopped`` is empty unless it is given."""
+    """Set these columns and ``seen``. A job that writes is running, so ``stopped`` is empty unless ``changes`` contains
+    it."""
     values = {"seen": now_ms, "stopped": None} | changes
     key = {"consumer_group": source.group, "topic": source.topic}
     adding = schema.insert(connection, pipeline_job).values(key | {"started": now_ms} | values)

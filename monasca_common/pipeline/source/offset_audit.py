@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports the offsets that a job has accounted for to the audit: the tier ``spark``.
 
-A range is reported after its transaction, so a range that was rolled back is never reported. If a driver dies between
-the two, or the outcome of a transaction is unknown, the next driver accounts for the range, because it first reports
-the stored offsets from which it starts.
+A range is reported after its transaction, so a range that was rolled back is never reported. If a driver is killed
+between the two, or the outcome of a transaction is unknown, the next driver accounts for the range, because it first
+reports the stored offsets from which it starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIER = "spark"
 
 
 class OffsetAudit:
-    """The audit of one job in one process. ``reporter``: of this tier, and of the job's consumer group."""
+    """The audit of one job in one process. ``reporter``: the reporter of this tier and of the job's consumer group."""
 
     def __init__(self, reporter: AuditReporter) -> None:
         self._reporter = reporter

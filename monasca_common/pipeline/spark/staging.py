@@ -31,8 +31,8 @@ ABANDONED_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """The staging table of a job. ``columns``: those after batch, attempt and staged. ``rows``: merges the partials of
-    a task to rows; it is pickled."""
+    """The staging table of a job. ``columns``: the columns after batch, attempt and staged. ``rows``: merges the
+    partials of a task to rows; it is pickled."""
 
     name: str
     columns: Columns

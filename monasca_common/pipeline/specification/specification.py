@@ -64,9 +64,9 @@ class Transform:
 
     ``group_by``: columns of the partials' group, in its order. ``operation``: how a partial becomes a quantity
     (``None`` for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation``: how the rolled-up rows
-    of a period's windows are combined; ``None`` if the windows are merged first. ``parameters``: what its
-    usage and setters ask for. ``id``: the metric id and a digest of everything that decides which records its partials
-    have, so that partials of another layout are never mixed in.
+    of a period's windows are combined; ``None`` if the windows are merged first. ``parameters``: the parameters of its
+    usage and setters. ``id``: the metric id and a digest of everything that decides which records its partials have, so
+    that partials of another layout are never mixed in.
     """
 
     metric_id: str
@@ -105,7 +105,7 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Specifications:
-    """All rows of one set. ``warnings``: what is allowed, but probably a mistake."""
+    """All rows of one set. ``warnings``: descriptions of contents that are allowed but probably mistakes."""
 
     pre_transforms: tuple[PreTransform, ...]
     transforms: Mapping[str, Transform]  # by metric id

@@ -84,8 +84,9 @@ def open_connection(
     session: Mapping[str, str] = _NOTHING,
     **options: Any,
 ) -> BoundedConnection:
-    """Open a connection. ``arguments``: from `connect_arguments`; they override ours. ``session``: further settings of
-    the session. ``options``: of ``psycopg.connect``. ``bounds``: ``None`` for a migration, which has no time limit.
+    """Open a connection. ``arguments``: the result of `connect_arguments`; they override ours. ``session``: further
+    settings of the session. ``options``: of ``psycopg.connect``. ``bounds``: ``None`` for a migration, which has no
+    time limit.
 
     Raises psycopg's errors.
     """

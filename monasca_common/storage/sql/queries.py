@@ -80,7 +80,8 @@ class Queries:
     def measurements_apart(
         self, series_ids: Sequence[bytes], span: Span, *, limit: int, after_ms: int | None
     ) -> Select:
-        """Order by series, then time, as the key does. ``after_ms``: in the first series."""
+        """Order by series, then time, as the key does. ``after_ms``: the time in the first series after which to
+        start."""
         statement = self._points(series_ids, span)
         if after_ms is not None:
             statement = statement.where(sa.or_(_ROWS.c.series_id != series_ids[0], _ROWS.c.time > after_ms))
@@ -193,7 +194,7 @@ class Queries:
         return conditions
 
     def _some_metric_has(self, dimensions: Mapping[str, Sequence[str]]) -> Condition:
-        """Check types first, because messages may contain any JSON, for which functions of objects and lists fail."""
+        """Check types first, because messages may contain any JSON, on which object and list functions fail."""
         stored = _ALARMS.c.metrics
         if self._on_postgresql:
             metrics = _jsonb(_if_of_type("array", sa.func.jsonb_typeof(stored), stored))

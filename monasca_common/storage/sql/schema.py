@@ -44,7 +44,7 @@ _UPGRADE_LOCK = 0x6D6F6E61736361  # an advisory lock: the bytes of "monasca"
 def check_database(execute: Execute, dialect: str) -> None:
     """Raise `SchemaMismatch` unless this program may run on the database. Every writer, reader and job calls it.
 
-    ``execute``: as in `positions`; ``dialect``: ``postgresql`` or ``sqlite``. The database's revision must
+    ``execute``: see `positions`; ``dialect``: ``postgresql`` or ``sqlite``. The database's revision must
     be this program's, or a newer one that still allows this program: each migration stores the oldest program that it
     allows. So the database is upgraded first, then one process after another.
     """

@@ -302,7 +302,7 @@ alarm = sa.Table(
     *_columns(_BIG, "state_updated", "updated", "created"),
     sa.Column("evaluated_from", _BIG, nullable=False, server_default="0"),
     sa.Index("alarm_by_match", "definition_id", "match_key", unique=True),
-    # Each ends in the id, by which what is equal is ordered.
+    # Each ends with the id, which orders equal values.
     sa.Index("alarm_by_tenant", "tenant", "id"),
     sa.Index("alarm_by_definition", "tenant", "definition_id", "id"),
     # Counts by any of these, and by what the definition says, read this alone.
@@ -343,9 +343,9 @@ alarm_dimension = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# The state of each sub-expression in each alarm. ``windows``: those of the sub-expression that it is made of.
+# The state of each sub-expression in each alarm. ``windows``: the windows of the sub-expression that it consists of.
 # ``empty_evaluations``: how many in a row saw no measurement. ``decided``: the end of the latest window that a crossing
-# decided. ``newest``: of ``last``, the reading that decided, as in ``alarm_window.readings``.
+# decided. ``newest``: for ``last``, the reading that decided, as in ``alarm_window.readings``.
 sub_alarm = sa.Table(
     "sub_alarm",
     metadata,
@@ -376,7 +376,7 @@ def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
 
 # The state of an evaluator. Each of its transactions changes this row first. ``pass_to``: the end of the evaluation
 # pass that is running; ``cursor``: the last alarm of this pass that is done. ``seen``: the greatest watermark.
-# ``delay``: in ms; windows that ended this long before ``evaluated_to`` are decided.
+# ``delay``: the delay in ms; windows that ended this long before ``evaluated_to`` are decided.
 alarm_evaluator = sa.Table(
     "alarm_evaluator",
     metadata,
@@ -404,7 +404,7 @@ alarm_series = sa.Table(
 )
 
 # The measurements of a sub-expression's series of equal match values, by window; of ``last``, one row of window 0 with
-# the readings that were not evaluated yet. ``windows``: those of the sub-expression that it is made of.
+# the readings that were not evaluated yet. ``windows``: the windows of the sub-expression that it consists of.
 alarm_window = sa.Table(
     "alarm_window",
     metadata,
@@ -428,7 +428,7 @@ alarm_part = sa.Table(
 # Alarms that the next pass evaluates although none of their windows is due.
 alarm_changed = sa.Table("alarm_changed", metadata, sa.Column("alarm_id", _NAME, primary_key=True))
 
-# What executors computed of a range that is not accounted for yet: partials (without ``series_id``), and series
+# The results of executors for a range that is not accounted for yet: partials (without ``series_id``), and series
 # (without ``window_start``). After a crash it is useless, so PostgreSQL does not log this table (UNLOGGED).
 alarm_staging = sa.Table(
     "alarm_staging",
@@ -456,7 +456,7 @@ alarm_outbox = sa.Table(
     *_columns(sa.LargeBinary, "message_id", "value"),
 )
 
-# The ledger of notifications. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
+# The notification ledger. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
 # another attempt), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome is unknown
 # because of a crash, so the receiver may have it twice. ``reason``: the receiver's answer, or why it was not
 # sent. ``failures``: a line of JSON for each failed attempt. ``change``: the messages of its changes, one per line,

@@ -98,7 +98,7 @@ class SqlWriter(Writer):
 def refusal(
     rows: Rows, first: int, trial: Callable[[int, int], str | None], *, cause: str, database: str
 ) -> StorageError:
-    """Return the error for refused rows, with the reason of each. ``trial``: as in `find_refused`."""
+    """Return the error for refused rows, with the reason of each. ``trial``: see `find_refused`."""
     reasons = find_refused(len(rows.values), trial)
     if not reasons:
         return StorageUnavailable(f"{database}: a batch was refused, but none of its rows by itself: {cause}")

@@ -143,7 +143,8 @@ class MemoryBroker:
     ) -> None:
         """Apply a fault to the ``nth`` request of a kind from now on, and to ``count`` in total (``None``: every one).
 
-        Each produced record is a separate request. ``partition``: of a produced record; other kinds have none.
+        Each produced record is a separate request. ``partition``: the partition of a produced record; other kinds have
+        none.
         """
         with self.changed:
             self._faults.add(kind, fault, nth=nth, count=count, topic=topic, partition=partition)
