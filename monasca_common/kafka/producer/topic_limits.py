@@ -249,7 +249,9 @@ class TopicLimits:
             limit, is_late = self._refusing(cause, permanent=False), True
             LOG.warning("topic %r has a small limit, and its client cannot be opened; messages fail: %s", topic, cause)
         with self._table.lock:
-            is_current = self._lookups.get(topic) is lookup  # otherwise its clients were replaced
+            # Otherwise the clients were replaced, or another request has opened one, which the next request uses.
+            is_unique = limit.refusal is not None or self._by_batch_bytes.get(batch_bytes) in (None, limit.transport)
+            is_current = is_unique and self._lookups.get(topic) is lookup
             if is_current:
                 bulks, lookup.bulks = lookup.bulks, []
                 lookup.due_at = time.monotonic() + _REPEAT_SECONDS

@@ -94,6 +94,27 @@ class TestRequests(TopicLimitsCase):
         opened.set()
         self.assertEqual(1, producer.flush(_SECONDS).delivered_count)
 
+    def test_two_requests_that_open_a_client_of_the_same_batch_size_use_one_of_them(self):
+        for topic in ("small-1", "small-2"):
+            self.broker.create_topic(topic, 1, max_message_bytes=500_000)
+        producer = self.producer()
+        main, opened, open_client = self.transport, [], producer._limits.open_client
+        both_open = threading.Barrier(2, timeout=_SECONDS)
+
+        def slow(batch_bytes):
+            client = open_client(batch_bytes)
+            opened.append(client)
+            both_open.wait()
+            return client
+
+        producer._limits.open_client = slow
+        producer.send("small-1", b"1")
+        self.assertTrue(main.arrived.acquire(timeout=_SECONDS))
+        producer.send("small-2", b"2")
+        self.assertEqual(2, producer.flush(_SECONDS).delivered_count)
+        [unused] = set(opened) - set(producer._limits.transports())
+        self.wait_until(lambda: unused._client is None)
+
     def test_a_client_that_opens_while_the_producer_closes_is_closed(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         producer = self.producer()
