@@ -166,11 +166,11 @@ def _earliest(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading,
 def _deciding_count(sub: SubExpression) -> float:
     """Return the number of measurements that reach `immediate_state`."""
     threshold = sub.threshold
-    above = sub.operator in ("GT", "LTE")  # the others reach it at the threshold
+    above = sub.operator in ("GT", "LTE")  # with the other operators, the threshold itself decides
     return max(1.0, math.floor(threshold) + 1.0 if above else float(math.ceil(threshold)))
 
 
-# Texts that databases can concatenate with a space in between.
+# Texts that databases can concatenate with a space between them.
 
 
 def sums_text(sums: Iterable[float]) -> str:

@@ -77,7 +77,7 @@ def threads_of(settings: ApiSettings) -> int:
 
 
 class InFlightLimit:
-    """Serves posts and other requests while there are free slots; further requests are answered 503 immediately.
+    """Serves posts and other requests while there are free slots; further requests get status 503 immediately.
 
     ``authenticated``: wraps `app` in the validation of tokens, which has separate slots. It receives no request without
     a slot, so a refused request costs neither the validation of its token nor reading its body.

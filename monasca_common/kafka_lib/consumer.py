@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SimpleConsumer`: the committed offsets of a group, for monasca-agent's check of consumers."""
+"""`SimpleConsumer`: the committed offsets of a group, for the consumer check of monasca-agent."""
 
 from __future__ import annotations
 

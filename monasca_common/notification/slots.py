@@ -30,8 +30,8 @@ _MOST_IN_ALL = 4
 class TenantSlots:
     """Shares ``most`` slots: each tenant may hold half of the slots that the others leave. Thread-safe.
 
-    So some slots are free for a tenant that holds none. If none of ``most`` is left, a tenant may still hold one, but
-    all tenants together never hold more than `_MOST_IN_ALL` times ``most``.
+    So some slots are free for a tenant that holds none. If none of the ``most`` slots is free, a tenant may still hold
+    one, but all tenants together never hold more than `_MOST_IN_ALL` times ``most``.
     """
 
     def __init__(self, most: int) -> None:
@@ -46,7 +46,7 @@ class TenantSlots:
         return max(least, (self._most - total + self._held[tenant]) // 2)
 
     def acquire(self, tenant: str, seconds: float) -> bool:
-        """Wait for a slot at most ``seconds``. Return whether the tenant got one."""
+        """Wait for a slot at most ``seconds``. Return whether the tenant got a slot."""
         with self._freed:
             if not self._freed.wait_for(lambda: self._held[tenant] < self.limit(tenant), seconds):
                 return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The persister's processes: what each runs, how a dead one is replaced, and what signals do.
+"""The persister's processes: what each process runs, how an ended process is replaced, and what signals do.
 
 SIGTERM: each member finishes and commits its work in flight and leaves its group; the process ends with status 0.
 SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process ends immediately;
@@ -185,7 +185,7 @@ class PersisterPlan(Plan):
 
 
 class Respawns:
-    """The back-off of workers that die repeatedly. The parent has it, because it outlives them."""
+    """The back-off of workers that exit repeatedly. The parent has it, because it outlives them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -199,7 +199,7 @@ class Respawns:
         self._started[slot] = now + self.rest_seconds(slot)
 
     def rest_seconds(self, slot: int) -> float:
-        """Return the wait before the next start; 0 after the first death, because its cause may have ended."""
+        """Return the wait before the next start; 0 after the first exit, because its cause may have ended."""
         deaths = self._deaths.get(slot, 0)
         return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The health of services, as probes request it.
 
-A live service completes the turns of its loops; restart one that is not live. A ready service does its work; one that
-is not ready may wait for a database, which a restart does not help.
+A live service completes the turns of its loops; restart one that is not live. A ready service does its work; a service
+that is not ready may be waiting for a database, and a restart would not help.
 """
 
 from __future__ import annotations

@@ -370,7 +370,7 @@ class KafkaConsumer(RefusesOldArguments):
         """Let no call of this consumer wait beyond ``until`` (in the clock's monotonic time), including current ones:
         they raise `RetriableError`, and a commit is `CommitUnknown`. ``None``: no limit.
 
-        For any thread and for signal handlers. `close` has its own time and ends the limit.
+        For any thread and for signal handlers. `close` has its own time-out and removes the limit.
         """
         self._transport.limit(math.inf if until is None else until)
 

@@ -70,7 +70,8 @@ class Caller:
                 )
 
     def call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
-        """Call the handler. ``interrupted``: called between single messages; if true, the rest is left."""
+        """Call the handler. ``interrupted``: called between single messages; if it returns true, the remaining messages
+        are not handled."""
         try:
             decoded = decode(part, self.serializer)
         except (Undecodable, RetryLater) as error:

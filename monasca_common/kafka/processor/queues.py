@@ -179,7 +179,7 @@ class Lanes:
         due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
             for key, task in tasks:
-                task.due = due if len(part) and not isinstance(key, int) else None  # an offset is never joined
+                task.due = due if len(part) and not isinstance(key, int) else None  # a lane of an offset has one task
                 lane = self._lanes.get((partition, key))
                 if lane is None or lane.epoch != part.epoch:
                     lane = self._lanes[partition, key] = Lane(partition, key, part.epoch)

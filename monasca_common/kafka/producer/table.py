@@ -249,8 +249,8 @@ class Table:
 
     def reserve(self, bulk: Bulk, *, anyway: bool = False) -> bool:
         """Reserve room and sequences for all of its messages, or for none; return whether they are reserved. A message
-        whose id is in flight is attached to that one, and uses no room. ``anyway``: also without room, because they
-        are about to be settled."""
+        whose id is in flight is attached to the message in flight, and uses no room. ``anyway``: also without room,
+        because they are about to be settled."""
         with self.lock:
             if not bulk.is_new:
                 return True
@@ -284,7 +284,7 @@ class Table:
             free = 0 if self.shut_down else self.max_messages - self.messages  # no call after this
             count = 0 if free <= 0 else _SENDS if free > _SENDS * BUDGET_SHARE else free // BUDGET_SHARE + 1
             room = self.max_bytes - self.bytes if count else 0
-            room = 0 if room < 0 else room // BUDGET_SHARE  # some is left for sends to other topics
+            room = 0 if room < 0 else room // BUDGET_SHARE  # leaves some for sends to other topics
             first = bulk.first = self._next
             self._next = bulk.next = first + count
             self.messages += count

@@ -290,7 +290,7 @@ class TopicLimits:
         return TopicLimit(transport, max_bytes, nothing, transport.send_is_atomic, self.main.clock.monotonic(), refusal)
 
     def forget_if_old(self, topic: str, limit: TopicLimit) -> None:
-        """Request the topic's limit again at the next message, if this one is old."""
+        """Request the topic's limit again at the next message, if the known limit is old."""
         if self.main.clock.monotonic() - limit.known_at > _REPEAT_SECONDS:
             self.ready.pop(topic, None)
 

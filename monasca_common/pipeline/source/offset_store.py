@@ -93,8 +93,8 @@ class OffsetStore:
 
     @contextlib.contextmanager
     def successive(self) -> Iterator[Callable[[], AbstractContextManager[sa.Connection]]]:
-        """Each call of what it yields is a transaction as `writing` has it, one after the other on one connection: to
-        open one takes longer than a small transaction."""
+        """Each call of the yielded function is a transaction like that of `writing`, one after the other on one
+        connection: to open one takes longer than a small transaction."""
         with _translated(), self._writing.connect() as connection:
 
             @contextlib.contextmanager
@@ -111,8 +111,8 @@ class OffsetStore:
         return self._reported(source, found)
 
     def begin(self, source: Source, starts: Mapping[int, int]) -> dict[int, int]:
-        """Store the first offsets of partitions that have none. Returns all stored offsets, which another process may
-        have stored."""
+        """Store the first offsets of partitions that have none. Returns all stored offsets, including those of other
+        processes."""
         with self.writing() as connection:
             positions = _positions(connection)
             first = {TopicPartition(source.topic, partition): start for partition, start in starts.items()}

@@ -26,7 +26,7 @@ from monasca_common.pipeline.spark.worker_producer import portable, portable_pro
 class RejectedPublisher:
     """Publishes from executors, for which it is pickled with the settings of a consumer and a producer.
 
-    ``error``: its name in a dead letter states what was not done with the record.
+    ``error``: its name in a dead letter states why the record was rejected.
     """
 
     topic: str
@@ -60,8 +60,8 @@ class RejectedPublisher:
             report = producer.publish(self.topic, letters)
             if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
                 return report.raise_for_undelivered()
-            # A record of the maximum size is too large with the headers of its origin. It is truncated, because
-            # otherwise no batch would ever pass it.
+            # With the headers of its origin, a record of the maximum size is too large. It is truncated, because
+            # otherwise it would block all further batches.
             letters = dead_letters.shrunk(letters, UndeliveredError(report))
         return None
 
