@@ -236,8 +236,8 @@ class Access:
 
 
 class _RefusedAnswer(list[bytes]):
-    """An answer that reads the rest of the request's body when the server calls `close` after sending it. A connection
-    that is closed with unread data is reset, and the client, or the proxy, may lose the answer."""
+    """An answer that reads the remainder of the request's body when the server calls `close` after sending it. A
+    connection that is closed with unread data is reset, and the client, or the proxy, may lose the answer."""
 
     def __init__(self, body: list[bytes], environ: Environ) -> None:
         super().__init__(body)

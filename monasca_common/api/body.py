@@ -46,7 +46,7 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
 
 
 def discard(environ: dict[str, Any]) -> None:
-    """Read the rest of an unneeded body, to its end or for 10 s, if the server marks the end."""
+    """Read the remainder of an unneeded body, to its end or for 10 s, if the server marks the end."""
     if not environ.get("wsgi.input_terminated"):
         return
     deadline = time.monotonic() + _BODY_SECONDS
@@ -129,7 +129,7 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
         for _ in range(_MOST_GZIP_MEMBERS):
             member = zlib.decompressobj(_GZIP)
             while not member.eof:
-                # In slices, because zlib copies the bytes after the end of a member.
+                # Decompress in slices, because zlib copies the bytes after the end of a member.
                 compressed = whole[at : at + _SLICE_BYTES]
                 if not compressed:
                     raise bad_request("the gzip body is truncated: repeat it")

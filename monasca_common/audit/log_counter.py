@@ -73,8 +73,8 @@ class LogCounts:
             self._forget(key)
 
     def _check_id(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
-        """Note a duplicate. The record with the lowest partition and offset of an id is never one, so that another
-        counter, or this one after a crash, reports the same duplicates."""
+        """Note a duplicate. The record with the lowest partition and offset of an id is never a duplicate, so that
+        another counter, or this counter after a crash, reports the same duplicates."""
         ids = self._ids[bucket_ms, topic]
         first = ids.get(message_id)
         if first is None:
@@ -96,7 +96,7 @@ class LogCounter:
     """Counts the topics of ``consumer``, whose group is the application in the reports.
 
     ``tier``: ``broker``, or ``mirror`` for a copy in another cluster. ``since_ms``: the start of the first counter;
-    ``None``: this one continues an earlier one.
+    ``None``: this counter continues an earlier one.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class LogCounter:
 
     def _begin(self) -> None:
         """Before the first report of the first counter, report its start for all topics, also for idle ones. Then
-        commit, so that the next counter continues from there if this one is killed."""
+        commit, so that the next counter continues from there if this process is killed."""
         if self._starts is None or self._since_ms is None:
             return
         for partition in self._consumer.assignment():

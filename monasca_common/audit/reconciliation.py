@@ -95,7 +95,7 @@ class Reconciliation:
 
     @property
     def completeness(self) -> float:
-        """From 0 to 1; 1 if no message was expected."""
+        """The completeness from 0 to 1; 1 if no message was expected."""
         return 1.0 if not self.expected else 1.0 - (self.lost + self.late) / self.expected
 
 
@@ -249,7 +249,7 @@ class AuditTotals:
         self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
 
     def _rest(self, topic: str) -> None:
-        """Of an idle topic, keep only the positions of readers and the starts of counters."""
+        """For an idle topic, keep only the positions of readers and the starts of counters."""
         kept = {
             key: counts
             for key, counts in self._topics.pop(topic).items()

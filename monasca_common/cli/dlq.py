@@ -246,11 +246,11 @@ class DlqShow(_DlqCommand, ShowOne):
 class DlqReplay(_PendingCommand, ChangeLister):
     """Replay dead letters to their original topics; without --execute, only count them.
 
-    Repair the reader or the input first. A run ends at the present end of the topics, so a message that fails again is
-    left to the next run. Messages keep their ids, by which readers ignore repeats. If a topic refuses a message, its
-    dead letter stays pending and the run continues with later ones. The next run continues an interrupted one; of two
-    concurrent runs, the later one continues. For example, 100 per second of one topic:
-    monasca-common dlq replay --origin metrics --rate 100 --execute
+    Repair the reader or the input first. A run ends at the present end of the topics, so the next run handles a message
+    that fails again. Messages keep their ids, by which readers ignore repeats. If a topic refuses a message, its dead
+    letter stays pending and the run continues with later ones. The next run continues an interrupted one; of two
+    concurrent runs, the later one continues. For example, 100 per second of one topic: monasca-common dlq replay
+    --origin metrics --rate 100 --execute
     """
 
     columns = ("topic", "outcome", "reason", "dead_letters")

@@ -19,7 +19,7 @@ class JarsFetch(MonascaCommand):
 
     Other commands fetch them when they first need them. For a machine without internet access, fetch them on
     another machine, copy the folder, and set MONASCA_COMMON_JARS to it. The jars come from the URL in
-    MONASCA_COMMON_MAVEN_REPOSITORY, else from the mirror in Maven's settings.xml, else from Maven Central.
+    MONASCA_COMMON_MAVEN_REPOSITORY, otherwise from the mirror in Maven's settings.xml, otherwise from Maven Central.
     For example, the connector for a machine with pyspark 4.0.0:
     monasca-common jars fetch --to /srv/jars spark-4.0.0
     """

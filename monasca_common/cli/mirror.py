@@ -110,7 +110,7 @@ def _message_row(compared: PartitionComparison, difference: MessageDifference) -
 
 
 def _shown(message_id: bytes) -> str:
-    """Return the id as text if it is printable, else in hexadecimal digits."""
+    """Return the id as text if it is printable, otherwise in hexadecimal digits."""
     text = message_id.decode("ascii", errors="replace")
     return text if text.isascii() and text.isprintable() else message_id.hex()
 

@@ -189,7 +189,7 @@ class OffsetsReset(_OffsetsCommand):
         )
 
     def _refuse_if_a_job_runs(self, group: str, topics: Iterable[str]) -> None:
-        """Refuse if the database says that a job runs: a Spark job is not a member of its group."""
+        """Refuse if a job is running according to the database: a Spark job is not a member of its group."""
         from monasca_common.pipeline.jobs import activity  # needs the extra of a database
 
         for topic in sorted(topics):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of long work on standard error: a bar on a terminal if the end is known, else a line at most every ten
-seconds."""
+"""The progress of long work on standard error: a bar on a terminal if the end is known, otherwise a line at most every
+ten seconds."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class NotificationResend(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Return 0 if the receiver accepted it, else 1."""
+        """Return 0 if the receiver accepted the notification, otherwise 1."""
         conf = configuration.read(parsed_args)
         with open_notifications(conf) as (database, keys):
             return self._resend(conf, database, keys, parsed_args)

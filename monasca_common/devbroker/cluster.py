@@ -260,7 +260,8 @@ class KafkaCluster:
         return tuple(chosen)
 
     def _stop_in_order(self) -> None:
-        """Stop all nodes concurrently, because the last ones would wait for a quorum; the supervisor kills the rest."""
+        """Stop all nodes concurrently, because the last ones would wait for a quorum; the supervisor kills nodes that
+        do not stop."""
         for node in self._nodes:
             node.signal(signal.SIGTERM)
         deadline = time.monotonic() + _ORDERLY_STOP_SECONDS

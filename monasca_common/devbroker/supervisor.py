@@ -20,7 +20,7 @@ _LOG_TAIL_LINES = 15
 
 
 class Supervisor:
-    """Starts processes that end with this one, even if this one is killed. Thread-safe.
+    """Starts processes that end with this process, even if it is killed. Thread-safe.
 
     ``remove``: folders that are removed after the last process has ended.
     """

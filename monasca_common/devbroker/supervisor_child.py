@@ -31,7 +31,7 @@ _PARENT_CHECK_SECONDS = 0.5
 
 
 class ChildProcesses:
-    """The processes that this one has started, by process id."""
+    """The processes that this process has started, by process id."""
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -59,7 +59,7 @@ class ChildProcesses:
             process.kill()
         for process in self._processes.values():
             process.wait()
-        # Each process that ends may leave its children to this one.
+        # Each process that ends may leave its children to this process.
         while orphans := self._orphans():
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)

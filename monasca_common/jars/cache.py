@@ -63,7 +63,7 @@ def _fetch_once(folder: Path, jars: tuple[Jar, ...], environ: Mapping[str, str])
     one that failed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
-        if folder.is_dir():  # another process fetched while this one waited
+        if folder.is_dir():  # another process fetched it while this process waited
             return
         repository = configured_repository(environ)
         partial = folder.with_name(f"{folder.name}.partial")

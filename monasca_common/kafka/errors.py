@@ -150,7 +150,7 @@ class Delivery:
 
 
 class UndeliveredReport(Protocol):
-    """What an `UndeliveredError` carries: a `DeliveryReport`."""
+    """The report of an `UndeliveredError`: a `DeliveryReport`."""
 
     @property
     def delivered_count(self) -> int: ...
@@ -205,7 +205,7 @@ class AuthorizationError(TransportError):
 
 
 class FencedError(TransportError):
-    """Another client with the same identity took over; this one cannot continue."""
+    """Another client with the same identity took over; this client cannot continue."""
 
 
 class FatalError(TransportError):
@@ -291,7 +291,7 @@ class RetryLater(Exception):
 
 class Poison(Exception):
     """Raised by a handler: these messages can never be handled. They become dead letters immediately; the handler
-    receives the rest again.
+    receives the other messages again.
 
     ``indices``: positions in the batch of the handler; ``None``: the whole batch. ``reasons``: instead, a separate
     reason for each position.

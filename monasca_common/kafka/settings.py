@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen settings: configuration is converted to them at the edge; the rest of the library reads only them.
+"""Frozen settings: configuration is converted to them at the edge; the library itself reads only settings.
 
 Each option of ``[kafka]`` and of a consumer's group is declared here, once.
 """

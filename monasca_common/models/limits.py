@@ -62,7 +62,7 @@ class TextRule:
 ANY_TEXT = TextRule(least=0, most=None)
 NON_EMPTY = TextRule()
 
-# In bytes, because an index contains tenant, region and name, and its entries have at most 2.7 kB.
+# The limit is in bytes, because an index contains tenant, region and name, and its entries have at most 2.7 kB.
 TENANT = TextRule(most=None, most_bytes=LONGEST_TEXT)
 REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers omit it
 

@@ -12,8 +12,8 @@ from monasca_common.models.series import Series
 
 
 class Measurement(NamedTuple):
-    """``value_meta``: JSON or ``None``. ``version``: the envelope's creation_time in ms. Of measurements with equal
-    series and time, the one with the greatest ``(version, value, value_meta)`` is stored."""
+    """``value_meta``: JSON or ``None``. ``version``: the envelope's creation_time in ms. If several measurements have
+    the same series and time, the one with the greatest ``(version, value, value_meta)`` is stored."""
 
     series: Series
     time_ms: int

@@ -5,8 +5,8 @@ A row is a silenced or inhibited notification, a member of a group or of a diges
 or a scheduled attempt. When a row is due, it is released: an attempt takes its place, in the same transaction. Attempts
 are claimed and made; then the next attempt takes their place, or none.
 
-Each step is conditional on what was read, so one of several processes does it. The members of a group are fixed when
-their message is scheduled, so the message has the same id however often it is sent.
+Each step is conditional on the values that were read, so only one of several processes does it. The members of a group
+are fixed when their message is scheduled, so the message has the same id however often it is sent.
 """
 
 from __future__ import annotations

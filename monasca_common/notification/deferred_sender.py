@@ -104,7 +104,7 @@ class DeferredSender(Loop):
 
     def _attempt(self, claimed: ClaimedRetry) -> None:
         """Make an attempt. While the database is unavailable, this process tries again and keeps its claim, because no
-        other process knows what it has sent."""
+        other process knows which notifications it has sent."""
         while not self.stopping.is_set():
             try:
                 following = self._handler(claimed.retry)
@@ -122,7 +122,7 @@ class DeferredSender(Loop):
                 return
 
     def _show(self, error: Exception) -> None:
-        """Show a failure until an attempt succeeds, or until another process has made this one."""
+        """Show a failure until an attempt succeeds, or until another process has made this attempt."""
         self._failure = str(error) or type(error).__name__
         self._failure_ends_ms = self._later(2 * _LEASE_MS)
 

@@ -76,7 +76,7 @@ class NotificationDelivery:
             LOG.error("notification %s waits: %s", retry.notification.id, method.unreadable)
             return self._wait(retry, _KEY_SECONDS, str(method.unreadable))
         notification = retry.notification
-        # One notification of an alarm at a time, because a slow attempt could end after that of a newer change.
+        # One notification of an alarm at a time, because a slow attempt could end after the attempt of a newer change.
         subject = notification.id if notification.others else f"{notification.change.alarm_id}/{method.id}"
         destination, tenant = self._destination(method), notification.change.tenant
         with self._slots.slot(method.id, destination, subject, tenant, threads) as slot:
@@ -175,7 +175,7 @@ class NotificationDelivery:
         self._ledger.finish(notification, state, self._clock.time_ms(), reason)
 
     def _wait(self, retry: Retry, seconds: float, reason: str) -> Retry | None:
-        """Return the attempt that takes the place of this one, unless it has waited for too long."""
+        """Return the attempt that replaces this one, unless it has waited for too long."""
         now_ms = self._clock.time_ms()
         since_ms = retry.waits_since_ms or now_ms
         if now_ms - since_ms > self._ttl_ms:

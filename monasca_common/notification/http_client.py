@@ -22,7 +22,7 @@ from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings, networks
 
 _CONNECT_SECONDS = 3.0  # to each address of a receiver
-_MOST_ANSWER_BYTES = 65_536  # enough for a search in Jira; the rest is not read
+_MOST_ANSWER_BYTES = 65_536  # enough for a search in Jira; bytes beyond it are not read
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
 

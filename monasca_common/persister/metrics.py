@@ -13,7 +13,7 @@ from monasca_common.storage.base import Written
 
 _PREFIX = "monasca_persister"
 _OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
-# Of a member's status.
+# Fields of a member's status.
 _COUNTS = {
     "dead_letters": "Messages published as dead letters",
     "restarts": "Restarts after a failure",

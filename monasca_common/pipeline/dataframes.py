@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aggregation for jobs of your own: metrics in, partials out, partials to rows, each step from DataFrame to DataFrame.
 
-Nothing here reads or writes a database, and nothing remembers what was counted: each record of a frame counts once.
+No function here accesses a database or remembers which records were counted: each record of a frame counts once.
 Executors need this package with the extra ``spark``, and the packages of the components that specifications name.
 """
 
@@ -54,8 +54,8 @@ def envelopes(frame: DataFrame) -> DataFrame:
 
     ``frame`` has ``name`` (string), ``timestamp`` (a Spark timestamp, or a number of milliseconds since the epoch),
     ``value`` (a number) and ``dimensions`` (map of strings); it may have ``meta`` and ``value_meta`` (maps of
-    strings), and ``partition`` (int) and ``offset`` (long), which decide which of two records of one time is the later.
-    The result has ``partition``, ``offset`` and ``value`` (binary JSON).
+    strings), and ``partition`` (int) and ``offset`` (long), which decide which of two records with the same time is the
+    later one. The result has ``partition``, ``offset`` and ``value`` (binary JSON).
     """
     from pyspark.sql import functions
 
@@ -78,8 +78,8 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
 
     ``frame`` has ``value`` (a metric envelope, binary or string), and may have ``partition`` (int) and ``offset``
     (long), as Kafka's frames, those of the archive, and those of `envelopes` have them. ``bounds``: the event times
-    that count, by default from 1970 to ten minutes from now. What is not a metric, or is out of bounds, counts
-    nowhere.
+    that count, by default from 1970 to ten minutes from now. Records that are not metrics, or are out of bounds, are
+    not counted.
     """
     decoder = RecordDecoder(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
     return _read(frame).mapInArrow(decoder, ddl(PARTIALS))
@@ -100,7 +100,7 @@ def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
     The result has ``metric_id`` (that of the specification), ``name``, ``timestamp`` (the start of the period),
     ``value``, ``dimensions`` and ``value_meta`` (maps of strings). One task has all groups of a specification and
     period in memory. A quantity that is not finite, and a rate that begins at zero, has no row. The frame's action
-    fails with a `ValueError` for partials of another specification than those that are given.
+    fails with a `ValueError` for partials of a specification that was not passed.
     """
     from pyspark.sql import functions
 
@@ -120,7 +120,7 @@ def _bounds() -> TimeBounds:
 
 
 def _ignore(*_: object) -> None:
-    """Ignore what is rejected and counted."""
+    """Ignore rejected records and their counts."""
 
 
 def _place(frame: DataFrame) -> list[Column]:

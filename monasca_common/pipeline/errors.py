@@ -86,11 +86,12 @@ class ReplayFailed(PipelineError):
 
 
 class SparkUnavailable(PipelineError):
-    """Spark cannot start. The message says what to install."""
+    """Spark cannot start. The message states which package to install."""
 
 
 class SparkFailed(PipelineError):
-    """Spark failed. The message is the first line of the executor's or Spark's error; the rest is in Spark's log."""
+    """Spark failed. The message is the first line of the executor's or Spark's error; the full error is in Spark's
+    log."""
 
 
 class BackfillStopped(PipelineError):

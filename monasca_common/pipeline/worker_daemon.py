@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process from which Spark forks its Python workers (``spark.python.daemon.module``), so that a task costs little.
 
-A worker of its own imports what it needs, for a second or more. Before each task Spark has it invalidate the caches of
-imports, and Python then reads the directory of every archive on its path again. After each task it collects garbage,
-which takes the longer the more is imported.
+A worker that starts without the daemon imports its modules for a second or more. Before each task Spark has it
+invalidate the caches of imports, and Python then reads the directory of every archive on its path again. After each
+task it collects garbage, which takes the longer the more is imported.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from monasca_common.pipeline.replay import senders  # noqa: F401
 with contextlib.suppress(ImportError):  # SQLite needs no client
     from monasca_common.storage.sql import bounded  # noqa: F401
 
-# Records, and what is folded of them, are in no cycles. With Python's own thresholds the collector scans them again and
-# again, which takes a third of the time of a task that evaluates.
+# Records and their partials are not part of reference cycles. With Python's own thresholds the collector scans them
+# again and again, which takes a third of the time of a task that evaluates.
 _GC_THRESHOLDS = (100_000, 20, 100)
 
 

@@ -142,7 +142,7 @@ class Run:
         return found.rows >= sum(bulk.size for bulk in self._metrics + self._events)
 
     def summary(self) -> RunSummary:
-        """Return what has been posted and stored so far."""
+        """Return the numbers of messages posted and rows stored so far."""
         bulks = self._metrics + self._events
         found = count(self._database, self._metrics, self._events)
         latencies = self.latencies_ms

@@ -24,7 +24,7 @@ def register_logging(conf: cfg.ConfigOpts) -> None:
 
 
 def start_logging(conf: cfg.ConfigOpts) -> None:
-    """Log to the destination in ``[DEFAULT]``, else to standard error. Raises `ConfigurationError`."""
+    """Log to the destination in ``[DEFAULT]``, or to standard error by default. Raises `ConfigurationError`."""
     if not any(conf[name] for name in _OTHER_DESTINATIONS):
         conf.set_default("use_stderr", True)
     try:

@@ -123,7 +123,7 @@ class Member(Loop):
         Raise `RetryLater` afterwards, so that the message stays unhandled.
 
         ``attempt``: the stack passed to `open`, because a handler that an earlier attempt abandoned must not end this
-        one.
+        attempt.
         """
         with self._failing:
             if attempt is not self._attempt or self._failure is not None:

@@ -72,8 +72,8 @@ class ServiceThreads:
 
 
 def service_manager(plan: Plan, consumers: Iterable[ConsumerSettings]) -> cotyledon.ServiceManager:
-    """Create the parent of the workers, which forks them and replaces one that dies. On SIGHUP it reloads ``plan`` and
-    replaces all. ``consumers``: the settings of the workers' consumers."""
+    """Create the parent of the workers, which forks them and replaces workers that exit. On SIGHUP it reloads ``plan``
+    and replaces all. ``consumers``: the settings of the workers' consumers."""
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=grace_seconds(consumers), mp_context=multiprocessing.get_context("fork")
     )

@@ -59,7 +59,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
     start. A subclass defines `load`, which each worker calls after its fork, and which returns the WSGI application.
 
     The parent kills its workers ``stop_seconds`` after a signal. The last ``close_seconds`` of this time are for
-    `worker_ended`, the rest for requests in flight. ``options``: of gunicorn.
+    `worker_ended`, the time before it for requests in flight. ``options``: of gunicorn.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ def allowed_idle_connections(threads: int) -> int:
 
 
 def _bound_silence(listener: socket.socket) -> None:
-    """Let the kernel end reads and writes of accepted connections, because gunicorn waits indefinitely for the rest of
-    a request."""
+    """Let the kernel end reads and writes of accepted connections, because gunicorn waits indefinitely for the
+    remainder of a request."""
     limit = struct.pack("ll", _SILENT_SECONDS, 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

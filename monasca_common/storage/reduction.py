@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduces the measurements of one call by key, so that the database gets each key once.
 
-The result does not depend on the order of rows. Of rows with one key, the one with the greatest
+The result does not depend on the order of rows. If several rows have the same key, the row with the greatest
 ``(version, value, value_meta)`` is kept. A row with the same value and value_meta counts as repeated, any other as
 conflicting. The kept row and a stored one are compared in the same way.
 """

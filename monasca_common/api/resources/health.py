@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /healthcheck`` and ``/readyz``: 200 if all requested parts work, else 503 with the reasons.
+"""``GET /healthcheck`` and ``/readyz``: status 200 if all requested parts work, otherwise 503 with the reasons.
 
 ``GET /healthz``: 200 if this worker answers.
 
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 _ALWAYS_SHOWN = {"outstanding_messages", "oldest_unacknowledged_seconds"}
 _CACHE_SECONDS = 2.0  # bounds the load of health checks
-_EMPTY_TENANT = "healthcheck"  # has no series, so reading them takes one access to an index
+_EMPTY_TENANT = "healthcheck"  # has no series, so reading its series takes one index access
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 _MESSAGES_A_POLL = 500
 _POLL_SECONDS = 1.0
 _MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
-_HAND_OUT_SHARE = 0.1  # share of max.poll.interval; the handler of the last message has the rest
+_HAND_OUT_SHARE = 0.1  # share of max.poll.interval; the remainder is for the handler of the last message
 _NO_TIMESTAMP, _TIMESTAMP = 0, 1  # as confluent-kafka numbers them
 
 
@@ -67,7 +67,8 @@ class ServiceProducer:
         return self._settle(self._producer.retry(report, timeout=timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait up to ``timeout`` seconds for messages in flight; the rest is logged, and may be lost."""
+        """Wait up to ``timeout`` seconds for messages in flight; messages still in flight are logged, and may be
+        lost."""
         deadline = self._clock.monotonic() + (
             self._producer.settings.publish_timeout_seconds if timeout is None else timeout
         )
@@ -160,8 +161,8 @@ class ServiceConsumer(RebalanceListener):
     """Iterates `ServiceMessage` indefinitely; a context manager. One thread uses it.
 
     A slow handler keeps its membership: messages of a poll are returned for a tenth of ``max_poll_interval_seconds``;
-    the next poll reads the rest again. One message may take the other nine tenths. Only `commit` commits; services call
-    it when the returned messages are stored.
+    the next poll reads the remaining messages again. One message may take the other nine tenths. Only `commit` commits;
+    services call it when the returned messages are stored.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class OldOption:
 class OldGroup:
     """A group of old files. ``note``: its replacement, and what to write; ``None``: others have options in it.
 
-    ``options``: the options with a note. A `Action.SERVICE` one is left to its reader.
+    ``options``: the options with a note. An option with `Action.SERVICE` is handled by its reader.
     """
 
     name: str

@@ -36,7 +36,7 @@ _CHECK_SECONDS = 0.1  # a stop or a revoke ends a wait for the position's store 
 
 
 class _Next(NamedTuple):
-    """The remaining tasks, in order, and the rest of their lane before the next attempt."""
+    """The remaining tasks, in order, and the delay of their lane before the next attempt."""
 
     tasks: tuple[Task, ...] = ()
     rest_seconds: float = 0.0
@@ -190,7 +190,7 @@ class Attempts:
         fail_point("processor.after_accounting")
 
     def _rest(self, lane: Lane, seconds: float) -> bool:
-        """Rest for these seconds. Return False if a stop or a revoke ends the rest: then do not try again."""
+        """Rest for these seconds. Return False if a stop or a revoke ends the wait: then do not try again."""
         until = self.clock.monotonic() + seconds
         pause = Signal()
         while not (lane.closing or lane.dead or self.shutdown.requested):

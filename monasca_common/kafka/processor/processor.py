@@ -56,7 +56,7 @@ _STALL_SECONDS = 1.0  # a full buffer may drain for this long before partitions 
 _MAX_BUFFERED_MESSAGES = 50_000
 _BUFFERED_BATCHES = 8  # if batches are large: while two are handled, two or three others are full
 _ASK_AGAIN_SECONDS = 1.0
-_HANDLERS_SHARE = 0.7  # share of the time to stop or to release partitions; the commit has the rest
+_HANDLERS_SHARE = 0.7  # share of the time to stop or to release partitions; the remainder is for the commit
 
 # The loop ends with these, because a retry cannot succeed and the operator must notice.
 _FINAL_ERRORS = (OffsetOutOfRange, TopicRecreated, AuthorizationError, AuthenticationError, FencedError, FatalError)

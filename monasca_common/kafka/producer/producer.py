@@ -246,7 +246,7 @@ class KafkaProducer(RefusesOldArguments):
 
     @_waits
     def close(self, timeout: float | None = None) -> DeliveryReport:
-        """Wait for messages in flight, give up the rest after ``timeout`` seconds, close the client.
+        """Wait for messages in flight, abandon the remaining ones after ``timeout`` seconds, close the client.
 
         Takes at most ``timeout`` + 1 s. The report is that of `flush`, with the messages given up as *unknown*. Another
         close returns the same report.

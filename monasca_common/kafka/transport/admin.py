@@ -257,7 +257,7 @@ class Admin:
 
     def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
         """Send the request to this broker. The client sends it to the controller in the last metadata, which under
-        KRaft is a random broker: so refresh the metadata until it is this one. Empty if it never was."""
+        KRaft is a random broker: so refresh the metadata until they name this controller. Empty if it never was."""
         wanted = TopicCollection(list(topics))
         for _ in range(_MOST_DRAWS):
             with contextlib.suppress(TransportError):

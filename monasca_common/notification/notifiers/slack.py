@@ -14,7 +14,7 @@ from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.settings import NotifierSettings, slack_settings
 
-_MOST_TEXT = 40_000  # characters; Slack cuts what is longer
+_MOST_TEXT = 40_000  # characters; Slack truncates longer texts
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 

@@ -298,7 +298,7 @@ def _form_of(request: falcon.Request) -> dict[str, str]:
 
 
 def _local_path(target: str) -> str:
-    """Return the target if it is a page of the dashboard, else the overview."""
+    """Return the target if it is a page of the dashboard, otherwise the overview."""
     is_ours = target.startswith("/") and not target.startswith(("//", "/\\", "/log"))
     return target if is_ours and target.isascii() and target.isprintable() else "/"
 

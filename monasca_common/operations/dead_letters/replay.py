@@ -65,7 +65,7 @@ class _Row:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it is a dead letter that is left to another run."""
+        """Whether it is a dead letter that stays pending for another run."""
         return self.letter is not None and (not self.chosen or bool(self.letter.refusal))
 
     @property
@@ -74,7 +74,7 @@ class _Row:
 
 
 class DeadLetterReplay:
-    """Replays the messages that a dead-letter topic has when it starts. New dead letters are left to the next run.
+    """Replays the messages that a dead-letter topic has when it starts. The next run handles new dead letters.
 
     ``consumer``: reads that topic, in a group used only for replays, whose offsets record the progress. ``chosen``:
     returns whether to handle a dead letter; the others stay pending. ``max_replays``: how often a message is replayed.
@@ -122,7 +122,7 @@ class DeadLetterReplay:
 
     def send(self, producer: KafkaProducer) -> Iterator[DeadLetter]:
         """Replay messages and commit. Yields each dead letter once it is handled or refused. A refused one (too large,
-        or without a topic) is left to another run and does not block others.
+        or without a topic) stays pending for another run and does not block others.
 
         With a ``transactional_id``, which must be unique to the topic and group, both happen in one transaction:
         neither a crash nor a second process sends a message twice, and the second process ends the first with

@@ -51,8 +51,8 @@ _MEANINGS = {
 @dataclass(frozen=True, slots=True)
 class LagWindow:
     """``commits``: the number in a complete window. ``seconds``: how long a consumer may be silent or late.
-    ``least_headroom``: 0 to 1; messages expire soon if at most this part of their retention time is left until one of
-    them is deleted unread. ``allowed_lag``: unread messages in a partition that are always OK.
+    ``least_headroom``: 0 to 1; messages expire soon if at most this fraction of their retention time remains until one
+    of them is deleted unread. ``allowed_lag``: unread messages in a partition that are always OK.
     """
 
     commits: int = 10
@@ -187,7 +187,7 @@ def expected_start(first: int, scans: Sequence[LogScan]) -> int:
 
 def read_to(state: PartitionState) -> int:
     """Return the offset before which nothing is unread. Messages deleted unread count as unread until the group commits
-    after them. At a first scan, deleted offsets count as read, because they may be control records."""
+    after them. In the first scan, deleted offsets count as read, because they may be control records."""
     position = state.commits[-1].offset if state.commits else expected_start(state.first, state.scans)
     known = _known_read_to(state, position)
     is_lost = bool(state.scans) and state.first > known
@@ -226,8 +226,8 @@ def _hidden(state: PartitionState, now_ms: int, window: LagWindow) -> int:
 
 def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
     """Return the commits of the window, without those before a pause far longer than any other: otherwise, a consumer
-    that starts after a weekend and dies would be judged only after another weekend. A consumer that reads in bursts has
-    several long pauses, and keeps them.
+    that starts after a weekend and fails would be judged only after another weekend. A consumer that reads in bursts
+    has several long pauses, and keeps them.
     """
     recent = commits[-window.commits :]
     gaps = [later.time_ms - earlier.time_ms for earlier, later in pairwise(recent)]
@@ -274,8 +274,8 @@ def _has_gone_back(commits: Sequence[Commit]) -> bool:
 
 
 def _never_falls(recent: Sequence[Commit]) -> bool:
-    """Return whether the lag never fell. A constant lag of at most what was read within the window is that of a
-    consumer which keeps pace at a distance."""
+    """Return whether the lag never fell. A consumer with a constant lag of at most the messages read within the window
+    keeps pace."""
     read, behind = recent[-1].offset - recent[0].offset, recent[-1].lag
     falls = any(later.lag < earlier.lag for earlier, later in pairwise(recent))
     return not falls and (behind > recent[0].lag or behind > read)

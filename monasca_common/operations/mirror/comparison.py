@@ -54,7 +54,7 @@ class ComparedRange:
 
 @dataclass(slots=True)
 class PartitionComparison:
-    """``not_compared``: the reason if it was not compared, else empty; ``expired``: messages that one cluster has
+    """``not_compared``: the reason if it was not compared, otherwise empty; ``expired``: messages that one cluster has
     already deleted; ``behind``: messages not copied yet. For a compacted topic, these numbers count keys."""
 
     partition: TopicPartition

@@ -62,7 +62,7 @@ class MirrorStatus(ServiceMetrics):
             self._delay.labels(topic).set(max(0.0, (self._clock.time_ms() - newest_ms) / 1000))
 
     def polled_nothing(self) -> None:
-        """An empty poll is not a stall if nothing is left to copy."""
+        """An empty poll is not a stall if no message remains to be copied."""
         if not any(self.lag().values()):
             self._moved_at = self._clock.monotonic()
 

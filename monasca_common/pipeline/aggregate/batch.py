@@ -93,7 +93,7 @@ class Aggregation:
         self._retention = Retention(offset_store, settings.publisher.job, settings.retention_days * DAY_MS)
 
     def step(self) -> JobProgress:
-        """Compute one batch, if there is one, and publish what is due.
+        """Compute the next batch, if any, and publish the periods that are due.
 
         Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
         """

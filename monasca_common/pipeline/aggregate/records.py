@@ -25,7 +25,7 @@ from monasca_common.pipeline.specification.specification import PreTransform, Sp
 from monasca_common.pipeline.windows import WINDOW_MS, TimeBounds
 
 MOST_QUANTITY = 2.0**960
-"""About 9.7e288, either sign: 2^63 records of it still have a sum that is a float."""
+"""The largest quantity (about 9.7e288, either sign): the sum of 2^63 such records is still a finite float."""
 
 Group = tuple[str, ...]
 """The values of the transform's ``group_by`` columns, in its order."""
@@ -61,9 +61,9 @@ _decode_map = msgspec.json.Decoder(dict[str, Any] | None).decode
 class Records:
     """The result of one call of `read`, as columns: the i-th entries of the first six make the i-th record.
 
-    ``indices``: the index of each record's message. ``rejected``: rejections by that index. Other
-    messages are left out: no specification names the metric, it has the name of an aggregate, it lacks a required
-    field, or a filter leaves it out.
+    ``indices``: the index of each record's message. ``rejected``: rejections by that index. Other messages are
+    excluded: no specification names the metric, it has the name of an aggregate, it lacks a required field, or a filter
+    leaves it out.
     """
 
     specification_ids: list[str] = field(default_factory=list)
@@ -269,7 +269,7 @@ def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None
         return Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
     if timestamp_ms is not None and timestamp_ms < bounds.oldest_ms:
         return Rejection(TOO_OLD, "metric.timestamp is older than the retention: is it in milliseconds?")
-    # The branches above cover what msgspec refuses; this one covers the rest.
+    # The branches above cover values that msgspec refuses; this one covers all others.
     return Rejection(MALFORMED, str(error) if isinstance(error, _Ungroupable) else "cannot be read as a metric")
 
 

@@ -61,7 +61,7 @@ class Expiry:
         self._applied_ms = -HOUR_MS
 
     def apply(self, source: Source, now_ms: int) -> int:
-        """Remove what is too old, at most once an hour. Returns how many files were removed."""
+        """Remove files that are too old, at most once an hour. Returns how many files were removed."""
         if not self._kept_ms or now_ms - self._applied_ms < HOUR_MS:
             return 0
         self._applied_ms = now_ms

@@ -7,7 +7,7 @@ complete and on disk. Files of another attempt are never reported; they are remo
 The hour is that of the event time, as the models read it; a message without one has Kafka's timestamp. The member of an
 envelope names its model: ``metric``, ``alarm-transitioned``, ``log`` or ``event``. An envelope that breaks another rule
 of its model is archived, too. Event times are computed by Spark's own expressions, because passing each record through
-Python costs more than the rest of the job.
+Python costs more than all other steps of the job.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class _WriteHours:
 
 
 def _without_null(headers: Column) -> Column:
-    """Replace null by an empty list: passing a null list to Python costs Spark five times as much as the rest of a
-    record."""
+    """Replace null by an empty list: passing a null list to Python costs Spark five times as much as all other fields
+    of a record."""
     from pyspark.sql import functions as sql
 
     return sql.coalesce(headers, sql.array().cast(_HEADERS))
@@ -227,12 +227,12 @@ class HourFile:
 
 
 def with_own_ms(records: DataFrame) -> DataFrame:
-    """Add the column ``own_ms``: the event time in each ``value``; null without one. Of a repeated member the first
-    counts."""
+    """Add the column ``own_ms``: the event time in each ``value``; null without one. If a member is repeated, the first
+    one counts."""
     from pyspark.sql import functions as sql
 
     text = sql.col("value").cast("string")
-    # In steps, because Spark may compute twice what one expression uses twice.
+    # Compute in steps, because Spark may compute a value twice if one expression uses it twice.
     return (
         records.withColumn("written", _written(text))
         .withColumn("written_ms", sql.coalesce(_number_ms(), _date_ms(), _creation_ms(text)))

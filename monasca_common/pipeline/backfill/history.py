@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the archived records of a past time, and the offsets up to which the archive is complete. Kafka has the
-rest."""
+"""Reads the archived records of a past time, and the offsets up to which the archive is complete. Later records are in
+Kafka."""
 
 from __future__ import annotations
 

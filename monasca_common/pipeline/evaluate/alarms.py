@@ -151,7 +151,7 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
         _store(connection, definition, joined, alarms, new, now_ms)
         count += len(joined.alarms)
     for sub_expression_id, series_ids in joining.items():
-        # By their ids: a database has no statistics of rows that were just staged, and compares each with each.
+        # Look up by ids: a database has no statistics of newly staged rows, and would compare each row with each.
         for portion in _portions(series_ids):
             own = _SERIES.c.series_id.in_(portion)
             _add_metrics(connection, _SERIES.c.sub_expression_id == sub_expression_id, own)

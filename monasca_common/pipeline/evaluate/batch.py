@@ -321,7 +321,7 @@ class StagedMerge:
     ) -> int:
         """Return the number of new alarms. Until the commit, no definition changes, and none and no alarm is deleted.
 
-        If definitions are not as ``known``, the windows of functions and periods that are replaced are left out, as if
+        If definitions are not as ``known``, the windows of replaced functions and periods are excluded, as if
         the batch had been merged before the change: its records were received before. Raises `EvaluatorFenced`,
         `StagingLost`.
         """

@@ -89,8 +89,8 @@ class PassRunner:
     def evaluate_new(self, connection: sa.Connection, stored: EvaluatorState, created_ms: int) -> None:
         """Evaluate alarms that have only ``last`` and were created since ``created_ms``, in the transaction that
         creates them, so that an alarm and its first state are one step. No window is due for it, so the next pass,
-        which evaluates it again, has the same result. At most a page; the other alarms get their state from that pass.
-        The transaction holds the definitions.
+        which evaluates it again, has the same result. Returns at most one page; the other alarms get their state from
+        that pass. The transaction holds the definitions.
         """
         alarms = new_alarms(connection, created_ms, self._page_alarms)
         if alarms:
@@ -186,8 +186,8 @@ class PassRunner:
 
 
 def prefer_indexes(connection: sa.Connection) -> None:
-    """Let PostgreSQL prefer indexes in this transaction. By default it plans for disks that seek, and would read whole
-    tables for each page."""
+    """Let PostgreSQL prefer indexes in this transaction. By default the planner assumes disks that seek, and would read
+    whole tables for each page."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")
 

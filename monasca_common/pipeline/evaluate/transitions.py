@@ -94,7 +94,7 @@ def _decided(sub_alarm: SubAlarm) -> tuple[object, ...]:
 
 def _update(connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Set the other columns of the rows of these keys. On PostgreSQL this is one statement, because one for each row
-    takes longer than the rest of the page."""
+    takes longer than all other statements of the page."""
     others = [name for name in rows[0] if name not in key]
     if connection.dialect.name == "postgresql":
         kinds = (sa.column(name, table.c[name].type) for name in rows[0])

@@ -82,7 +82,7 @@ class FencedBatches:
 
     def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> JobProgress:
         """Compute the batch, if it has offsets. Its results count ``records``, ``rejected`` ones (dead letters),
-        ``groups`` and ``duplicates``, which it left out. A batch that raises changes only what is staged.
+        ``groups`` and ``duplicates``, which it left out. A batch that raises changes only staged rows.
 
         Raises `Fenced`, and the errors of Kafka, storage and Spark.
         """

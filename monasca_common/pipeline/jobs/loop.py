@@ -36,7 +36,7 @@ def run(
     request: JobRequest,
     watcher: JobWatcher,
 ) -> JobProgress:
-    """Repeat ``step`` until the watcher stops it, or, with ``once``, until nothing is left.
+    """Repeat ``step`` until the watcher stops it, or, with ``once``, until no input remains.
 
     A retriable error is followed by a back-off; with ``once``, five in a row end the job.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _NEEDED = ("pyspark", "pandas", "pyarrow")
-# In addition to what Spark itself redacts: one option of the Kafka client contains logins.
+# In addition to the options that Spark redacts: one option of the Kafka client contains logins.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
 # Java logs one line for each event. By default a failed task logs hundreds of lines; its reason is in the job's own
 # log.
@@ -212,7 +212,7 @@ def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()
         if listed := [*added, *filter(None, [options.pop(option, "")])]:
             wanted[option] = ",".join(listed)
     if settings.master.startswith("local"):
-        # The machine's name may resolve to the address of another machine, and everything runs on this one.
+        # The machine's name may resolve to the address of another machine, and all processes run on this machine.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return wanted | options
 

@@ -29,7 +29,7 @@ class SourceRecords:
         self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]
     ) -> contextlib.AbstractContextManager[Distinct]:
         """Yield the records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is
-        left out."""
+        skipped."""
         records = self._frame(ranges, headers=False)
         if not self._leaves_out:
             return contextlib.nullcontext(Distinct(records))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staging tables: executors write merged partials there if they can reach the database, otherwise the driver does.
 
-A task may run twice, and both attempts may commit (if an executor dies after its COPY, or Spark runs a speculative
+A task may run twice, and both attempts may commit (if an executor fails after its COPY, or Spark runs a speculative
 copy). So each attempt stages under its own number, and only the attempts that Spark reports as successful count.
 """
 

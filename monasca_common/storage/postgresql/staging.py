@@ -39,7 +39,7 @@ _REPLACE = f"""
     FROM pg_temp.{{taken}} AS s WHERE {_MATCH} AND {_GREATER}
 """
 
-# In order of the ids, so that two writers of the same ones wait for each other instead of deadlocking. Parameters in
+# Ordered by id, so that two writers of the same ids wait for each other instead of deadlocking. Parameters in
 # binary form: as text they take twice the time, and a temporary table costs each commit some milliseconds.
 _NOTE_IDS = """
     INSERT INTO {table}_by_id (message_id, time) SELECT * FROM unnest(%b::bytea[], %b::bigint[])
@@ -120,9 +120,9 @@ def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tup
 def new_by_id(
     connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]], by_id: Sequence[bool]
 ) -> list[tuple[Any, ...]]:
-    """The rows without those by id (`Rows.by_id`) of which a row is stored already, under whatever time.
+    """The rows without those by id (`Rows.by_id`) of which a row with any time is already stored.
 
-    Of two transactions with one id the second waits for the first, which the index on ids makes it do.
+    If two transactions have the same id, the index on ids makes the second wait for the first.
     """
     if not by_id:
         return rows

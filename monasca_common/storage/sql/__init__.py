@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PostgreSQL and SQLite share: tables, migrations, queries and their reader."""
+"""The common parts of the PostgreSQL and SQLite drivers: tables, migrations, queries and their reader."""
