@@ -17,6 +17,7 @@ import msgspec
 
 from monasca_common.api.log_fields import Reason, note_reason, note_undelivered
 from monasca_common.storage.errors import (
+    LockTimeout,
     NotSupported,
     QueryTimeout,
     QueryTooLarge,
@@ -88,6 +89,10 @@ def unavailable(message: str, *, retry_after_seconds: int, reason: Reason, **mor
 def of_storage(error: StorageError) -> Problem:
     """Return 503 for temporary errors, 422 for queries that are too large."""
     match error:
+        case LockTimeout():
+            return _database_unavailable(
+                "another transaction, such as an evaluation of alarms, holds the rows: repeat the request later"
+            )
         case StorageUnavailable() | SchemaMismatch():
             LOG.warning("a read failed: %s", error)
             return _database_unavailable("the database is unavailable: repeat the request later")

@@ -5,6 +5,7 @@
 
     StorageError
     ├── StorageUnavailable   a condition that may pass (unreachable, locked, full, too slow): retry the call
+    │   ├── LockTimeout      another transaction held the rows for too long: repeat the call
     │   └── TooMuchAtOnce    the batch exceeded a time-out or the resources of the database: write fewer rows
     ├── RowsRefused          these rows can never be stored, and none was: write the others without them
     ├── DuplicateKey         another row has this key
@@ -29,6 +30,10 @@ class StorageError(Exception):
 class StorageUnavailable(StorageError):
     """The database is unreachable, locked, full or too slow. The outcome of a pending commit is unknown. Call
     `Writer.write` again with the same range: it skips stored rows."""
+
+
+class LockTimeout(StorageUnavailable):
+    """Another transaction held the rows, or the file of SQLite, for too long. Nothing was changed."""
 
 
 class TooMuchAtOnce(StorageUnavailable):

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from monasca_common.storage.errors import (
+    LockTimeout,
     QueryTimeout,
     QueryTooLarge,
     SchemaMismatch,
@@ -253,6 +254,8 @@ def translated(error: Exception, deadline: Deadline) -> StorageError:
         return QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
     if error.connection_invalidated:
         return ConnectionDied(reason)
+    if code == "55P03" or reason == "database is locked":
+        return LockTimeout(reason)
     if code == "25006":  # the server has become a standby
         return StorageUnavailable(reason)
     if code[:2] in _MAY_PASS and isinstance(error, exc.OperationalError | exc.InterfaceError):

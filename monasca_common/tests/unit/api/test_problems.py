@@ -2,7 +2,9 @@
 import json
 
 from monasca_common.api.access import Access
+from monasca_common.api.problems import of_storage
 from monasca_common.storage.errors import (
+    LockTimeout,
     NotSupported,
     QueryTimeout,
     QueryTooLarge,
@@ -35,6 +37,11 @@ class TestOfStorage(ApiCase, SqliteTestCase):
             self.assertEqual((code, code), (result.status_code, result.json["error"]["code"]))
             self.assertEqual(retry, "retry-after" in result.headers)
             self.assertNotIn("db.internal", result.text)
+
+    def test_a_wait_for_a_lock_is_not_reported_as_an_unavailable_database(self):
+        problem = of_storage(LockTimeout("canceling statement due to lock timeout"))
+        expected = "another transaction, such as an evaluation of alarms, holds the rows: repeat the request later"
+        self.assertEqual((503, expected), (problem.code, problem.description))
 
     def test_an_unexpected_error_is_logged_and_answered_without_its_text(self):
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/x", "SERVER_PROTOCOL": "HTTP/1.1"}

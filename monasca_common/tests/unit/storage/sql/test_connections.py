@@ -15,7 +15,14 @@ from psycopg.pq import ConnStatus
 from sqlalchemy import exc
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.storage.errors import DuplicateKey, QueryTimeout, SchemaMismatch, StorageError, StorageUnavailable
+from monasca_common.storage.errors import (
+    DuplicateKey,
+    LockTimeout,
+    QueryTimeout,
+    SchemaMismatch,
+    StorageError,
+    StorageUnavailable,
+)
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, connect_arguments
@@ -30,7 +37,7 @@ class TestTranslated(base.BaseTestCase):
             (errors.DeadlockDetected("deadlock"), StorageUnavailable),
             (errors.SerializationFailure("conflict with recovery"), StorageUnavailable),
             (errors.ReadOnlySqlTransaction("a standby now"), StorageUnavailable),
-            (errors.LockNotAvailable("locked"), StorageUnavailable),
+            (errors.LockNotAvailable("locked"), LockTimeout),
             (errors.AdminShutdown("stopped"), StorageUnavailable),
             (errors.QueryCanceled("too slow"), QueryTimeout),
             (errors.UndefinedTable("no table"), SchemaMismatch),
@@ -240,5 +247,5 @@ class WaitingForSqliteTest(base.BaseTestCase):
     def test_who_waited_too_long_is_told_so(self):
         impatient = Transactions(replace(self.settings, read_timeout_seconds=0.1))
         with schema.engine(self.settings.connection, to_write=True).begin():
-            error = self.assertRaises(StorageUnavailable, impatient.run, lambda _: None)
+            error = self.assertRaises(LockTimeout, impatient.run, lambda _: None)
         self.assertIn("database is locked", str(error))
