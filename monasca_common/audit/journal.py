@@ -111,6 +111,7 @@ class Journal:
             with self._lock:
                 self._insert(rows)
             path.unlink()
+            Path(f"{path}-wal").unlink(missing_ok=True)  # SQLite keeps it, because the database is unlinked
 
     def _insert(self, rows: Iterable[tuple[str, bytes]]) -> None:
         with self._database:

@@ -34,7 +34,7 @@ class ReporterTest(AuditCase):
             reporter.report()
 
         self.assertEqual(["r0", "r1"], [report.id for report in self.reports()])
-        self.assertEqual([], self.files())
+        self.assertEqual([], list(pathlib.Path(self.folder).iterdir()))
 
     def test_held_reports_of_a_killed_process_are_sent_by_the_next_one(self):
         journal = Journal(self.folder)
