@@ -145,7 +145,18 @@ def allowed_idle_connections(threads: int) -> int:
     if hard == resource.RLIM_INFINITY:
         return _IDLE_CONNECTIONS
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min(_IDLE_CONNECTIONS, max(_MIN_IDLE_CONNECTIONS, hard - threads - _OTHER_FILES))
+    files = threads + _IDLE_CONNECTIONS + _OTHER_FILES
+    if hard >= files:
+        return _IDLE_CONNECTIONS
+    allowed = max(_MIN_IDLE_CONNECTIONS, hard - threads - _OTHER_FILES)
+    LOG.warning(
+        "the limit of %d open files allows %d idle connections instead of %d; raise it (ulimit -n, LimitNOFILE) to %d",
+        hard,
+        allowed,
+        _IDLE_CONNECTIONS,
+        files,
+    )
+    return allowed
 
 
 def _bound_silence(listener: socket.socket) -> None:

@@ -93,9 +93,12 @@ class TestOpenFiles(base.BaseTestCase):
         ):
             return allowed_idle_connections(100), set_limit.call_args.args[1]
 
-    def test_the_limit_is_raised_as_far_as_permitted(self):
+    def test_the_limit_is_raised_as_far_as_permitted_and_logged_if_it_is_too_low(self):
+        log = self.useFixture(fixtures.FakeLogger())
         self.assertEqual((1024, (20_000, 20_000)), self.allowed(1024, 20_000))
+        self.assertEqual("", log.output)
         self.assertEqual((644, (1000, 1000)), self.allowed(500, 1000))
+        self.assertIn("LimitNOFILE) to 1380", log.output)
         self.assertEqual((16, (100, 100)), self.allowed(100, 100))
 
     def test_a_reload_keeps_the_number_of_connections(self):
