@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes windows and series that no evaluation needs, in portions of sub-expressions. Each portion is one
-transaction, so a change of a definition waits for one portion.
+"""Deletes windows and series that no evaluation needs, in portions. Each portion is one transaction, so a change of a
+definition waits for one portion.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from monasca_common.alarms import alarm_metrics
+from monasca_common.alarms.database import Condition
 from monasca_common.pipeline.evaluate import definitions, watermark
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.source.offset_store import OffsetStore
@@ -17,7 +18,9 @@ from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
 PORTION = 100
-"""The number of sub-expressions whose rows are deleted in one transaction."""
+"""The maximum number of sub-expressions whose rows are deleted in one transaction."""
+MOST_ROWS = 20_000
+"""The maximum number of rows that a statement deletes. If there are more, another transaction follows."""
 _EVERY_MS = 300_000
 _SUB, _WINDOW, _SERIES, _PART = (
     tables.alarm_sub_expression,
@@ -43,24 +46,25 @@ class Cleanup:
             ids = connection.scalars(sa.select(_SUB.c.id).order_by(_SUB.c.id)).all()
         with self._offset_store.successive() as writing:
             for start in range(0, len(ids), PORTION):
-                with writing() as connection:
-                    # Deleting a definition or an alarm locks the same rows in another order.
-                    definitions.lock_version(connection)
-                    stored = watermark.load(connection, self._job)
-                    if stored is None:
-                        return
-                    watermark.hold(connection, self._job, stored)
-                    some = ids[start : start + PORTION]
-                    delete_series(connection, some, now_ms)
-                    delete_windows(connection, some, stored)
+                some, is_left = ids[start : start + PORTION], True
+                while is_left:
+                    with writing() as connection:
+                        # Deleting a definition or an alarm locks the same rows in another order.
+                        definitions.lock_version(connection)
+                        stored = watermark.load(connection, self._job)
+                        if stored is None:
+                            return
+                        watermark.hold(connection, self._job, stored)
+                        is_left = delete_series(connection, some, now_ms) or delete_windows(connection, some, stored)
         self._ran_ms = now_ms
 
 
-def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], now_ms: int) -> None:
-    """Delete the series that were not seen for a day, unless an alarm has no others: those keep its values known."""
+def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], now_ms: int) -> bool:
+    """Delete the series that were not seen for a day, unless an alarm has no others: those keep its values known.
+    Return whether more may be left."""
     old = (_SERIES.c.sub_expression_id.in_(sub_expression_ids), _SERIES.c.seen < now_ms - DAY_MS)
     # Two statements: joined by OR, the database would search for each row separately.
-    connection.execute(_SERIES.delete().where(*old, ~_has_same_key(_PART, _SERIES)))
+    count = connection.execute(_delete(_SERIES, *old, ~_has_same_key(_PART, _SERIES))).rowcount
     # Selected once, not for each series: SQLite would scan all series of the alarm each time.
     seen = _SERIES.alias()
     lasting = sa.select(seen.c.sub_expression_id, seen.c.match_key).where(
@@ -68,20 +72,27 @@ def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], 
     )
     has_lasting = sa.tuple_(_SERIES.c.sub_expression_id, _SERIES.c.match_key).in_(lasting)
     names = ("sub_expression_id", "match_key", "series_id")
-    deleted = connection.execute(
-        _SERIES.delete().where(*old, has_lasting).returning(*(_SERIES.c[name] for name in names))
-    )
+    statement = _delete(_SERIES, *old, has_lasting).returning(*(_SERIES.c[name] for name in names))
+    deleted = connection.execute(statement).all()
     alarm_metrics.forget_metrics(connection, [row._asdict() for row in deleted])
+    return max(count, len(deleted)) == MOST_ROWS
 
 
-def delete_windows(connection: sa.Connection, sub_expression_ids: Sequence[str], stored: EvaluatorState) -> None:
-    """Delete the windows that no evaluation needs. `delete_series` runs before."""
+def delete_windows(connection: sa.Connection, sub_expression_ids: Sequence[str], stored: EvaluatorState) -> bool:
+    """Delete the windows that no evaluation needs. `delete_series` runs before. Return whether more may be left."""
     is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
     from_ms = _needed_from(stored.delay_ms, stored.evaluated_to_ms)
     needed = sa.or_(sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= from_ms)
     own = sa.and_(_SUB.c.id == _WINDOW.c.sub_expression_id, _SUB.c.windows == _WINDOW.c.windows)
     is_own = _WINDOW.c.sub_expression_id.in_(sub_expression_ids)
-    connection.execute(_WINDOW.delete().where(is_own, ~sa.exists().where(own, needed)))
+    return connection.execute(_delete(_WINDOW, is_own, ~sa.exists().where(own, needed))).rowcount == MOST_ROWS
+
+
+def _delete(table: sa.Table, *conditions: Condition) -> sa.Delete:
+    """Delete at most `MOST_ROWS` of the rows that meet the conditions."""
+    key = table.primary_key.columns
+    some = sa.select(*key).where(*conditions).limit(MOST_ROWS)
+    return table.delete().where(sa.tuple_(*key).in_(some))
 
 
 def _needed_from(delay_ms: int, evaluated_to_ms: int) -> sa.ColumnElement[int]:

@@ -492,6 +492,23 @@ class PassesContract:
         self.assertEqual([b"new"] * 3, [bytes(row.series_id).strip() for row in self.rows(tables.alarm_series)])
         self.assertEqual([], self.rows(tables.alarm_window))
 
+    def test_a_transaction_of_the_cleanup_deletes_a_limited_number_of_rows(self):
+        alarms = self.alarms()
+        with self.offset_store.writing() as connection:
+            for number in range(5):
+                self.insert_series(connection, alarms, alarms.ids[0], 0, b"old %d" % number, 0)
+            self.insert_series(connection, alarms, alarms.ids[0], 0, b"new", DAY_MS)
+        alarms.arrive(alarms.ids[0], [(1000 + 60_000 * number, 2.0, 0) for number in range(5)])
+        self.runner(alarms).run(scan(0, 900_000))
+        sizes = []
+        with mock.patch.object(cleanup, "MOST_ROWS", 2), mock.patch.object(cleanup.definitions, "lock_version") as lock:
+            lock.side_effect = lambda _: sizes.append(
+                [len(self.rows(table)) for table in (tables.alarm_series, tables.alarm_window)]
+            )
+            self.clean_up(alarms, DAY_MS + 1)
+        self.assertEqual([[6, 5], [4, 5], [2, 5], [1, 3], [1, 1]], sizes)
+        self.assertEqual([], self.rows(tables.alarm_window))
+
     def test_series_of_an_alarm_that_ended_are_forgotten_once_another_is_seen(self):
         alarms = self.alarms()
         sub = {"sub_expression_id": alarms.subs[0].id, "match_values": [], "dimensions": {}}
