@@ -213,8 +213,14 @@ class TopicLimits:
             due = {topic: lookup for topic, lookup in self._lookups.items() if lookup.due_at <= now}
             for lookup in due.values():
                 lookup.due_at = now + 2 * _REQUEST_SECONDS  # unless this request ends before
-        if due:
+        if not due:
+            return
+        try:
             threading.Thread(target=self._request, args=(client, due), name="kafka-topic-limits", daemon=True).start()
+        except RuntimeError as error:
+            LOG.warning("cannot start a thread to request limits of topics; retrying: %s", error)
+            for lookup in due.values():
+                lookup.due_at = now + _REPEAT_SOON_SECONDS
 
     def _request(self, client: BoundedProducer, lookups: Mapping[str, _Lookup]) -> None:
         """Run one request, as the main function of a thread."""

@@ -2,6 +2,7 @@
 """Requests for topics' limits: together, each with its own patience, and only for valid names."""
 
 import threading
+import time
 from unittest import mock
 
 import fixtures
@@ -146,6 +147,20 @@ class TestRequests(TopicLimitsCase):
             thread.join(_SECONDS)
             self.assertFalse(thread.is_alive())
         self.assertTrue(producer.publish("u", [b"1"]).ok)
+
+    def test_a_request_whose_thread_cannot_start_is_repeated(self):
+        producer, start, refused = self.producer(), threading.Thread.start, []
+
+        def refuse_once(thread):
+            if thread.name == "kafka-topic-limits" and not refused:
+                refused.append(thread)
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with mock.patch.object(threading.Thread, "start", refuse_once):
+            began = time.monotonic()
+            self.assertTrue(producer.publish("t", [b"1"]).ok)
+            self.assertLess(time.monotonic() - began, 8, "a request without an answer is repeated after 10 s")
 
     def test_a_client_that_replaces_another_does_not_wait_for_the_answer_to_that_one(self):
         producer = self.hold("a")
