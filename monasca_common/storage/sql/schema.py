@@ -25,8 +25,8 @@ from monasca_common.storage.sql.tables import kafka_offset
 Execute = Callable[[str], Result]
 
 #: The newest file in migrations/versions; a test compares them.
-REVISION = "0023"
-_FIRST = "0023"  # that of release 4.0.0; builds before it had others
+REVISION = "0024"
+_FIRST = "0024"  # that of release 4.0.0; builds before it had others
 _POOLS: Mapping[bool, Mapping[str, Any]] = {
     False: {"poolclass": pool.NullPool},
     True: {"poolclass": pool.QueuePool, "pool_size": 1, "max_overflow": 0},

@@ -144,7 +144,7 @@ class ReadingTest(base.BaseTestCase):
     def test_a_command_line_ends_where_its_arguments_end(self):
         text = """
    $ monasca-common db upgrade --config-file F
-   The schema is 0023 now; it was not there.
+   The schema is 0024 now; it was not there.
    $ .venv/bin/monasca-common offsets reset --group G \\
        --to-latest
    $ monasca-common pipeline run JOB [--once]

@@ -10,9 +10,9 @@ from alembic import op
 
 from monasca_common.storage.sql.tables import alarm_definitions_version, metadata, series_generation
 
-revision = "0023"
+revision = "0024"
 down_revision = None
-oldest_program = "0023"
+oldest_program = "0024"
 
 # Their rows are useless after a crash, so PostgreSQL need not log them.
 _STAGING = ("aggregate_staging", "alarm_staging")
