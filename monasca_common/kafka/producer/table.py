@@ -451,13 +451,15 @@ class Table:
     def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
         """Have the next flush report these, because an interrupted call cannot. They keep their room until then."""
         with self.lock:
+            known = set(self._undelivered)
             for attempt in attempts:
                 if attempt.outcome is None:
                     attempt.for_flush = True
                 elif attempt.outcome is _DELIVERED:
                     delivered += not attempt.for_flush  # otherwise it is already counted
                     attempt.for_flush = True
-                elif attempt not in self._undelivered:
+                elif attempt not in known:
+                    known.add(attempt)
                     attempt.for_flush = True
                     size = attempt.size
                     self._undelivered += [attempt]  # no call after this: no signal handler interrupts it

@@ -5,6 +5,7 @@ import dataclasses
 import random
 import sys
 import threading
+import time
 from collections import deque
 from itertools import accumulate
 from unittest import mock
@@ -501,6 +502,16 @@ class FlushTest(TableCase):
         delivered, rest = self.flush()
         self.assertEqual((2, [sent[1]]), (delivered, [attempt.sequence for attempt in rest]))
         self.assertEqual((0, 0), self.room())
+
+    def test_the_time_of_an_interrupted_flush_is_linear_in_its_messages(self):
+        self.table = self.new_table(max_messages=50_000, max_bytes=100_000_000)
+        bulk = self.bulk(*[b"v"] * 50_000)
+        self.settle(refused=self.of(bulk))
+        attempts = list(bulk.attempts.values())
+        began = time.monotonic()
+        self.table.report_later(0, attempts)
+        self.assertLess(time.monotonic() - began, 5)
+        self.assertEqual((0, attempts), self.flush())
 
 
 class AbandonTest(TableCase):
