@@ -16,6 +16,11 @@ with MemoryKafka() as kafka, kafka.producer() as producer:
     producer.publish("readings", [b"21"]).raise_for_undelivered()
     print([record.value for record in kafka.broker.records("readings")])
 """
+WITHOUT_FIXTURES = """
+import sys
+sys.modules["fixtures"] = None
+import monasca_common.kafka.testing
+"""
 
 
 class TestingExtraTest(base.BaseTestCase):
@@ -28,3 +33,9 @@ class TestingExtraTest(base.BaseTestCase):
         done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
 
         self.assertEqual("[b'21']\n", done.stdout, done.stderr)
+
+    def test_the_error_without_fixtures_names_the_extra(self):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_FIXTURES], capture_output=True, text=True, check=False)
+
+        last = done.stderr.splitlines()[-1]
+        self.assertEqual("ImportError: fixtures is not installed: install monasca-common[testing]", last)
