@@ -59,7 +59,8 @@ class Journal:
             except sqlite3.Error as error:
                 LOG.error("writing an audit report failed; a crash would lose reports until a restart: %s", error)
                 memory = _locked(":memory:")
-                self._database.backup(memory)
+                with contextlib.suppress(sqlite3.Error):  # if reading fails too, the next process sends earlier reports
+                    self._database.backup(memory)
                 self._database.close()
                 self._database = memory
                 self._insert([row])

@@ -2,8 +2,10 @@
 """Reports survive the end of their process and unavailable brokers."""
 
 import pathlib
+import sqlite3
 import subprocess
 import sys
+from unittest import mock
 
 import fixtures
 
@@ -56,6 +58,16 @@ class ReporterTest(AuditCase):
 
         self.assertEqual(names, [report.id for report in journal.pending()])
         self.assertEqual(1, log.output.count("a crash would lose reports"))
+
+    def test_reports_are_kept_in_memory_if_the_disk_is_broken(self):
+        self.useFixture(fixtures.FakeLogger())
+        journal, broken = self.opened_journal(), mock.MagicMock()
+        self.addCleanup(journal._database.close)
+        broken.execute.side_effect = broken.backup.side_effect = sqlite3.OperationalError("disk I/O error")
+        journal._database = broken
+        journal.add(self.audit_report("r1"))
+
+        self.assertEqual(["r1"], [report.id for report in journal.pending()])
 
     def test_reports_that_cannot_be_taken_over_stay_in_their_file(self):
         journal = Journal(self.folder)
