@@ -231,7 +231,7 @@ class _Values(Transformer[Token, Node]):
         found: dict[str, str] = {}
         for key, value in dimensions:
             if key in found:
-                raise ExpressionError(_offset(key), "expected another key: the metric has this one already")
+                raise ExpressionError(_offset(key), "expected another key: the metric already has this key")
             found[_checked(key, POSTED.key)] = _checked(value, POSTED.value)
         if len(found) > MOST_DIMENSIONS:
             raise ExpressionError(_offset(name), f"the metric {too_many_dimensions(len(found), MOST_DIMENSIONS)}")

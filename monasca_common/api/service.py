@@ -64,7 +64,7 @@ class Service:
         reports = self._producers.close(self.settings.stop_timeout_seconds)
         left = sum(len(report.failed) + len(report.unknown) for report in reports)
         if left:
-            LOG.error("stopped with undelivered messages, whose requests were answered 503: %d", left)
+            LOG.error("stopped with undelivered messages, whose requests got status 503: %d", left)
         if self._audit is not None:
             self._audit.close()
         if self._reader is not None:
@@ -107,11 +107,11 @@ def check(conf: cfg.ConfigOpts) -> ApiSettings:
 def storage_of(conf: cfg.ConfigOpts) -> Storage | None:
     """Return the storage to read, or ``None`` if only posts are served. Raises `ConfigurationError`."""
     if not has_database(conf):
-        LOG.warning("[database] connection is not set; only posts are served, reads are answered 501")
+        LOG.warning("[database] connection is not set; only posts are served, reads get status 501")
         return None
     settings = storage_settings(conf)
     if Capability.READS not in driver_of(settings).capabilities:
-        LOG.warning("[storage] driver does not support reads; only posts are served, reads are answered 501")
+        LOG.warning("[storage] driver does not support reads; only posts are served, reads get status 501")
         return None
     return open_storage(settings)
 
@@ -121,7 +121,7 @@ def alarms_settings_of(conf: cfg.ConfigOpts) -> StorageSettings | None:
     try:
         return database_settings(conf)
     except NoAlarmsDatabase as error:
-        LOG.warning("requests for alarms are answered 501: %s", error)
+        LOG.warning("requests for alarms get status 501: %s", error)
         return None
 
 

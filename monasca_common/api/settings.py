@@ -52,7 +52,7 @@ class ApiSettings:
         unit="requests",
         help="How many posts of one worker wait for one topic concurrently. Each other topic has a quarter as many "
         "reserved slots, which topics that do not answer cannot use; requests to the database have half as many. "
-        "Further requests are answered 503 immediately. Too small: clients get 503 at normal load. Too large: "
+        "Further requests get status 503 immediately. Too small: clients get 503 at normal load. Too large: "
         "requests exhaust the memory and wait for each other.",
     )
     auth_strategy: Literal["keystone", "noauth"] = option(
@@ -81,7 +81,7 @@ class ApiSettings:
     invalid_metrics: Literal["refuse", "drop"] = option(
         "refuse",
         choices={
-            "refuse": "the request is answered 422 with all violations, and no metric is accepted",
+            "refuse": "the request gets status 422 with all violations, and no metric is accepted",
             "drop": "valid metrics are accepted, others become dead letters and are counted in Monasca-Rejected; 204",
         },
         help="How the API handles a request that contains invalid metrics. The agent repeats a refused batch "
@@ -92,7 +92,7 @@ class ApiSettings:
         minimum=_KIB,
         maximum=512 * _MIB,
         unit="bytes",
-        help="Largest body of a request, both compressed and decompressed; a larger one is answered 413. Too small: "
+        help="Largest body of a request, both compressed and decompressed; a larger body gets status 413. Too small: "
         "valid batches are refused. Too large: a few requests exhaust the memory.",
     )
     publish_timeout_seconds: float = option(
@@ -117,7 +117,7 @@ class ApiSettings:
         minimum=0,
         maximum=10_000_000,
         unit="series",
-        help="Maximum number of series of a tenant; a post that would exceed it is answered 429. A worker counts the "
+        help="Maximum number of series of a tenant; a post that would exceed it gets status 429. A worker counts the "
         "series in the database and those of its own posts, so several workers may exceed the limit slightly. Each "
         "series takes 100 bytes of memory in each worker. Too small: metrics of new series are refused. 0: no limit.",
     )

@@ -70,7 +70,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         to_come = [each for each in INTERNAL_TOPICS if each.name not in there and each.name in (wanted or [each.name])]
         topics = topic_durability(admin, _chosen(wanted, there, to_come))
         yield [finding for topic in topics for finding in durability_findings(topic)]
-        with self._known("how brokers will create the topics of offsets and transactions"):
+        with self._known("how brokers will create the offsets and transactions topics"):
             yield _findings_to_come(admin, to_come)
         with self._known("how late consumers are"):
             window = lag_window(conf)

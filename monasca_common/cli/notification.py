@@ -140,7 +140,7 @@ class RotateKeys(MonascaCommand):
 
         rotated = rotate_configured(configuration.read(parsed_args))
         if rotated is None:
-            return self.report("address_keys in group [alarms] is not set: set a key to encrypt with")
+            return self.report("address_keys in group [alarms] is not set: set an encryption key")
         self.print(f"{rotated.changed} addresses were encrypted with the first key; the others had been before.")
         for name, count in sorted(rotated.unreadable.items()):
             self.report(f"{count} need the key {name}, which is not among address_keys in group [alarms]: add it")

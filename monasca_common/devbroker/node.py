@@ -30,7 +30,7 @@ class Node(ServerProcess):
     def start(self) -> None:
         """Start the JVM; `wait_until_listening` waits until it serves."""
         if self.running:
-            raise BrokerFailed(f"node {self.id} is running already: stop it first")
+            raise BrokerFailed(f"node {self.id} is already running: stop it first")
         self.launch(self._command)
 
     def wait_until_listening(self, timeout: float = START_SECONDS) -> None:

@@ -46,7 +46,7 @@ class Security:
 
     def __post_init__(self) -> None:
         if self.acl and not (self.tls or self.sasl):
-            raise InvalidCluster("acl without tls or sasl would refuse all users as anonymous: add one of them")
+            raise InvalidCluster("acl without tls or sasl would refuse all users as anonymous: add tls or sasl")
         if ADMIN not in self.users:
             object.__setattr__(self, "users", MappingProxyType({**self.users, ADMIN: DEFAULT_USERS[ADMIN]}))
 

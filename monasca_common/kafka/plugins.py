@@ -219,7 +219,7 @@ def entry_point(namespace: str, name: str, *, option: str, extra: str = "") -> A
         ) from error
     except Exception as error:
         raise ConfigurationError(
-            f"{option}={name}: the plugin cannot be loaded ({error}): install what it needs, or use another"
+            f"{option}={name}: the plugin cannot be loaded ({error}): install its dependencies, or use another plugin"
         ) from error
 
 

@@ -282,7 +282,7 @@ class ConsumerSettings:
     )
     start: str = option(
         "earliest",
-        help="Where a group without committed offsets starts: earliest, latest, or a time such as "
+        help="The start of a group without committed offsets: earliest, latest, or a time such as "
         "2026-01-31T06:00:00Z.",
     )
     batch_size: int = option(
@@ -312,7 +312,7 @@ class ConsumerSettings:
         10.0,
         minimum=0.0,
         maximum=3600.0,
-        help="How long a stop may take to finish and commit what is in flight. Too small: unfinished messages are read "
+        help="Maximum time of a stop to finish and commit messages in flight. Too small: unfinished messages are read "
         "again after the restart. Too large: a stop with a hung handler takes long.",
     )
     topic_check_seconds: float = option(

@@ -53,7 +53,7 @@ def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int =
     members = members_of(body)
     time_ms = _common_time(members.get("timestamp", b"null"), allowed)
     if members.get("events") in (None, b"null"):
-        raise InvalidEnvelope([Violation("events", "must be given: an array of events")])
+        raise InvalidEnvelope([Violation("events", "is required: an array of events")])
     elements = split(members["events"], "events")
     if not elements:
         raise InvalidEnvelope([Violation("events", "must not be empty")])

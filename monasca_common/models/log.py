@@ -65,7 +65,7 @@ def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int =
     """
     members = members_of(body)
     if members.get("logs") in (None, b"null"):
-        raise InvalidEnvelope([Violation("logs", "must be given: an array of logs")])
+        raise InvalidEnvelope([Violation("logs", "is required: an array of logs")])
     common = _common_dimensions(members.get("dimensions", b"{}"), max_dimensions)
     elements = split(members["logs"], "logs")
     parse = partial(_parse_element, common=common, allowed=allowed, max_dimensions=max_dimensions)

@@ -30,7 +30,7 @@ _OTHERS = {
     "given up": ("given_up", "Notifications that were given up"),
     "superseded": ("superseded", "Notifications whose alarm changed before an attempt succeeded"),
     "silenced": ("silenced", "Notifications that a silence withheld"),
-    "inhibited": ("inhibited", "Notifications that an inhibition withheld"),
+    "inhibited": ("inhibited", "Notifications suppressed by an inhibition"),
     "held": ("held", "Notifications that were deferred by a group or a limit"),
     "too old": ("too_old", "Changes that were skipped because they were older than ttl"),
     "too late": ("too_late", "Repeats that were skipped because they waited longer than their period"),

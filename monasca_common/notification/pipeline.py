@@ -48,8 +48,9 @@ _MOST_VALUES = 500  # of a dimension in one change, because the number of parame
 _MOST_METRICS = 10_000  # of the alarms that may inhibit one change
 _MOST_WITHHELD = 100  # changes of one alarm that are read, newest first
 
-# Built once, because building it takes longer than executing it. Of one change, the row of the method itself comes
-# first, because methods can differ, for example after a resend. A method without a row uses the row of another method.
+# Built once, because building it takes longer than executing it. Among the rows of a change, the row of the method
+# itself comes first, because methods can differ, for example after a resend. A method without a row uses the row of
+# another method.
 _BEFORE = (
     sa.select(*(_NOTIFICATION.c[name] for name in ("state", "new_state", "alarm_time", "change")))
     .where(

@@ -116,7 +116,7 @@ class StartCheckSettings:
             "warn": "log risks in one line, and start",
             "refuse": "do not start while messages could be lost, or while that is unknown",
         },
-        help="What services do at their start if their topics could lose messages. `monasca-common durability check` "
+        help="The action of services at their start if their topics could lose messages. `monasca-common durability check` "
         "shows all findings.",
     )
 

@@ -241,7 +241,7 @@ class BackfillSettings:
         maximum=30 * _DAY_SECONDS,
         unit="seconds",
         help="How long before the time of an event its message may have been written. When backfill reads Kafka, it "
-        "starts this much before the range. Too small: records with an earlier message are left out. Larger: backfill "
+        "starts this much before the range. Too small: records with an earlier message are skipped. Larger: backfill "
         "reads more. Everything else is configured in [pipeline_aggregate].",
     )
     source: Literal["kafka", "archive"] = option(
@@ -250,7 +250,7 @@ class BackfillSettings:
             "kafka": "the records that the topic still has",
             "archive": "the records that [pipeline_archive] has archived, and later ones from Kafka",
         },
-        help="Where backfill reads records.",
+        help="The source from which backfill reads records.",
     )
 
 

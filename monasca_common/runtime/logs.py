@@ -31,7 +31,7 @@ def start_logging(conf: cfg.ConfigOpts) -> None:
         log.setup(conf, PROJECT)
     except (log.LogConfigError, OSError) as error:
         raise ConfigurationError(
-            f"logging cannot be set up with the options of [DEFAULT] ({error}): correct log_file, log_dir or the levels"
+            f"logging cannot be set up with the [DEFAULT] options ({error}): correct log_file, log_dir or the levels"
         ) from error
 
 

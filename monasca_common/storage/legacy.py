@@ -18,7 +18,7 @@ from monasca_common.runtime import shown_url
 _WRITE = "write [storage] driver = postgresql and [database] connection = postgresql://user:password@host/monasca"
 _WRITE_INFLUXDB = "write [storage] driver = influxdb and [database] connection = influxdb://user:password@host:8086/mon"
 _ONE_STORAGE = "[storage] driver stores whatever the persister reads"
-_ALARMS = "alarm definitions, alarms and notification methods are where [alarms] connection says"
+_ALARMS = "alarm definitions, alarms and notification methods are in the database of [alarms] connection"
 
 INFLUXDB = OldGroup(
     "influxdb",
@@ -46,7 +46,7 @@ REPOSITORIES = OldGroup(
     (
         OldOption("metrics_driver", Action.SERVICE, "[storage] driver, if it is InfluxDB's"),
         OldOption("alarm_state_history_driver", Action.IGNORED, _ONE_STORAGE),
-        OldOption("events_driver", Action.IGNORED, f"{_ONE_STORAGE}; events take postgresql or sqlite"),
+        OldOption("events_driver", Action.IGNORED, f"{_ONE_STORAGE}; events require postgresql or sqlite"),
         OldOption(
             "ignore_parse_point_error",
             Action.IGNORED,

@@ -249,8 +249,8 @@ class Attempts:
 
     def _handler_error(self, task: Task) -> HandlerError:
         return HandlerError(
-            f"the handler failed on {task} (attempts: {task.attempts}), which cannot become dead letters: "
-            "repair the handler or the input, or give the processor dead letters"
+            f"the handler failed on {task} (attempts: {task.attempts}), which cannot be dead-lettered: "
+            "repair the handler or the input, or configure dead letters for the processor"
         )
 
 

@@ -72,7 +72,7 @@ class DashboardSettings:
         maximum=1000,
         unit="attempts",
         help="The number of wrong passwords of a user from one address within five minutes, and a tenth of the number "
-        "for all users from it; further ones are answered 429. Too small: typing errors lock users out. Too large: "
+        "for all users from it; further attempts get status 429. Too small: typing errors lock users out. Too large: "
         "passwords can be guessed.",
     )
     interval_seconds: float = option(

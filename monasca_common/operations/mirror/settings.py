@@ -54,7 +54,7 @@ class MirrorSettings:
     start: Literal["earliest", "latest"] = option(
         "earliest",
         choices={"earliest": "the oldest message", "latest": "the next new message"},
-        help="Where to start in a topic that was not copied before.",
+        help="The start position in a topic that was not copied before.",
     )
     max_bytes_per_second: int = option(
         0,

@@ -35,7 +35,7 @@ class ArchiveJob(Job):
         return {**settings.streams[0].facts(), "reads": reads, "into": shown_url(settings.location)}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        request.refuse_times("archive", "the option start says where a new archive begins")
+        request.refuse_times("archive", "the option start sets the start of a new archive")
         check_installed()
         settings, first = self._settings, self._settings.streams[0]
         with contextlib.ExitStack() as stack:

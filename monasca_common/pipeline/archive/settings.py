@@ -24,7 +24,7 @@ class ArchiveSettings:
         repr=False,
         metadata=declared(
             secret=True,
-            help="Where the archive is: an absolute path that every node has in common, or a URI: s3://bucket/folder "
+            help="The location of the archive: an absolute path that all nodes share, or a URI: s3://bucket/folder "
             "(or s3a://), gs://, abfs://, or hdfs://host:port/folder (which needs Hadoop's native library). Required. "
             "Write $$ for each $.",
         ),

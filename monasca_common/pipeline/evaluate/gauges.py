@@ -66,11 +66,11 @@ class EvaluationMetrics(ServiceMetrics):
         self._lock = threading.Lock()
         self._known: EvaluationGauges | None = None
         self._known_until = float("-inf")
-        text = "The age of the time up to which alarms are evaluated"
+        text = "The age of the time up to which alarms have been evaluated"
         self._stored_gauge("evaluation_delay_seconds", text, lambda found: [((), self._age(found.evaluated_to_ms))])
-        text = "The age of the time up to which measurements of the partition are known"
+        text = "The age of the partition's watermark, up to which its measurements are complete"
         self._stored_gauge("horizon_age_seconds", text, self._watermark_ages, "partition")
-        text = "Transitions that wait in the outbox"
+        text = "Transitions waiting in the outbox"
         self._stored_gauge("unpublished_transitions", text, lambda found: [((), found.unpublished)])
         self._stored_gauge("alarms", "Alarms in each state", lambda found: _by_label(found.alarms), "state")
 

@@ -28,15 +28,15 @@ class JobMetrics(ServiceMetrics):
         super().__init__(PREFIX)
         self._job = job
         self._known = JobProgress(0, 0, 0.0)
-        self._offsets = self.counter("offsets", "Offsets that are accounted for", "job", known=(job,))
-        self._behind = self.gauge("behind_offsets", "Offsets that are yet to be read", "job")
-        self._seconds = self.histogram("batch_seconds", "How long batches took", "job", buckets=_SECONDS)
-        text = "How long the stages of batches took"
+        self._offsets = self.counter("offsets", "Offsets that the job has accounted for", "job", known=(job,))
+        self._behind = self.gauge("behind_offsets", "Offsets that the job has not read yet", "job")
+        self._seconds = self.histogram("batch_seconds", "Duration of batches", "job", buckets=_SECONDS)
+        text = "Duration of the stages of batches"
         self._stages = self.histogram("stage_seconds", text, "job", "stage", buckets=_STAGE_SECONDS)
         text = "The age of the newest record that is accounted for"
         self._lag = self.gauge("event_time_lag_seconds", text, "job", "topic", "partition")
         self._last = self.gauge("last_batch_time_seconds", "When the last batch ended (epoch)", "job")
-        self._results = self.counter("results", "What the job counts", "job", "what")
+        self._results = self.counter("results", "Results of the job", "job", "what")
         for metric in (self._behind, self._seconds, self._last):
             metric.labels(job)
 

@@ -57,7 +57,7 @@ class ReplaySettings:
                     "kafka": "messages, to output_topic",
                     "storage": "rows, to the database of [storage] and [database]",
                 },
-                help="Where messages are replayed to.",
+                help="The destination of the replayed messages.",
             ),
             Option(
                 "output_topic",

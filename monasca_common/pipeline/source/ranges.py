@@ -79,7 +79,7 @@ def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
     if start < extent.first:
         raise RecordsLost(
             f"{where} begins at {extent.first}: retention has removed {extent.first - start} offsets that were not "
-            f"read; {reset} --to-earliest` moves to what is left, once that is accepted"
+            f"read; {reset} --to-earliest` moves to the first available offset, once this loss is accepted"
         )
     if start > extent.end:
         raise RecordsLost(
