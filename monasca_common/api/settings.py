@@ -110,7 +110,7 @@ class ApiSettings:
         maximum=600.0,
         unit="seconds",
         help="How long a stop waits for Kafka's acknowledgements after the last answer. Too small: more messages of "
-        "requests answered 503 are not delivered. Too large: a stop takes long while Kafka does not answer.",
+        "requests that get status 503 are not delivered. Too large: a stop takes long while Kafka does not answer.",
     )
     max_series_per_tenant: int = option(
         0,

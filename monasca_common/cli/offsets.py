@@ -68,7 +68,7 @@ class _OffsetsCommand(MonascaCommand, Lister):
             "--kept-in",
             choices=("database", "kafka"),
             help="the authoritative store of the offsets (default: the database of the configuration if it has offsets "
-            "of this group, else Kafka)",
+            "of this group, otherwise Kafka)",
         )
         return parser
 

@@ -13,7 +13,7 @@ from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, Limits, Text
 Parsed = TypeVar("Parsed")
 
 NOT_AN_OBJECT = "must be an object"
-_MISSING = "must be given"
+_MISSING = "is required"
 _NOT_TEXT = "must be a string"
 
 

@@ -91,7 +91,7 @@ class NotificationDelivery:
     def give_up(self, notification: Notification, method_id: str, reason: str) -> None:
         """Record that no further attempt follows, unless the notification has ended. Raises `StorageError`."""
         if self._end(notification, method_id, GIVEN_UP, reason):
-            LOG.error("notification %s is abandoned: %s", notification.id, reason)
+            LOG.error("notification %s is given up: %s", notification.id, reason)
 
     def supersede(self, notification: Notification, method_id: str) -> None:
         """Record that the alarm has changed, unless the notification has ended. Raises `StorageError`."""
@@ -167,7 +167,7 @@ class NotificationDelivery:
         )
         if ends:
             self.count(GIVEN_UP)
-            LOG.error("notification %s is abandoned", notification.id)
+            LOG.error("notification %s is given up", notification.id)
             return None
         return self._following(retry, error.after_seconds if isinstance(error, SendFailed) else None)
 

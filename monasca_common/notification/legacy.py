@@ -28,7 +28,9 @@ OLD_GROUPS = (
     OldGroup("queues", "buffer_bytes in [kafka_notifications] limits waiting messages; remove the group"),
     OldGroup("statsd", "no metrics are sent to statsd; remove the group"),
     OldGroup("slack_notifier", None, _HTTP),
-    OldGroup("apprise_notifier", "methods of the type apprise need a notifier from a separate package; remove the group"),
+    OldGroup(
+        "apprise_notifier", "methods of the type apprise need a notifier from a separate package; remove the group"
+    ),
     OldGroup("hipchat_notifier", "HipChat no longer exists; remove the group"),
     OldGroup(
         "email_notifier",

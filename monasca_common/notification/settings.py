@@ -259,7 +259,7 @@ class RetrySettings:
         minimum=1,
         maximum=1000,
         unit="attempts",
-        help="The number of attempts before a notification is abandoned. Too small: notifications are lost "
+        help="The number of attempts before a notification is given up. Too small: notifications are lost "
         "in a short outage of a receiver. Too large: a method that does not work is noticed late.",
     )
 

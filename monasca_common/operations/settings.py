@@ -48,8 +48,8 @@ class LagLimits:
         0.25,
         minimum=0.0,
         maximum=1.0,
-        unit="part of the time",
-        help="Unread messages expire soon if at most this part of their retention time is left until one of them is "
+        unit="fraction of the time",
+        help="Unread messages expire soon if at most this fraction of their retention time remains until one is "
         "deleted unread, at the speed of their group: 0.25 is a quarter. Used by `monasca-common lag`, `durability "
         "check`, the dashboard and the alert MonascaUnreadExpires. Too small: operators have no time to act. Too "
         "large: groups that are slow on purpose are reported.",
@@ -116,7 +116,7 @@ class StartCheckSettings:
             "warn": "log risks in one line, and start",
             "refuse": "do not start while messages could be lost, or while that is unknown",
         },
-        help="The action of services at their start if their topics could lose messages. `monasca-common durability check` "
+        help="The action at the start of services whose topics could lose messages. `monasca-common durability check` "
         "shows all findings.",
     )
 

@@ -75,7 +75,7 @@ class GroupSettings:
             minimum=1,
             maximum=256,
             unit="processes",
-            help="The number of processes that share the topic's partitions. Too small: the persister falls behind. More than "
+            help="How many processes share the topic's partitions. Too small: the persister falls behind. More than "
             "partitions: processes are idle. A database with one writing process, such as sqlite, requires 1.",
         )
     )

@@ -159,7 +159,7 @@ class BatchLimits:
         minimum=0,
         maximum=1_000_000_000,
         unit="offsets",
-        help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
+        help="How many offsets below a batch, in each partition, are searched for message ids. A record is skipped "
         "if an earlier record, in the batch or in these offsets, has the same id. The driver remembers up to 1,000,000 "
         "ids for small batches (one_task_offsets); a larger batch reads its own records twice and these offsets once. "
         "Too small: a later copy counts again. 0: all copies count.",

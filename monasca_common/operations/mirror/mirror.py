@@ -90,8 +90,8 @@ class Mirror(Loop):
             super().run()
         except FencedError as error:
             raise FencedError(
-                f"another process copies as mirror {self._settings.name!r}, so this one stops: run only one of them, "
-                "or give each its own name and topics"
+                f"another process copies as mirror {self._settings.name!r}, so this process stops: run only one of "
+                "them, or give each its own name and topics"
             ) from error
 
     def failed(self, error: Exception) -> None:

@@ -66,7 +66,7 @@ def check(found: str | None, oldest: str | None = None) -> None:
 def refusal(found: str | None) -> str:
     """Return why `upgrade` refuses a database of this revision; empty if it does not."""
     if found is not None and found > REVISION:
-        return f"the database's schema is {found}, of a newer program than this program ({REVISION}): upgrade the program"
+        return f"the database's schema is {found}, of a newer program than this one ({REVISION}): upgrade the program"
     if found is not None and found < _FIRST:
         return (
             f"the database's schema is {found}, of a build before release 4.0.0, which no upgrade supports: use a new "

@@ -73,6 +73,6 @@ class TestLimits(base.BaseTestCase):
         self.assertLess(len(escaped_key("k" * 100000)), 80)
 
     def test_the_text_of_an_error_has_the_first_violation_and_the_number_of_others(self):
-        violations = [Violation("a", "must be given"), Violation("b", "must be given"), Violation("", "is bad")]
-        self.assertEqual("a must be given (and 2 more)", str(InvalidEnvelope(violations)))
+        violations = [Violation("a", "is required"), Violation("b", "is required"), Violation("", "is bad")]
+        self.assertEqual("a is required (and 2 more)", str(InvalidEnvelope(violations)))
         self.assertEqual(tuple(violations), InvalidEnvelope(violations).violations)

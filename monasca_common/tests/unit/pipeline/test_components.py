@@ -98,7 +98,7 @@ class ComponentsTest(PipelineCase):
 
         fault = self.fault(row(setters=["scale", *NAMING]))
 
-        self.assertEqual((f"{PARAMETERS}.scale_by", "must be given"), (fault.field, fault.rule))
+        self.assertEqual((f"{PARAMETERS}.scale_by", "is required"), (fault.field, fault.rule))
 
     def test_a_parameter_that_no_component_asks_for_is_not_known(self):
         self.assertIn("is not known here", self.fault(row(scale_by="2")).rule)

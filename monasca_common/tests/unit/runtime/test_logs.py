@@ -51,7 +51,7 @@ class LogsTest(ConfigurationTestCase):
 
     def test_the_error_names_a_file_that_cannot_be_written(self):
         out, _ = self.logged("log_file = /no/such/folder/service.log")
-        self.assertIn("logging cannot be set up with the options of [DEFAULT]", out)
+        self.assertIn("logging cannot be set up with the [DEFAULT] options", out)
         self.assertIn("/no/such/folder", out)
 
 

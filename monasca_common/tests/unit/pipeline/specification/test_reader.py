@@ -61,7 +61,7 @@ class TransformFaultsTest(FaultsCase):
 
     def test_a_utilisation_names_its_two_event_types(self):
         for field in ("usage_fetch_util_quantity_event_type", "usage_fetch_util_idle_perc_event_type"):
-            self.assert_fault(field, "must be given", self.changed("cpu_util_all", without=field))
+            self.assert_fault(field, "is required", self.changed("cpu_util_all", without=field))
 
     def test_each_field_that_is_missing_is_told(self):
         for field in (
@@ -75,7 +75,7 @@ class TransformFaultsTest(FaultsCase):
             "pre_hourly_operation",
             "pre_hourly_group_by_list",
         ):
-            self.assert_fault(field, "must be given", self.changed(without=field))
+            self.assert_fault(field, "is required", self.changed(without=field))
 
     def test_a_misspelt_field_is_not_passed_over(self):
         self.assert_fault("filter_by", "known are", self.changed(filter_by=[]))
