@@ -5,7 +5,7 @@ RESULTS receives ``NAME.1.ids`` and ``NAME.1.subunit``, the tests and results of
 second attempt, and ``NAME.stderr``. ``verdict.py`` judges them, so the exit status is 0 whatever the results are.
 
 The tests are given by id (``--load-list``), and each needs a result. ``stestr run --failing`` would not repeat the
-tests of a worker that died, or of a class whose set-up failed, and return 0.
+tests of a worker that failed, or of a class whose set-up failed, and return 0.
 """
 
 import argparse
@@ -101,7 +101,7 @@ class Stestr:
         self._folder = folder
         self._arguments = arguments
         self._deadline = time.monotonic() + arguments.limit
-        # A shell of stestr starts the workers as PYTHON says, or else as this interpreter's path, without quotes.
+        # A shell of stestr starts the workers with PYTHON, or else as this interpreter's path, without quotes.
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
         self._environ = {**os.environ, "PYTHON": "python", "PATH": path}
         self._command = [sys.executable, "-m", "stestr", "--repo-url", str(folder), "--test-path", arguments.folder]

@@ -93,7 +93,7 @@ def authenticated(
     """Return ``app`` wrapped in keystonemiddleware, which answers 401 without a valid token, and removes forged
     identity headers.
 
-    ``max_waiting``: limit of requests that wait for Keystone; further ones are answered 503. ``observe``: called with
+    ``max_waiting``: limit of requests that wait for Keystone; further ones get status 503. ``observe``: called with
     the outcome and the seconds of each validation. Raises `ConfigurationError` for settings that cannot work, without
     connecting to Keystone.
     """
@@ -265,7 +265,7 @@ def _outcome(error: Exception) -> ValidationOutcome:
     """Return the outcome of a failed validation. Unless the token is invalid, log the reason, which clients do not
     see."""
     causes = list(_chain(error))
-    # Only the API's own token is requested by POST: if that is answered 404, auth_url is not a Keystone.
+    # Only the API's own token is requested by POST: if that returns 404, auth_url is not a Keystone.
     is_own = any(isinstance(cause, keystone_exceptions.NotFound) and cause.method == "POST" for cause in causes)
     if isinstance(error, auth_token.InvalidToken) and not is_own:
         return ValidationOutcome.INVALID

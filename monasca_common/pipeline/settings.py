@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of jobs: frozen, declared here as the options of ``[spark]`` and of ``[pipeline_<job>]``.
 
-The group of a job that follows a topic also has the options of a consumer. This module imports neither a database nor
+The group of a job that follows a topic also has the consumer options. This module imports neither a database nor
 Spark.
 """
 

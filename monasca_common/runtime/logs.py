@@ -18,7 +18,7 @@ _OTHER_DESTINATIONS = ("log_file", "log_dir", "use_journal", "use_syslog")
 
 
 def register_logging(conf: cfg.ConfigOpts) -> None:
-    """Register the options of oslo.log, before files are read."""
+    """Register the oslo.log options, before files are read."""
     log.register_options(conf)
     conf.set_default("default_log_levels", [*log.get_default_log_levels(), *_QUIET])
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups of options, for oslo.config. The messaging layer has ``[kafka]``, and one group for each consumer.
 
-A consumer's group has the options of a consumer and of a connection. An unset option has the value of ``[kafka]``, so
+A consumer's group has the consumer and connection options. An unset option has the value of ``[kafka]``, so
 that a cluster is described once.
 """
 

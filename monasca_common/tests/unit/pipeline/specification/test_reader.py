@@ -243,7 +243,7 @@ class WarningsTest(base.BaseTestCase):
         self.assert_warns("never has a record", shipped_row("mem_total_all"))
 
     def test_an_output_that_is_also_an_input(self):
-        self.assert_warns("left out as input", shipped_row("mem_total_all"), "mem.total_mb_agg")
+        self.assert_warns("excluded as input", shipped_row("mem_total_all"), "mem.total_mb_agg")
 
     def test_a_bare_dimension_whose_values_were_probably_wanted(self):
         grouped = ["host", "dimensions#interface"]
