@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions of alarms, such as ``avg(cpu.user_perc{service=nova}) > 85 times 3``: grammar, parser, values. Pure.
+"""Alarm expressions, such as ``avg(cpu.user_perc{service=nova}) > 85 times 3``: grammar, parser, values. Pure.
 
 No function recurses over the nesting of an expression, and the time to parse a text within the limits is bounded.
 """

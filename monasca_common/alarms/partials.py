@@ -68,7 +68,8 @@ class WindowPartial:
         )
 
     def normalised(self, sub: SubExpression) -> WindowPartial:
-        """Return the partial in normal form, if its sums and decisive readings were concatenated from several ones."""
+        """Return the partial in normal form, if its sums and decisive readings were concatenated from several
+        partials."""
         return replace(self, sums=exact_sum(self.sums), decisive=_earliest(sub, self.decisive))
 
     def value(self, function: str) -> float:

@@ -154,6 +154,6 @@ def _metrics(value: Any) -> list[AlarmedMetric]:
     for each in _objects(value):
         dimensions = each.get("dimensions") or {}
         if not isinstance(dimensions, dict):
-            raise ValueError("must have objects as dimensions")
+            raise ValueError("must have dimensions that are objects")
         metrics.append(AlarmedMetric(str(each.get("name", "")), {key: str(text) for key, text in dimensions.items()}))
     return metrics

@@ -59,7 +59,7 @@ def make_app(
     keys: AddressKeys = PLAIN,
 ) -> Access:
     """Return the application, which closes neither producers nor reader nor database. Requests that need a missing
-    reader or database are answered 501.
+    reader or database get status 501.
 
     ``conf``: has [keystone_authtoken] and [oslo_policy]; required unless ``auth_strategy`` is noauth.
     ``probe``: see `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds

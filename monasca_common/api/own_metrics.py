@@ -62,7 +62,7 @@ class ApiMetrics:
         self._begin()
 
     def _begin(self) -> None:
-        """Serve counters of alerts from 0, because Prometheus detects no increase in a new series."""
+        """Serve the counters that alerts use from 0, because Prometheus detects no increase in a new series."""
         for reason in _FAULTS_OF_SERVER:
             self._refused.labels(reason)
         for kind in _KINDS.values():

@@ -236,7 +236,7 @@ class Quickstart(MonascaCommand):
             stack.callback(self._remove_unless_failed, folder)
             return folder
         if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-            raise ServiceFailed(f"--keep-data {keep} is not an empty folder: name a new one")
+            raise ServiceFailed(f"--keep-data {keep} is not an empty folder: name a new folder")
         try:
             keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

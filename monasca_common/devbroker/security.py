@@ -17,7 +17,7 @@ DEFAULT_USERS: Mapping[str, str] = MappingProxyType({ADMIN: "admin-secret", "mon
 _MECHANISM = "SCRAM-SHA-512"
 _ITERATIONS = 4096  # the minimum of Kafka
 _LOGIN = "org.apache.kafka.common.security.{module} required {options};"
-# The login of brokers to each other with ACLs; not for clients.
+# The login between brokers with ACLs; not for clients.
 _INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
 
 

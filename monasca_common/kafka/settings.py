@@ -210,7 +210,7 @@ class ProducerSettings:
         minimum=1.0,
         maximum=900.0,
         librdkafka=("transaction.timeout.ms",),
-        help="After how long brokers abort a transaction that is not committed. Too small: slow work is aborted. Too "
+        help="The time after which brokers abort an uncommitted transaction. Too small: slow work is aborted. Too "
         "large: readers wait behind the open transaction of a dead process.",
     )
     topics_without_message_id: frozenset[str] = option(
@@ -271,7 +271,7 @@ class ConsumerSettings:
         minimum=0.5,
         maximum=3600.0,
         librdkafka=("session.timeout.ms",),
-        help="After how long a silent member counts as dead, with group_protocol classic. Too small: a busy member "
+        help="The time after which brokers remove a silent member, with group_protocol classic. Too small: a busy member "
         "loses its partitions. Too large: the partitions of a dead member wait long. Unset: 45 s.",
     )
     group_instance_id: str | None = option(
@@ -305,7 +305,7 @@ class ConsumerSettings:
         minimum=1.0,
         maximum=_DAY_SECONDS,
         librdkafka=("max.poll.interval.ms",),
-        help="After how long without a poll a member loses its partitions. Too small: slow work is done twice. Too "
+        help="The time without a poll after which a member loses its partitions. Too small: slow work is done twice. Too "
         "large: the partitions of a hung process wait long.",
     )
     stop_timeout_seconds: float = option(

@@ -119,8 +119,8 @@ class Member(Loop):
             self._processor.stop()
 
     def fail(self, attempt: ExitStack, error: Exception) -> None:
-        """End the attempt because of ``error``, which neither a retry nor waiting cures; later errors are ignored.
-        Raise `RetryLater` afterwards, so that the message stays unhandled.
+        """End the attempt because of ``error``, which neither retrying nor waiting can resolve; later errors are
+        ignored. Raise `RetryLater` afterwards, so that the message stays unhandled.
 
         ``attempt``: the stack passed to `open`, because a handler that an earlier attempt abandoned must not end this
         attempt.

@@ -22,7 +22,7 @@ class Output(NamedTuple):
     """One record for ``topic``. A bare ``(topic, record)`` is an output without a source.
 
     ``source``: the position in the batch of the message that it derives from. With a source (and always in a handler
-    of single messages) a repetition gets the same id, however the messages are batched then.
+    of single messages) a repetition gets the same id, even if the messages are batched differently.
     """
 
     topic: str

@@ -18,12 +18,12 @@ from monasca_common.kafka.errors import (
 )
 
 _PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-# The broker's answers that exclude an append, because they belong to checks before it writes. After all others, also
-# future ones, a message is *unknown*. These sound like rejections, but are not among them:
+# The broker's answers that exclude an append, because they belong to checks before it writes. After any other error,
+# including future error codes, a message is *unknown*. These sound like rejections, but are not among them:
 # DUPLICATE_SEQUENCE_NUMBER (it has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID and
-# INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-# REQUEST_TIMED_OUT and NOT_LEADER_FOR_PARTITION (also the answers to an append that was not replicated in time, or
-# whose leader moved in the meantime), KAFKA_STORAGE_ERROR (part of the batch may be on disk), NETWORK_EXCEPTION.
+# INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT
+# and NOT_LEADER_FOR_PARTITION (also the answers to an append that was not replicated in time, or whose leader moved in
+# the meantime), KAFKA_STORAGE_ERROR (part of the batch may be on disk), NETWORK_EXCEPTION.
 _NEVER_APPENDED = frozenset(
     {
         "INVALID_MSG",

@@ -323,8 +323,8 @@ def _removals(state: PartitionState, position: int, messages: int, now_ms: int) 
 
 
 def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Removal | None:
-    """Return when the log's start reaches the position at its observed speed. It moves by whole segments, so the next
-    move is nearer the longer ago the last one was."""
+    """Return when the log's start reaches the position at its observed speed. The start moves by whole segments, so the
+    next move is expected sooner as the time since the last move grows."""
     seen = [*((scan.time_ms, scan.first, scan.end) for scan in state.scans), (now_ms, state.first, state.end)]
     moves = [(before, after) for before, after in pairwise(seen) if after[1] > before[1]]
     per_ms = _start_per_ms(moves, state.end, now_ms) if moves else 0.0

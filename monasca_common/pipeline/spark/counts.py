@@ -39,7 +39,7 @@ class Greatest:
 
 @dataclass(slots=True)
 class _DriverAccumulator:
-    """An accumulator of the driver; one of Spark would stay in memory until the driver ends."""
+    """An accumulator on the driver; Spark's own accumulator would stay in memory until the driver ends."""
 
     value: Any
     param: Any

@@ -157,7 +157,7 @@ def spark_session(settings: SparkSettings, name: str) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def brief_errors() -> Iterator[None]:
-    """Translate Spark's errors, which are pages of Java, to `SparkFailed`, which is one line."""
+    """Translate Spark's errors, which are long Java stack traces, to a one-line `SparkFailed`."""
     try:
         yield
     except spark_errors() as error:
