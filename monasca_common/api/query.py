@@ -230,7 +230,7 @@ class Query:
         return tuple(sorts)
 
     def limit(self) -> int:
-        """Return at most the page limit; a larger value is permitted, because clients request "all" with it."""
+        """Return at most the page limit; a larger value is permitted, because clients use it to request all."""
         limit = self._number("limit", paging.PAGE_LIMIT)
         if limit < 1:
             raise unprocessable("limit is 0: it must be at least 1")

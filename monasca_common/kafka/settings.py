@@ -271,8 +271,8 @@ class ConsumerSettings:
         minimum=0.5,
         maximum=3600.0,
         librdkafka=("session.timeout.ms",),
-        help="The time after which brokers remove a silent member, with group_protocol classic. Too small: a busy member "
-        "loses its partitions. Too large: the partitions of a dead member wait long. Unset: 45 s.",
+        help="The time after which brokers remove a silent member, with group_protocol classic. Too small: a busy "
+        "member loses its partitions. Too large: the partitions of a dead member wait long. Unset: 45 s.",
     )
     group_instance_id: str | None = option(
         None,

@@ -189,7 +189,7 @@ class ServiceConsumer(RebalanceListener):
         return self
 
     def __next__(self) -> ServiceMessage:
-        """Return the next message, however long that takes. Raises final errors, such as `AuthorizationError`."""
+        """Return the next message, without a time limit. Raises final errors, such as `AuthorizationError`."""
         while True:
             self._commit_if_due()
             if self._polled and not self._is_fresh and self._is_time_to_poll():

@@ -31,7 +31,7 @@ Group = tuple[str, ...]
 """The values of the transform's ``group_by`` columns, in its order."""
 
 _UNREADABLE = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
-_FAR = f"must be a number between -{MOST_QUANTITY:.1e} and {MOST_QUANTITY:.1e}, or no sum of it can be kept"
+_FAR = f"must be a number between -{MOST_QUANTITY:.1e} and {MOST_QUANTITY:.1e}, because larger values overflow sums"
 
 
 class _Ungroupable(ValueError):
