@@ -305,8 +305,8 @@ class ConsumerSettings:
         minimum=1.0,
         maximum=_DAY_SECONDS,
         librdkafka=("max.poll.interval.ms",),
-        help="The time without a poll after which a member loses its partitions. Too small: slow work is done twice. Too "
-        "large: the partitions of a hung process wait long.",
+        help="The time without a poll after which a member loses its partitions. Too small: slow work is done twice. "
+        "Too large: the partitions of a hung process wait long.",
     )
     stop_timeout_seconds: float = option(
         10.0,

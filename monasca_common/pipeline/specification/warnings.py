@@ -21,8 +21,8 @@ def warnings(pre_transforms: Sequence[PreTransform], transforms: Mapping[str, Tr
     for row in pre_transforms:
         if row.event_type in outputs:
             yield (
-                f"event type {row.event_type}: {outputs[row.event_type]} writes metrics of that name, so it is excluded "
-                "as input; give the output another name"
+                f"event type {row.event_type}: {outputs[row.event_type]} writes metrics of that name, so it is "
+                "excluded as input; give the output another name"
             )
     for metric_id, transform in transforms.items():
         fed = {row.event_type for row in pre_transforms if metric_id in row.metric_ids}
