@@ -15,7 +15,7 @@ from typing import Literal
 from oslo_config import cfg
 
 from monasca_common.kafka.declaration import declared, made_of, option
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.errors import ConfigurationError, WrongType
 from monasca_common.kafka.message import DeliveryTap
 
 MIB = 1024 * 1024
@@ -344,3 +344,8 @@ class ConsumerSettings:
         help="Further librdkafka options of consumers, one name=value per line; repeat the line as needed. Write $$ "
         "for each $. Options that would undo a guarantee are refused. A consumer's own are added to those of [kafka].",
     )
+
+    def __post_init__(self) -> None:
+        given: object = self.topics
+        if isinstance(given, str):
+            raise WrongType(f"topics is a tuple of names, not str: write topics=({given!r},)")

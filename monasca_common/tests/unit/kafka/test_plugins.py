@@ -10,7 +10,7 @@ import fixtures
 
 from monasca_common import kafka
 from monasca_common.kafka import plugins
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.errors import ConfigurationError, WrongType
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.serialization.base import RawSerializer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
@@ -188,6 +188,11 @@ class PackageTest(ConfigurationTestCase):
             "load_serializer",
         ):
             self.assertIn(name, kafka.__all__)
+
+    def test_topics_that_are_one_string_are_a_wrong_type(self):
+        error = self.assertRaises(WrongType, ConsumerSettings, ConnectionSettings("127.0.0.1:1"), "metrics", "g")
+
+        self.assertEqual("topics is a tuple of names, not str: write topics=('metrics',)", str(error))
 
     def test_every_error_is_public(self):
         for name, value in vars(kafka.errors).items():
