@@ -97,9 +97,15 @@ class FiguresTest(base.BaseTestCase):
     def test_each_figure_is_what_the_script_draws(self):
         folder = SOURCE / "_figures"
         drawn = loaded(ROOT / "doc" / "figures" / "__main__.py").FIGURES
-        self.assertEqual(drawn.keys(), {path.stem for path in folder.iterdir()})
+        pictures = {"quickstart", "dashboard-light", "dashboard-dark", "pictures"}
+        self.assertEqual({*drawn, *pictures}, {path.stem for path in folder.iterdir()})
         for name, draw in drawn.items():
             self.assertEqual((folder / f"{name}.svg").read_text(), draw().svg(), f"{name}: run python doc/figures")
+
+    def test_the_pictures_of_the_quick_start_are_not_stale(self):
+        recorded = (SOURCE / "_figures" / "pictures.sha256").read_text().strip()
+        current = loaded(ROOT / "doc" / "figures" / "pictures.py").digest()
+        self.assertEqual(current, recorded, "run python doc/figures --quickstart, and look at the pictures")
 
 
 class SpecificationsTest(base.BaseTestCase):
