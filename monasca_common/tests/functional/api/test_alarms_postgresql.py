@@ -44,7 +44,7 @@ _TENANTS = 200
 _ALARMS = 100_000
 _FILLED = """
 INSERT INTO alarm_definition SELECT 'd' || i, 't' || i % {tenants}, 'd' || i, '', 'max(cpu) > 1', false, '[]',
-    'LOW', true, 0, 0, 0 FROM generate_series(0, 399) AS i;
+    'LOW', true, 0, 0 FROM generate_series(0, 399) AS i;
 INSERT INTO alarm SELECT md5(i::text), 't' || i % {tenants}, 'd' || i % 400, decode(md5(i::text), 'hex'), '[]',
     (ARRAY['OK', 'OK', 'OK', 'UNDETERMINED', 'ALARM'])[i / {tenants} % 5 + 1],
     'life ' || i % 97, 'link ' || i % 89, i, i, i, 0 FROM generate_series(1, {alarms}) AS i;

@@ -140,7 +140,7 @@ class TestOutages(Waiting, base.BaseTestCase):
             self.wait_until(lambda child=child: "started" in child.text(), child.line)
         cluster.node(1).freeze()
         self.assert_each_reports_the_outage(servers)
-        self.wait_until(lambda: "survey of lag failed" in serving["lag serve"].text(), "a failed survey")
+        self.wait_until(lambda: "the lag survey failed" in serving["lag serve"].text(), "a failed survey")
         self.assertEqual([None] * len(services), [child.process.exitcode for child in services])
         cluster.node(1).thaw()
         seen = len(serving["lag serve"].text())

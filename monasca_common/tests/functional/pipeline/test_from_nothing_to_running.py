@@ -70,7 +70,7 @@ class FromNothingToRunningTest(base.BaseTestCase):
         for service in ("api", "persister", "pipeline", "notification"):
             self.assertRegex(self.shown, rf"(?m)^\| {service} +\| OK ")
         self.assertRegex(self.shown, r"(?m)^\| database +\| postgresql\S+ +\| missing ")
-        self.assertRegex(self.shown, r"(?m)^\| topic +\| metrics +\| created +\| +12 \|")
+        self.assertRegex(self.shown, r"(?m)^\| topic +\| metrics +\| created +\| +12 +\|")
 
     def test_a_metric_goes_from_a_token_to_a_row(self):
         self.assertRegex(self.shown, r"(?m)^\|.*\b4096\b")

@@ -129,7 +129,7 @@ class RangesTest(StreamCase):
         self.send(*(cpu(2, 2) for _ in range(5)), partition=0)
         self.cluster.admin.delete_records({TopicPartition(self.topic, 0): at + 3})
         error = self.assertRaises(RecordsLost, job.step)
-        for text in (f"{self.topic}/0", f"offset {at} ", "removed 3 offsets", "offsets reset", self.group):
+        for text in (f"{self.topic}/0", f"offset is {at},", "removed 3 offsets", "offsets reset", self.group):
             self.assertThat(str(error), Contains(text))
         self.assertEqual(at, self.next_offsets()[0])
         self.assertRaises(RecordsLost, self.run_on(job))  # nor does it pass
