@@ -71,7 +71,8 @@ class ConfigCheck(MonascaCommand, Lister):
     """Show errors and warnings in the configuration files of each service, without connecting to anything.
 
     FAULT: the service would not start. NOTE: the service would log this warning. The exit status is 1 if there is a
-    FAULT. For example: monasca-common config check --config-file /etc/monasca/persister.conf --service persister
+    FAULT. For example:
+    monasca-common config check --config-file /etc/monasca/persister.conf --service persister
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

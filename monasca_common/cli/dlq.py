@@ -249,8 +249,8 @@ class DlqReplay(_PendingCommand, ChangeLister):
     Repair the reader or the input first. A run ends at the present end of the topics, so the next run handles a message
     that fails again. Messages keep their ids, by which readers ignore repeats. If a topic refuses a message, its dead
     letter stays pending and the run continues with later ones. The next run continues an interrupted one; of two
-    concurrent runs, the later one continues. For example, 100 per second of one topic: monasca-common dlq replay
-    --origin metrics --rate 100 --execute
+    concurrent runs, the later one continues. For example, 100 per second of one topic:
+    monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
     columns = ("topic", "outcome", "reason", "dead_letters")
