@@ -103,7 +103,10 @@ class SubReference:
         for end_ms in self.reached(decided_to_ms, known):
             if end_ms in self.told:
                 continue
+            is_older = end_ms < max(self.told, default=0)
             self.told.add(end_ms)
+            if is_older:
+                continue  # a newer window has already decided, and its values stay
             # The first moment at which, in order of time, the newest of the windows had come to it.
             times = sorted(one.time_ms for one in known if end_ms - self.length_ms <= one.time_ms < end_ms)
             time_ms = next(t for t in times if self.is_reached(end_ms, [one for one in known if one.time_ms <= t]))
