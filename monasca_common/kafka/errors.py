@@ -169,12 +169,13 @@ class UndeliveredReport(Protocol):
 
 
 class UndeliveredError(MessagingError):
-    """Some messages are not delivered; ``report`` has the outcome of each, also for `KafkaProducer.retry`."""
+    """Some messages are not delivered; ``report`` has the outcome of each, also for `KafkaProducer.retry`. The text has
+    the error of the first undelivered message."""
 
     def __init__(self, report: UndeliveredReport) -> None:
-        super().__init__(
-            f"{report.delivered_count} delivered, {len(report.failed)} failed, {len(report.unknown)} unknown"
-        )
+        counts = f"{report.delivered_count} delivered, {len(report.failed)} failed, {len(report.unknown)} unknown"
+        reason = next((each.error for each in (*report.failed, *report.unknown) if each.error), None)
+        super().__init__(counts if reason is None else f"{counts}: {reason}")
         self.report = report
 
 

@@ -72,6 +72,7 @@ class PublishTest(ProducerCase):
         self.assertIsInstance(report.unknown[0].error, DeliveryTimeout)
         error = self.assertRaises(UndeliveredError, report.raise_for_undelivered)
         self.assertIs(report, error.report)
+        self.assertEqual(f"0 delivered, 0 failed, 1 unknown: {report.unknown[0].error}", str(error))
 
     def test_a_message_over_the_topic_s_limit_is_not_sent_and_the_others_are(self):
         self.broker.create_topic("small", 1, max_message_bytes=1000)
