@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 PACKAGE = "monasca-common"
 # What runs in production; the others are for tests, for checks and for trying things out.
 RUNTIME_EXTRAS = (
-    *("api", "dashboard", "memcached", "mirror", "monitoring"),
-    *("notification", "persister", "postgresql", "services", "spark"),
+    *("api", "avro", "dashboard", "json-schema", "memcached", "mirror", "monitoring"),
+    *("notification", "persister", "postgresql", "protobuf", "services", "spark"),
 )
 TABLE = Path(__file__).parents[1] / "doc/source/install/licences.inc"
 _HEAD = """\

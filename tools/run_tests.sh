@@ -184,7 +184,7 @@ checks() {
 
 suites=(unit)
 install_compiler
-make_environment api,persister,dashboard,postgresql,services,spark,quickstart,devbroker,test,tempest,lint,docs
+make_environment api,avro,json-schema,protobuf,persister,dashboard,postgresql,services,spark,quickstart,devbroker,test,tempest,lint,docs
 if [[ "$mode" == unit ]]; then
     run_suite unit 60
 else

@@ -8,7 +8,7 @@ import re
 
 DISTRIBUTION = "monasca-common"
 
-_REQUIRED_BY = re.compile(r"(?P<name>[\w.-]+).*;.*extra == ['\"](?P<extra>\w+)['\"]")
+_REQUIRED_BY = re.compile(r"(?P<name>[\w.-]+).*;.*extra == ['\"](?P<extra>[\w-]+)['\"]")
 _FOR_DEVELOPERS = frozenset({"test", "lint", "docs", "remote", "tempest"})
 
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tools/environment.sh``, with a stand-in for Python that notes its arguments."""
+"""``tools/environment.sh``, with a stand-in for Python that notes its arguments, and what it installs together."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import fixtures
 from oslotest import base
+
+from monasca_common.kafka.extras import missing_distributions
 
 SCRIPT = Path(__file__).parents[3] / "tools" / "environment.sh"
 _PYTHON = """#!/bin/sh
@@ -28,3 +31,10 @@ class EnvironmentTest(base.BaseTestCase):
             subprocess.run(command, cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHON": str(python)}, check=True)
         calls = (folder / "calls").read_text().splitlines()
         self.assertEqual(["-m venv .venv"], [call for call in calls if "venv" in call])
+
+    def test_no_requirement_of_the_formats_conflicts_with_those_of_the_other_extras(self):
+        done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
+
+        self.assertEqual((0, "No broken requirements found.\n"), (done.returncode, done.stdout), done.stdout)
+        for extra in ("api", "avro", "json-schema", "persister", "protobuf", "services", "spark", "test"):
+            self.assertEqual([], missing_distributions(extra), extra)
