@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Monasca's HTTP API: posts are published to Kafka, reads are answered from storage."""
+"""Monasca's HTTP API: publishes posted data to Kafka, and answers reads from storage."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outermost layer: each request has an id in its answer and its log lines, a line in the access log, and counts
-for ``/metrics``.
+"""The outermost layer: adds an id to each answer and to the log lines of its request, writes the access log, and counts
+requests for ``/metrics``.
 
 A request only appends a tuple. Lines and counts are derived from many tuples at a time, because the logging module
-takes longer for a line than the API for a request.
+takes longer to write a line than the API takes to serve a request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from monasca_common.api.limits import Environ, StartResponse, WsgiApp
 from monasca_common.api.log_fields import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
 from monasca_common.kafka.errors import ConfigurationError
 
-OTHER = "other"  # unknown routes and methods
+OTHER = "other"  # label of unknown routes and methods
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 STDERR, OFF = "stderr", "off"
 
@@ -78,7 +78,7 @@ class AccessLine(msgspec.Struct, omit_defaults=True):
 
 
 class Routes:
-    """The routes of the application, which name a request in logs and metrics without its values.
+    """The routes of the application. Logs and metrics name a request by its route, without the values in its path.
 
     ``templates``: Falcon's URI templates; a part in braces matches any text without a slash.
     """
@@ -104,10 +104,10 @@ def _stripped(path: str) -> str:
 
 
 class Access:
-    """The outermost layer of the application, closed by its owner. Thread-safe.
+    """The outermost layer of the application; its owner closes it. Thread-safe.
 
     ``count``: called with a batch of answered requests and the number of requests in flight; returns whether to call it
-    again without new requests. ``handler``: receives the lines of a batch as one record.
+    again even without new requests. ``handler``: receives the lines of a batch as one record.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Access:
                 global_id,
                 environ.get("REMOTE_ADDR", ""),
                 environ.get(TENANT, ""),
-                # Clients may send any method, which would be an unbounded label.
+                # Clients can send any method, so an unchecked method would be an unbounded label.
                 environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _METHODS else OTHER,
                 self._routes.find(environ.get("PATH_INFO", "")),
                 status,
@@ -193,8 +193,7 @@ class Access:
             return [answer]
 
     def flush(self) -> bool:
-        """Count and write the requests answered until now, without waiting for another thread that writes. Return
-        whether to flush again."""
+        """Count and log the requests answered so far, unless another thread does. Return whether to flush again."""
         with self._lock:
             served = [self._served.popleft() for _ in range(len(self._served))]
             again = self._count(served, len(self._in_flight))
@@ -236,8 +235,9 @@ class Access:
 
 
 class _RefusedAnswer(list[bytes]):
-    """An answer that reads the remainder of the request's body when the server calls `close` after sending it. A
-    connection that is closed with unread data is reset, and the client, or the proxy, may lose the answer."""
+    """An answer that reads the remainder of the request's body when the server calls `close` after sending the answer.
+    The operating system resets a connection that is closed with unread data, and the client or the proxy may then lose
+    the answer."""
 
     def __init__(self, body: list[bytes], environ: Environ) -> None:
         super().__init__(body)
@@ -248,7 +248,7 @@ class _RefusedAnswer(list[bytes]):
 
 
 def log_handler(where: str) -> logging.Handler | None:
-    """Return the handler for a file (reopened after a rotation), `STDERR` or `OFF`.
+    """Return the log handler for the path of a file (reopened after a rotation), for `STDERR` or for `OFF`.
 
     Raises `ConfigurationError` for a file that cannot be written.
     """
@@ -285,7 +285,7 @@ def access_line(served: Served) -> bytes:
 
 
 def new_request_id() -> str:
-    """Return an id in the format of OpenStack's services; unique, not secret."""
+    """Return a request id in the format of OpenStack's services. Ids are unique, but not secret."""
     text = f"{random.getrandbits(128):032x}"
     return f"req-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts shared by the resources of alarms: bodies as typed values, and pages as slices of rows."""
+"""Parts shared by the alarm resources: decoding bodies to typed values, and answering pages of rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsContext:
-    """Dependencies of the resources of alarms. ``database``: ``None`` if not configured; ``now``: seconds."""
+    """Dependencies of the alarm resources. ``database``: ``None`` if not configured. ``now``: seconds."""
 
     settings: ApiSettings
     database: AlarmsDatabase | None
@@ -41,11 +41,11 @@ class AlarmsContext:
 
     def needed_database(self) -> AlarmsDatabase:
         if self.database is None:
-            raise NotSupported("this API is configured without a database of alarms")
+            raise NotSupported("this API is configured without an alarms database")
         return self.database
 
     def document(self, request: falcon.Request, kind: type[Document]) -> Document:
-        """Return the body as ``kind``. Raises `Problem`: 400 if it is not JSON, 422 for members of wrong types."""
+        """Return the body as ``kind``. Raises `Problem`: 400 if it is not JSON, 422 if a member has a wrong type."""
         body = read_json_body(request, self.settings)
         if not body:
             raise bad_request("the body is empty: send JSON")
@@ -54,11 +54,11 @@ class AlarmsContext:
         except NotJson as error:
             raise bad_request(f"the body is not JSON: it {error}") from None
         try:
-            # Clients also write numbers and booleans as text.
+            # Some clients send numbers and booleans as strings.
             document = msgspec.convert(members, kind, strict=False)
         except json_text.UNREADABLE as error:
             raise unprocessable(f"the request was refused: {error}") from None
-        # The text "null" is converted to null, too, which would leave the member unchanged.
+        # msgspec also converts the string "null" to null, which would leave the member unchanged.
         for name, value in members.items():
             if value is not None and getattr(document, name, value) is None:
                 raise unprocessable(f"the request was refused: {name} is the text {value!r}: write null")
@@ -72,7 +72,7 @@ class AlarmsContext:
         part: Slice,
         element: Callable[[T], Any],
     ) -> None:
-        """Answer a page. ``found``: one row more than the slice if a page follows."""
+        """Answer a page. ``found``: the rows of the slice, and one more if another page follows."""
         paging.answer_page(
             request,
             response,
@@ -84,14 +84,14 @@ class AlarmsContext:
 
 
 class AlarmsResource:
-    """A resource stored in the database of alarms."""
+    """A resource stored in the alarms database."""
 
     def __init__(self, context: AlarmsContext) -> None:
         self._context = context
 
 
 def one_row_more(part: Slice) -> Slice:
-    """Return a slice of one row more, which shows whether a page follows."""
+    """Return the slice extended by one row; the extra row shows that another page follows."""
     return Slice(part.limit + 1, part.offset)
 
 

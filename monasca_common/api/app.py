@@ -58,13 +58,13 @@ def make_app(
     alarms_database: AlarmsDatabase | None = None,
     keys: AddressKeys = PLAIN,
 ) -> Access:
-    """Return the application, which closes neither producers nor reader nor database. Requests that need a missing
+    """Return the application. It does not close the producers, the reader or the database. Requests that need a missing
     reader or database get status 501.
 
-    ``conf``: has [keystone_authtoken] and [oslo_policy]; required unless ``auth_strategy`` is noauth.
-    ``probe``: see `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds
-    since the epoch. ``keys``: encrypt addresses of notification methods. Raises `ConfigurationError` if authentication
-    cannot work.
+    ``conf``: has [keystone_authtoken] and [oslo_policy]; required unless ``auth_strategy`` is noauth. ``probe``: see
+    `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds since the
+    epoch. ``keys``: encrypt the addresses of notification methods. Raises `ConfigurationError` if authentication cannot
+    work.
     """
     middleware: Any
     if settings.auth_strategy == "noauth":
@@ -119,11 +119,11 @@ class _RoutedApp(falcon.App[Any, Any]):
 def _authentication(
     settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
 ) -> Callable[[WsgiApp], WsgiApp]:
-    """Return the layer that validates tokens. Requests that wait for Keystone have separate slots, so that they take
-    none from requests with a cached token."""
+    """Return the layer that validates tokens. Requests that wait for Keystone have separate slots, so that requests
+    with a cached token are still served."""
     if settings.auth_strategy == "noauth":
         return lambda app: app
-    from monasca_common.api import tokens  # imports keystonemiddleware: half a second that noauth does not need
+    from monasca_common.api import tokens  # keystonemiddleware takes half a second to import; noauth does not need it
 
     assert conf is not None, "authentication needs its configuration"
     own_metrics.will_validate(tokens.ValidationOutcome)
@@ -152,7 +152,7 @@ class _Paths:
 
 
 class _NoReader:
-    """Replaces a missing `Reader`: parameters are checked, then each method raises `NotSupported`."""
+    """Replaces a missing `Reader`: resources still check the parameters, then each method raises `NotSupported`."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_arguments: Any, **_named: Any) -> Any:

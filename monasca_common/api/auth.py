@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authorization: the caller's tenant, and whether its roles permit the request.
+"""Authorization: determines the caller's tenant, and whether the caller's roles permit the request.
 
-keystonemiddleware validates tokens (`monasca_common.api.tokens`); oslo.policy has the rules. The tenant is the token's
-project, never a field of the body. The decision precedes routing, and thus reading the body.
+keystonemiddleware validates tokens (`monasca_common.api.tokens`); oslo.policy evaluates the rules. The tenant is the
+token's project, never a field of the body. The request is authorized before it is routed and before its body is read.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise `ConfigurationError` for rules or Keystone settings that cannot work. Opens no connection."""
-    from monasca_common.api import tokens  # imports keystonemiddleware: half a second that noauth does not need
+    """Raise `ConfigurationError` for invalid rules or Keystone settings. Opens no connection."""
+    from monasca_common.api import tokens  # keystonemiddleware takes half a second to import; noauth does not need it
 
     Authorization(conf)
     tokens.authenticated(lambda *_: [], conf)
@@ -62,13 +62,13 @@ def list_rules() -> list[policy.RuleDefault]:
 
 
 class NoAuthentication:
-    """Falcon middleware that permits every request, for any tenant that it names."""
+    """Falcon middleware that permits every request for any tenant."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self._tenant = settings.noauth_tenant
         LOG.warning(
-            "[api] auth_strategy = noauth: requests are not authenticated, every client can read and write the data of "
-            "every tenant; use it only for trials, at an address that other clients cannot reach"
+            "[api] auth_strategy = noauth: requests are not authenticated, so every client can read and write the data "
+            "of every tenant; use it only for trials, at an address that no other client can reach"
         )
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
@@ -136,9 +136,9 @@ def _named_tenant(request: falcon.Request) -> str | None:
     tenant = request.get_param("tenant_id")
     if request.path != LOGS:
         return tenant
-    project = request.get_param("project_id")  # its name in the old API for logs
+    project = request.get_param("project_id")  # the parameter's name in the old log API
     if None not in (tenant, project) and tenant != project:
-        raise unprocessable("tenant_id and project_id mean the same, but name two tenants: omit one of them")
+        raise unprocessable("tenant_id and project_id name different tenants: omit one of them")
     return tenant if tenant is not None else project
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a request's body; limits are enforced while reading."""
+"""Reading a request's body within limits that are enforced while reading."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PIECE_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 _JSON = "application/json"
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
-_ANY_RATIO_BYTES = 64 * 1024  # a body may expand to this size at any ratio
-# bgzip writes a member per 64 KiB; each member costs 20 us, even if it is empty.
+_ANY_RATIO_BYTES = 64 * 1024  # up to this expanded size, any ratio is accepted
+# bgzip writes a member per 64 KiB. Each member takes 20 us, even if it is empty.
 _MOST_GZIP_MEMBERS = 1000
 _MOST_GZIP_RATIO = 100  # measurements have a ratio of 5 to 50
-_BODY_SECONDS = 10.0  # from the end of the header
+_BODY_SECONDS = 10.0  # measured from the end of the header
 _SLICE_BYTES = 16 * 1024
 _ZEROS = re.compile(rb"\0*")
 
@@ -46,11 +46,11 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
 
 
 def discard(environ: dict[str, Any]) -> None:
-    """Read the remainder of an unneeded body, to its end or for 10 s, if the server marks the end."""
+    """Read and discard the remainder of the body for at most 10 s, if the server detects the end of the body."""
     if not environ.get("wsgi.input_terminated"):
         return
     deadline = time.monotonic() + _BODY_SECONDS
-    with contextlib.suppress(Exception):  # error types differ between servers; each of them ends the connection
+    with contextlib.suppress(Exception):  # any error means that the connection is unusable
         while environ["wsgi.input"].read(_PIECE_BYTES) and time.monotonic() < deadline:
             pass
 
@@ -83,7 +83,7 @@ def _read(environ: dict[str, Any], settings: ApiSettings) -> bytes:
         raise
     except BlockingIOError:
         raise _too_slow() from None
-    except Exception as error:  # error types for a truncated or malformed body differ between servers
+    except Exception as error:  # servers raise different errors for a truncated or malformed body
         raise bad_request(f"the body could not be read to its end ({type(error).__name__}): repeat it") from error
 
 
@@ -103,7 +103,7 @@ def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> byte
     pieces: list[bytes] = []
     size = 0
     while size <= limit:
-        # One byte more than the limit distinguishes a body that is too large.
+        # Without a length, read one byte more than the limit to detect a body that is too large.
         wanted = min(_PIECE_BYTES, limit - size if length is not None else limit - size + 1)
         piece = stream.read(wanted) if wanted else b""
         if not piece:
@@ -129,7 +129,7 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
         for _ in range(_MOST_GZIP_MEMBERS):
             member = zlib.decompressobj(_GZIP)
             while not member.eof:
-                # Decompress in slices, because zlib copies the bytes after the end of a member.
+                # Decompress in slices, because zlib copies all input after the end of a member.
                 compressed = whole[at : at + _SLICE_BYTES]
                 if not compressed:
                     raise bad_request("the gzip body is truncated: repeat it")
@@ -147,7 +147,7 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
 
 
 def _padding_end(body: bytes, at: int) -> int:
-    """Return the end of the zeros that may follow a member."""
+    """Return the end of the zero bytes that may follow a member."""
     found = _ZEROS.match(body, at)
     assert found is not None
     return found.end()

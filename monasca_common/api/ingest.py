@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps shared by all posts: parsing a body to checked elements, records with ids, and refusals.
+"""Steps shared by all posts: parsing and checking the elements of a body, deriving message ids, and refusing invalid
+elements.
 
-With ``Idempotency-Key``, a repeated request derives the same message ids, at any worker and any time, without stored
-state. Readers handle each id once, and a repeat that arrives while the first request is in flight waits for the same
-delivery.
+With ``Idempotency-Key``, every worker derives the same message ids from a repeated request, without stored state.
+Readers handle each id once, and a repeat that arrives while the first request is in flight waits for the same delivery.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _UUID_7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 _KEY_AGE_MS = 86_400_000  # the time in an older key is ignored
 _KEY_AHEAD_MS = 60_000  # tolerance for the client's clock
-_SHOWN_VIOLATIONS = 20  # in the text of an error; its details have all
+_SHOWN_VIOLATIONS = 20  # in the error message; the details list all violations
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class PostContext:
     now: Callable[[], float] = time.time
 
     def creation_time(self, key: str | None) -> float:
-        """Return the time of a UUID of version 7 of the last day, which repeats of the request have, too; for any other
-        key, now. Seconds, in whole milliseconds."""
+        """Return the time in the key if it is a version 7 UUID of the last day, so that repeats have the same time;
+        otherwise the current time. In seconds, rounded down to milliseconds."""
         now_ms = int(self.now() * 1000)
         match = None if key is None else _UUID_7.fullmatch(key)
         key_ms = 0 if match is None else int(match[1] + match[2], 16)
@@ -58,7 +58,7 @@ class PostContext:
     def within(
         self, limits_of: Kind, parse: Callable[..., ParsedPost], created: float
     ) -> Callable[[bytes], ParsedPost]:
-        """Return ``parse`` with the limits of storage at the time ``created``, so that a repeat is checked like its
+        """Return ``parse`` bound to the storage limits at the time ``created``, so that a repeat is checked like the
         first attempt."""
         allowed = retention.window(self.limits, limits_of, round(created * 1000))
         return partial(parse, allowed=allowed, max_dimensions=self.limits.max_dimensions)
@@ -87,8 +87,8 @@ def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
 def records(
     values: list[bytes], post: ParsedPost, request: falcon.Request, key: str | None
 ) -> Sequence[bytes | Record]:
-    """Return values, for which the producer creates ids (its fast path), or records with ids derived from ``key``."""
-    note_delivered(request.env, len(values), len(post.rejected))  # an error replaces these counts
+    """Return plain values (the producer creates their ids, its fast path), or records with ids derived from ``key``."""
+    note_delivered(request.env, len(values), len(post.rejected))  # replaced if an error follows
     if key is None:
         return values
     ids = message_ids(request.context.tenant, request.path, key, post.valid, post.indices)
@@ -98,7 +98,7 @@ def records(
 def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], indices: Sequence[int]) -> list[bytes]:
     """Return 32 bytes per element: SHA-256 over tenant, path, key, index in the request, and the element.
 
-    So another body with the same key has other ids, and rejecting one element changes no other id.
+    So a different body with the same key gets different ids, and rejecting an element does not change the other ids.
     """
     parts = [part.encode("utf-8", "surrogateescape") for part in (tenant, path, key)]
     common = hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
@@ -111,14 +111,14 @@ def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], ind
 
 
 def refusal(violations: Sequence[Violation]) -> Problem:
-    """Return 422 with all violations and their places, or 413 if an element is too large."""
+    """Return status 422 with all violations and their positions, or 413 if an element is too large."""
     listed = [{"where": violation.where, "rule": violation.rule} for violation in violations]
     problem = too_large if any(violation.too_large for violation in violations) else unprocessable
     return problem(f"the request was refused: {violations_text(violations)}", details={"violations": listed})
 
 
 def violations_text(violations: Sequence[Violation]) -> str:
-    """Return the first violations as one line, and the number of further ones."""
+    """Return one line with the first violations and the number of the remaining ones."""
     text = "; ".join(map(str, violations[:_SHOWN_VIOLATIONS]))
     more = len(violations) - _SHOWN_VIOLATIONS
     return f"{text}; and {more} more" if more > 0 else text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option groups of the old API's files, and their replacements."""
+"""The option groups of the old API's configuration files, and their replacements."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from monasca_common.kafka.config.legacy import Action, OldGroup, OldOption
 
 _ALL_SERVED = "metrics and logs are always served"
 _RULES = (
-    "oslo.policy checks roles, write the rules monasca:post_metrics, monasca:write, monasca:read and monasca:delegate "
-    "in the file named by [oslo_policy] policy_file"
+    "oslo.policy checks roles; write the rules monasca:post_metrics, monasca:write, monasca:read and monasca:delegate "
+    "to the file named by [oslo_policy] policy_file"
 )
 
 OLD_GROUPS = (
@@ -30,8 +30,8 @@ OLD_GROUPS = (
             OldOption("alarm_state_transitions_topic", Action.RENAMED, "alarm_transitions_topic in [api]"),
         ),
     ),
-    OldGroup("dispatcher", "resources are not plugins, remove the group"),
-    OldGroup("messaging", "messages go to the Kafka that [kafka] describes, remove the group"),
-    OldGroup("log_publisher", "write max_body_bytes and region in [api], and max_message_bytes in [kafka]"),
+    OldGroup("dispatcher", "resources are not plugins; remove the group"),
+    OldGroup("messaging", "messages go to the brokers of [kafka]; remove the group"),
+    OldGroup("log_publisher", "use max_body_bytes and region in [api], and max_message_bytes in [kafka]"),
     OldGroup("security", _RULES),
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of concurrent requests; further requests are refused, not queued.
+"""Limits of concurrent requests; requests beyond them are refused, not queued.
 
-The server has more threads than slots (`threads_of`), so that a thread refuses further requests and answers health
-checks while all others wait for Kafka or a database.
+The server has more threads than slots (`threads_of`). The spare threads refuse excess requests and answer health checks
+while all other threads wait for Kafka or a database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-# Threads in addition to those that wait: they answer health checks, and 503, within some milliseconds.
+# Threads that never wait: they answer health checks and refuse excess requests (503) within milliseconds.
 _SPARE_THREADS = 12
 
 #: Paths that are served without a token and without a slot.
@@ -49,8 +49,8 @@ _BUSY = msgspec.json.encode(
 class RequestSlots:
     """The maximum number of concurrent requests of each kind.
 
-    ``posts`` wait for Kafka, ``others`` for the database. ``own_of_topic`` slots of posts are reserved for each topic;
-    topics share the others. So a topic has slots however many others are stuck.
+    ``posts`` wait for Kafka, ``others`` for the database. Each topic has ``own_of_topic`` reserved slots of ``posts``;
+    all topics share the remaining ones. So a topic has slots even if all other topics are stalled.
     """
 
     posts: int
@@ -70,17 +70,17 @@ def request_slots(settings: ApiSettings) -> RequestSlots:
 
 
 def threads_of(settings: ApiSettings) -> int:
-    """Return the threads of a worker: for requests in flight, for those that wait for Keystone, and spare ones."""
+    """Return the threads of a worker: one per slot, one per request that waits for Keystone, and spare ones."""
     slots = request_slots(settings)
     waiting = settings.max_in_flight if settings.auth_strategy == "keystone" else 0
     return slots.posts + slots.others + waiting + _SPARE_THREADS
 
 
 class InFlightLimit:
-    """Serves posts and other requests while there are free slots; further requests get status 503 immediately.
+    """Serves posts and other requests while slots are free; refuses further requests immediately with status 503.
 
-    ``authenticated``: wraps `app` in the validation of tokens, which has separate slots. It receives no request without
-    a slot, so a refused request costs neither the validation of its token nor reading its body.
+    ``authenticated``: wraps `app` in the validation of tokens, which has separate slots. A request that finds no free
+    slot is refused before its token is validated and its body is read.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class InFlightLimit:
     ) -> None:
         self._app = app
         self._validated = authenticated(self._admitted)
-        # Free slots. A semaphore takes 7 us per request, of the 60 us of a post of one metric.
+        # Free slots; a deque, because a semaphore takes 7 of the 60 us that a post of one metric takes.
         self._posts = deque([None] * slots.posts)
         self._others = deque([None] * slots.others)
 
@@ -104,7 +104,7 @@ class InFlightLimit:
         except IndexError:
             return _refuse(environ, start_response)
         try:
-            return self._app(environ, start_response)  # no answer is streamed: each is complete when this returns
+            return self._app(environ, start_response)  # answers are not streamed, so the answer is complete here
         finally:
             free.append(None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of the access log and labels of ``/metrics``, which layers of the application set in a request's environ."""
+"""Fields of the access log and labels of ``/metrics``; layers of the application set them in a request's environ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REASON = "monasca.reason"
 
 
 class MessageCounts(NamedTuple):
-    """The messages of a post by outcome. ``rejected``: invalid ones, published as dead letters."""
+    """The messages of a post by outcome. ``rejected``: invalid messages, published as dead letters."""
 
     delivered: int = 0
     failed: int = 0
@@ -27,7 +27,7 @@ NO_MESSAGES = MessageCounts()
 
 
 class Reason(StrEnum):
-    """Why a request is refused."""
+    """The reason for refusing a request."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
@@ -41,7 +41,7 @@ class Reason(StrEnum):
     SERIES_LIMIT = "series_limit"
     NOT_SUPPORTED = "not_supported"
     FAILED = "failed"
-    # Of the status 503:
+    # Reasons for status 503:
     BUSY = "busy"
     STOPPING = "stopping"
     KAFKA = "kafka"
@@ -69,14 +69,14 @@ _OF_STATUS = {
 
 
 def reason_of(environ: dict[str, Any], status: int) -> str:
-    """Return the reason of a refused request, empty for any other."""
+    """Return the reason for refusing a request, or an empty string if it was not refused."""
     if status < 400:
         return ""
     return environ.get(REASON) or _OF_STATUS.get(status, Reason.OTHER)
 
 
 def note_tenant(environ: dict[str, Any], tenant: str) -> None:
-    """Set the tenant, also for log lines until the request is answered."""
+    """Set the tenant for the access log, and for all log lines until the request is answered."""
     environ[TENANT] = tenant
     context = get_current()
     if context is not None:
@@ -88,11 +88,11 @@ def note_delivered(environ: dict[str, Any], delivered: int, rejected: int) -> No
 
 
 def note_undelivered(environ: dict[str, Any], details: Mapping[str, Any]) -> None:
-    """Set the counts in ``details`` of an error's body, if it has any."""
+    """Set the counts from the ``details`` of an error's body, if it contains counts."""
     counts = MessageCounts(*(details.get(name, 0) for name in MessageCounts._fields))
     environ[COUNTS] = counts if any(counts) else NO_MESSAGES
 
 
 def note_reason(environ: dict[str, Any], reason: Reason) -> None:
-    """Set the reason, if the status does not determine it."""
+    """Set the reason; needed only if the status does not determine it."""
     environ[REASON] = reason

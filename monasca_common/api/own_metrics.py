@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/metrics`` of the API for Prometheus: of one process, or of all workers.
+"""The API's ``/metrics`` for Prometheus, for one process or for all workers.
 
-Workers share the folder ``PROMETHEUS_MULTIPROC_DIR``, which must be set before prometheus_client is imported.
+Workers share the folder ``PROMETHEUS_MULTIPROC_DIR``; set it before prometheus_client is imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "monasca_api"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _KINDS = {"/v2.0/metrics": "metrics", "/v2.0/logs": "logs", "/v1.0/events": "events"}
-# Reasons that alerts use.
+# Reasons used by alerts.
 _FAULTS_OF_SERVER = (Reason.BUSY, Reason.KAFKA, Reason.DATABASE, Reason.KEYSTONE)
 
 
@@ -62,7 +62,7 @@ class ApiMetrics:
         self._begin()
 
     def _begin(self) -> None:
-        """Serve the counters that alerts use from 0, because Prometheus detects no increase in a new series."""
+        """Start the counters used by alerts at 0, because Prometheus cannot detect an increase in a new series."""
         for reason in _FAULTS_OF_SERVER:
             self._refused.labels(reason)
         for kind in _KINDS.values():
@@ -70,7 +70,7 @@ class ApiMetrics:
                 self._messages.labels(kind, outcome)
 
     def will_validate(self, outcomes: Iterable[str]) -> None:
-        """Serve these outcomes of validations from 0, too."""
+        """Also start the counters of these validation outcomes at 0."""
         for outcome in outcomes:
             self._validations.labels(outcome)
 
@@ -104,13 +104,13 @@ class ApiMetrics:
         self._validations.labels(outcome).observe(seconds)
 
     def text(self) -> bytes:
-        """Return the metrics, up to now for this worker, and at most half a second old for the others."""
+        """Return the metrics: current for this worker, at most half a second old for other workers."""
         self.before_read()
         return generate_latest(self._registry if os.environ.get(_FOLDER) is None else workers_registry())
 
 
 def workers_registry() -> CollectorRegistry:
-    """Return the metrics of all workers, at most half a second old. Needs their environment."""
+    """Return the metrics of all workers, at most half a second old. Requires ``PROMETHEUS_MULTIPROC_DIR``."""
     registry = CollectorRegistry()
     registry.register(ComputedMetrics(_workers_families))
     return registry
@@ -123,7 +123,7 @@ def _workers_families() -> Iterator[Metric]:
 
 
 class MetricsPage:
-    """``GET /metrics``. ``token``: required as ``Authorization: Bearer``, unless it is ``None``."""
+    """``GET /metrics``. ``token``: the token that clients send as ``Authorization: Bearer``; ``None`` requires none."""
 
     def __init__(self, metrics: ApiMetrics, token: str | None) -> None:
         self._metrics = metrics
@@ -143,7 +143,7 @@ class MetricsPage:
 
 
 def _remove_dead_workers(folder: str) -> None:
-    """Remove gauges of dead workers; their counters stay."""
+    """Remove the gauges of dead workers; keep their counters."""
     for path in glob.glob(os.path.join(folder, "gauge_live*.db")):
         pid = int(path.rpartition("_")[2].removesuffix(".db"))
         if not os.path.exists(f"/proc/{pid}"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists: links, and the elements of a page, bounded in number and bytes."""
+"""Pages of lists: links, and elements bounded in number and bytes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import msgspec
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.storage.reader import PageOf
 
-PAGE_LIMIT = 10_000  # elements of an answer; rows, for measurements and statistics
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of elements; an answer takes twice this memory
+PAGE_LIMIT = 10_000  # elements per answer; for measurements and statistics, rows per answer
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # total size of elements; an answer takes twice this memory
 
 T = TypeVar("T")
 encode = msgspec.json.encode
 
 
 def links(request: falcon.Request, next_offset: str | None = None) -> list[dict[str, str]]:
-    """Return ``self``, the URL of the request, and with ``next_offset`` also ``next``."""
+    """Return the link ``self`` (the URL of the request), and with ``next_offset`` also the link ``next``."""
     query = request.query_string
     found = [_link("self", request, query)]
     if next_offset is not None:
@@ -38,7 +38,7 @@ def answer(response: falcon.Response, document: Any) -> None:
 def answer_elements(
     request: falcon.Request, response: falcon.Response, elements: Sequence[bytes], next_offset: str | None = None
 ) -> None:
-    """Answer a page of ``elements``, which are JSON."""
+    """Answer a page of ``elements``, encoded as JSON."""
     response.content_type = falcon.MEDIA_JSON
     response.data = b'{"links":%b,"elements":[%b]}' % (encode(links(request, next_offset)), b",".join(elements))
 
@@ -52,7 +52,7 @@ def answer_page(
     element: Callable[[T], Any],
     offset: Callable[[T], str],
 ) -> None:
-    """Answer the first elements of ``found``, up to the limits. ``element`` and ``offset``: of an item.
+    """Answer the first items of ``found``, up to the limits. ``element`` and ``offset`` convert an item.
 
     Raises `Problem` (422) if the first element is larger than `MAX_ANSWER_BYTES`.
     """
@@ -73,14 +73,14 @@ def answer_page(
 
 
 def one_more(page: PageOf) -> PageOf:
-    """Return a page of one element more, which shows whether a page follows."""
+    """Return the page extended by one element; the extra element shows that another page follows."""
     return PageOf(page.limit + 1, page.after)
 
 
 def too_large(size_bytes: int, after: str) -> Problem:
-    """Return the error for an element that exceeds a page. ``after``: the offset after it."""
+    """Return the error for an element that exceeds a page. ``after``: the offset of the next element."""
     return unprocessable(
-        f"an element has {size_bytes} bytes, and an answer at most {MAX_ANSWER_BYTES}: skip it with offset={after}"
+        f"an element exceeds an answer ({size_bytes} of at most {MAX_ANSWER_BYTES} bytes): skip it with offset={after}"
     )
 
 

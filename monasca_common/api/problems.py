@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error answers of the API: one body for every error.
+"""Error answers of the API: all errors have the same shape of body.
 
-``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only shape whose message the command-line client
-prints.
+``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only shape from which the command-line client
+prints the message.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _DATABASE_RETRY_AFTER_SECONDS = 5
 
 
 class Problem(falcon.HTTPError):
-    """An error that is answered. ``message`` names the input, the rule and the remedy.
+    """An error answer. ``message`` names the input, the rule and the remedy.
 
     ``details``: further members of the body's ``error`` object. ``headers``: the headers of the answer. ``reason``: the
-    label value of metrics, if the status does not determine it.
+    label value in metrics, if the status does not determine it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ def unavailable(message: str, *, retry_after_seconds: int, reason: Reason, **mor
 
 
 def of_storage(error: StorageError) -> Problem:
-    """Return 503 for temporary errors, 422 for queries that are too large."""
+    """Return status 503 for a temporary error, and 422 for a query that is too large."""
     match error:
         case LockTimeout():
             return _database_unavailable(
@@ -111,7 +111,7 @@ def _database_unavailable(message: str) -> Problem:
 
 
 def serialize_error(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
-    """Serialize `Problem`, and Falcon's own errors (unknown path or method) in the same shape."""
+    """Serialize `Problem`, and also Falcon's own errors (unknown path or method), in this shape."""
     note_undelivered(request.env, getattr(error, "details", {}))
     if (reason := getattr(error, "reason", None)) is not None:
         note_reason(request.env, reason)

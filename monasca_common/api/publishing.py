@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing a request's messages; the answer contains the numbers of delivered, failed and unknown ones."""
+"""Publishing a request's messages; the answer contains the numbers of delivered, failed and unknown messages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
-    """Messages for one topic, without keys: storage orders metrics by version, so any partition will do, and a key
-    would put all messages of the largest tenant into one partition."""
+    """Messages for one topic. They have no keys: storage orders metrics by version, so their partition does not matter,
+    and a key would send all messages of a tenant to one partition."""
 
     topic: str
     records: Sequence[bytes | Record]
 
 
 class TopicRequestSlots:
-    """The slots of posts that wait for Kafka: some are reserved per topic, topics share the others. Thread-safe."""
+    """The slots of posts that wait for Kafka: some reserved per topic, the others shared by all topics. Thread-safe."""
 
     def __init__(self, slots: RequestSlots) -> None:
         self._own, self._common = slots.own_of_topic, slots.common
@@ -36,7 +36,7 @@ class TopicRequestSlots:
         self._taken: dict[str, int] = {}
 
     def take(self, topic: str) -> bool:
-        """Return whether a slot was free."""
+        """Take a free slot. Return ``False`` if no slot is free."""
         with self._lock:
             taken = self._taken.get(topic, 0)
             if taken >= self._own:
@@ -54,7 +54,7 @@ class TopicRequestSlots:
 
 
 class Publishing:
-    """Publishes for requests; shared by the threads of a worker."""
+    """Publishes the messages of requests; shared by the threads of a worker."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Publishing:
         self._monotonic = monotonic
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
-        """Return when all messages are acknowledged. Raises `Problem` with the counts: 503, or 413 if all undelivered
+        """Return after all messages are acknowledged. Raises `Problem` with the counts: 503, or 413 if all undelivered
         messages are too large for Kafka. Takes the slots of all topics before it sends a message.
 
-        ``keyed``: an earlier request may have sent messages with these ids.
+        ``keyed``: an earlier request may already have sent messages with these ids.
         """
         reports = self.attempt(*bulks, keyed=keyed)
         if not all(report.ok for report in reports):
@@ -87,7 +87,7 @@ class Publishing:
         try:
             for bulk in bulks:
                 producer = self._producers.of(bulk.topic)
-                # Refuse a stalled topic without waiting: a hung broker must not occupy threads and memory.
+                # Refuse a stalled topic immediately, so that a hung broker does not occupy threads and memory.
                 if not producer.accepts():
                     raise _refused(f"{bulk.topic} does not acknowledge messages", bulks, keyed=keyed)
                 if not self._slots.take(bulk.topic):
@@ -99,7 +99,7 @@ class Publishing:
                 producer, bulk = pending[0]
                 if bulk.records:
                     reports.append(producer.publish(bulk.records, max(0.0, deadline - self._monotonic())))
-                # Immediately, so that a request that waits for one topic holds no slot of another.
+                # Release the slot now, so that no request holds a slot of one topic while it waits for another.
                 pending.pop(0)
                 self._slots.give_back(bulk.topic)
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsing the query of a read to frozen values. No I/O.
+"""Parsing the query string of a read to frozen values. No I/O.
 
 Raises `Problem`: 422, or 400 if the end is not after the start. Only the first value of a repeated parameter is used,
 except for lists (dimensions, statistics, group_by, sort_by), which are concatenated.
@@ -27,7 +27,7 @@ MAX_NAME_LENGTH = 255
 MAX_OFFSET_LENGTH = 1024
 MAX_PARAMETERS = 100
 MAX_KEYS = 100  # dimension names to filter or group by: as many as a metric has by default
-MAX_VALUES = 1000  # of all these dimensions
+MAX_VALUES = 1000  # total values of these dimensions
 MAX_PERIOD_SECONDS = 10 * 365 * 86_400
 DEFAULT_PERIOD_SECONDS = 300
 EVERY_SERIES = "*"
@@ -44,9 +44,9 @@ _LOST_PLUS = re.compile(r"(?<=[0-9]) (?=[0-9]{2}:?[0-9]{2}$)")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The end of a page of rows: its element (``None`` if the client sent only a time), time and series.
+    """The last row of a page: its element (``None`` if the client sent only a time), time and series.
 
-    ``since_ms``: the start of rows in all elements, if the offset of the first page was a time.
+    ``since_ms``: the time from which rows of all elements are read, if the offset of the first page was a time.
     """
 
     time_ms: int
@@ -81,12 +81,12 @@ class RowsQuery:
     since_ms: int | None = None
 
     def since(self, start_ms: int) -> RowsQuery:
-        """Return the query from this time, also for the following pages."""
+        """Return the query with this start time, which its following pages keep."""
         which, span = replace(self.which, start_ms=start_ms), Span(start_ms, self.span.end_ms)
         return replace(self, which=which, span=span, since_ms=start_ms)
 
     def resumed(self) -> RowsQuery:
-        """Return the query of the first page, if the offset of that was a time."""
+        """Return the query with the start time of its first page, if the offset of that page was a time."""
         since_ms = self.cursor.since_ms if self.cursor is not None else None
         return self if since_ms is None else self.since(max(since_ms, self.span.start_ms))
 
@@ -104,7 +104,7 @@ class Query:
     def __init__(self, text: str, *, tenant: str) -> None:
         self._tenant = tenant
         try:
-            # WSGI decodes bytes as Latin-1; bytes that are not percent-encoded are UTF-8.
+            # WSGI decodes the query string as Latin-1, but bytes that are not percent-encoded are UTF-8.
             readable = text.encode("latin-1", "replace").decode("utf-8", "replace")
             pairs = parse_qsl(readable, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
         except ValueError:
@@ -230,7 +230,7 @@ class Query:
         return tuple(sorts)
 
     def limit(self) -> int:
-        """Return at most the page limit; a larger value is permitted, because clients use it to request all."""
+        """Return at most the page limit; clients may send a larger value to request all elements."""
         limit = self._number("limit", paging.PAGE_LIMIT)
         if limit < 1:
             raise unprocessable("limit is 0: it must be at least 1")
@@ -241,7 +241,7 @@ class Query:
         return SeriesFilter(self._tenant, name=name, dimensions=self._dimensions(), start_ms=start, end_ms=end)
 
     def _first(self, name: str) -> str | None:
-        """Return the first value, or ``None`` if it is empty, because clients send parameters without a value."""
+        """Return the first value, or ``None`` if it is empty: some clients send parameters without a value."""
         value = self._values.get(name, [""])[0]
         if len(value) > MAX_OFFSET_LENGTH:
             raise unprocessable(f"{name} has {len(value)} characters: at most {MAX_OFFSET_LENGTH} are allowed")
@@ -284,7 +284,8 @@ class Query:
         return start, end
 
     def _dimensions(self, name: str = "dimensions") -> Mapping[str, tuple[str, ...]]:
-        """Parse ``k:v|v2,k3`` to the allowed values of each key; none permits any. Only values may contain colons."""
+        """Parse ``k:v|v2,k3`` to the allowed values of each key; none permits any value. Only values may contain
+        colons."""
         dimensions: dict[str, tuple[str, ...]] = {}
         for part in self._list(name):
             key, _, alternatives = part.partition(":")
@@ -313,7 +314,7 @@ class Query:
         element_id, time, *more = value.split("_")
         series = more.pop(0) if more and _SERIES_ID.fullmatch(more[0]) else ""
         if not _SERIES_ID.fullmatch(element_id) or len(more) > 1:
-            raise unprocessable("offset is neither a time nor that of a next link: correct it")
+            raise unprocessable("offset is neither a time nor the offset of a next link: correct it")
         since_ms = _read_time("offset", more[0]) if more else None
         return Cursor(_read_time("offset", time), element_id, bytes.fromhex(series) or None, since_ms)
 
@@ -324,12 +325,12 @@ def _check_count(name: str, what: str, count: int, most: int) -> None:
 
 
 def iso(time_ms: int) -> str:
-    """Return a text such as ``2026-01-31T23:59:59.123Z``."""
+    """Return the time as ISO 8601, such as ``2026-01-31T23:59:59.123Z``."""
     return (_EPOCH + time_ms * _MILLISECOND).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def _read_time(name: str, text: str) -> int:
-    """Convert ISO 8601, by default UTC, to integer ms. A ``+`` that was not percent-encoded arrives as a space."""
+    """Convert an ISO 8601 time (by default UTC) to ms. A ``+`` that was not percent-encoded arrives as a space."""
     try:
         read = datetime.fromisoformat(_LOST_PLUS.sub("+", text.strip()))
     except ValueError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limit of the number of series per tenant: approximate, because workers do not share their counts.
+"""A limit of the number of series per tenant, approximate because workers do not share their counts.
 
-A worker reads a tenant's series from the database at the first post, and again every hour because retention removes
-series; in between it adds the series of its own posts. So one worker is exact, and several may exceed the limit by
-series that the others have accepted. Without a database, it counts from 0.
+A worker reads a tenant's series from the database at the first post, and every hour because retention removes series;
+in between, it adds the series of its own posts. So one worker enforces the limit exactly; with several, the limit can
+be exceeded by series that other workers have accepted. Without a database, a worker counts from 0.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ LOG = logging.getLogger(__name__)
 
 _PAGE = 10_000
 _REFRESH_SECONDS = 3600.0
-_MAX_TENANTS = 1000  # beyond it, the tenant that posted longest ago is removed
+_MAX_TENANTS = 1000  # a further tenant replaces the least recently used one
 _RETRY_AFTER_SECONDS = 60
 
 
 class _SeriesKey(msgspec.Struct):
     name: str
-    dimensions: dict[str, str] = {}  # msgspec copies it for each object
+    dimensions: dict[str, str] = {}  # msgspec copies this default for each object
 
 
 _decode = msgspec.json.Decoder(_SeriesKey).decode
@@ -47,7 +47,7 @@ class _CachedSeries:
 
 
 class SeriesLimit:
-    """Permits ``limit`` series per tenant in ``region``. Thread-safe; takes about 100 bytes per series."""
+    """Permits ``limit`` series per tenant in ``region``. Takes about 100 bytes of memory per series. Thread-safe."""
 
     def __init__(
         self, limit: int, region: str, reader: Reader | None, *, monotonic: Callable[[], float] = time.monotonic
@@ -60,9 +60,9 @@ class SeriesLimit:
         self._lock = threading.Lock()
 
     def admit(self, tenant: str, metrics: Sequence[bytes], indices: Sequence[int]) -> None:
-        """Count the series of these metrics. Raises `Problem` (429), and counts none, if they exceed the limit.
+        """Count the series of these metrics. If they exceed the limit, count none and raise `Problem` (429).
 
-        ``indices``: the positions of the metrics in the request, for the error.
+        ``indices``: the positions of the metrics in the request, for the error message.
         """
         ids = [self._id(tenant, text) for text in metrics]
         cached = self._of(tenant)
@@ -90,7 +90,7 @@ class SeriesLimit:
         if cached.ids is None or now - cached.read_at > _REFRESH_SECONDS:
             stored = self._stored(tenant)
             if stored is None:
-                stored = cached.ids or set()  # without the database, continue with the series of this worker
+                stored = cached.ids or set()  # if the read fails, continue with the series known to this worker
             cached.ids, cached.read_at = stored, now
         return cached.ids
 

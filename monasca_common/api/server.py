@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API under gunicorn: each worker opens a service after its fork, and closes it when it ends."""
+"""The API under gunicorn: each worker opens a service after the fork, and closes it when the worker ends."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from monasca_common.storage.settings import has_database, storage_settings
 
 LOG = logging.getLogger(__name__)
 
-_REQUEST_SECONDS = 3.0  # of a request in flight, in addition to publish_timeout_seconds
-_CLOSE_SECONDS = 2.0  # in addition to stop_timeout_seconds
+_REQUEST_SECONDS = 3.0  # added to publish_timeout_seconds for a request in flight
+_CLOSE_SECONDS = 2.0  # added to stop_timeout_seconds
 _KEEP_ALIVE_SECONDS = 75
-# A request of 100 metrics creates a thousand objects, none in a reference cycle. With Python's own thresholds the
-# collector runs several times per request, which takes a tenth of its time.
+# A request of 100 metrics creates a thousand objects, none in a reference cycle. With Python's default thresholds, the
+# garbage collector runs several times per request and takes a tenth of its time.
 _GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> str:
-    """Return the log line of the start. ``listening``: its addresses. Raises `ConfigurationError`."""
+    """Return the line to log at the start. ``listening``: the API's addresses. Raises `ConfigurationError`."""
     return started(
         "api",
         at=listening,
@@ -62,7 +62,7 @@ class Server(WebServer):
         self._conf = conf
         self._settings = settings
         self._service: Service | None = None
-        self._status = contextlib.ExitStack()  # of the parent
+        self._status = contextlib.ExitStack()  # in the parent process
         close_seconds = settings.stop_timeout_seconds + _CLOSE_SECONDS
         super().__init__(
             "api",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API of one process: producers, reader and application, opened and closed together.
+"""The API of one process: opens and closes producers, reader and application together.
 
-Create it after a fork, because clients of Kafka and connections to databases do not survive one.
+Create it after a fork, because Kafka clients and database connections do not survive a fork.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Service:
         self._audit = _audit(conf)
         own = audited(_own_producer(conf, self.settings), self._audit)
         self._producers = kafka.ProducerPool(lambda _topic: kafka.open_producer(own))
-        self._producers.of(self.settings.metrics_topic)  # fails at the start if producers cannot be opened
+        self._producers.of(self.settings.metrics_topic)  # open producers now, so that an error fails the start
         self.app: Access = make_app(
             self.settings,
             self._producers,
@@ -60,7 +60,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, and log the number of missing ones."""
+        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, and log how many are missing."""
         reports = self._producers.close(self.settings.stop_timeout_seconds)
         left = sum(len(report.failed) + len(report.unknown) for report in reports)
         if left:
@@ -80,16 +80,16 @@ def _audit(conf: cfg.ConfigOpts) -> AuditReporter | None:
 
 
 def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettings:
-    """Return the settings of a topic's producer: each has an equal share of ``[kafka] budget_bytes``."""
+    """Return the settings of a topic's producer. Each producer gets an equal share of ``[kafka] budget_bytes``."""
     read = producer_settings(conf)
     share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
     return replace(read, budget_bytes=share)
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:
-    """Return the settings, after checking all settings that `Service` reads. Opens no connection.
+    """Check all settings that `Service` reads, and return them. Opens no connection.
 
-    Raises `ConfigurationError`: once, in the parent, instead of in each worker.
+    Raises `ConfigurationError`: once in the parent, instead of in each worker.
     """
     settings = api_settings(conf)
     row_limits(conf)

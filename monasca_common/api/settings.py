@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the API: frozen, declared here as the options of ``[api]``."""
+"""The settings of the API, declared as the options of ``[api]``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 API_GROUP = "api"
-CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # in the environment, for a server without our command line
+CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # environment variable for a server that is not started by our command
 
 _KIB, _MIB = 1024, 1024 * 1024
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -41,8 +41,8 @@ class ApiSettings:
         minimum=1,
         maximum=256,
         unit="processes",
-        help="How many processes serve requests: one per free core. Too small: requests wait. Too large: processes "
-        "compete for cores, and each needs memory and connections.",
+        help="Number of processes that serve requests; use one per free core. Too small: requests wait. Too large: "
+        "processes compete for cores, and each process needs memory and connections.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
     max_in_flight: int = option(
@@ -50,30 +50,30 @@ class ApiSettings:
         minimum=2,
         maximum=4096,
         unit="requests",
-        help="How many posts of one worker wait for one topic concurrently. Each other topic has a quarter as many "
-        "reserved slots, which topics that do not answer cannot use; requests to the database have half as many. "
-        "Further requests get status 503 immediately. Too small: clients get 503 at normal load. Too large: "
-        "requests exhaust the memory and wait for each other.",
+        help="Maximum number of concurrent posts per worker to one topic. Each topic has a quarter of this number as "
+        "reserved slots, which a stalled topic cannot take from others; requests to the database have half of this "
+        "number. Further requests get status 503 immediately. Too small: clients get status 503 at normal load. Too "
+        "large: requests exhaust the memory and wait for each other.",
     )
     auth_strategy: Literal["keystone", "noauth"] = option(
         "keystone",
         choices={
-            "keystone": "tokens are validated according to [keystone_authtoken], and roles according to [oslo_policy]",
+            "keystone": "tokens are validated with [keystone_authtoken], and roles are checked with [oslo_policy]",
             "noauth": "every request is permitted, for the tenant in X-Project-Id; use it only for trials",
         },
         help="How the API authenticates callers.",
     )
-    noauth_tenant: str = option("noauth", help="The tenant of a request without a tenant, with noauth.")
+    noauth_tenant: str = option("noauth", help="The tenant of a request that names no tenant, with noauth.")
     access_log: str = option(
         "stderr",
-        help="Destination of the access log, which has a line of JSON per request, written within half a second: "
-        "stderr, the path of a file (reopened after a rotation), or off.",
+        help="Destination of the access log: stderr, the path of a file (reopened after a rotation), or off. The "
+        "access log has a line of JSON per request, written within half a second.",
     )
     metrics_token: str | None = option(
         None,
         secret=True,
-        help="Token that GET /metrics at the API's own port requires as Authorization: Bearer. Unset: every client of "
-        "the API can read its metrics, which contain no tenants. With status_port, only that port serves metrics.",
+        help="Token that clients must send as Authorization: Bearer to GET /metrics at the API's own port. Unset: "
+        "every client can read the metrics, which contain no tenants. With status_port, only that port serves metrics.",
     )
     region: str = option(
         "RegionOne", old_names=("DEFAULT.region",), help="The region of the metrics and logs that this API receives."
@@ -82,18 +82,18 @@ class ApiSettings:
         "refuse",
         choices={
             "refuse": "the request gets status 422 with all violations, and no metric is accepted",
-            "drop": "valid metrics are accepted, others become dead letters and are counted in Monasca-Rejected; 204",
+            "drop": "valid metrics are accepted (204); invalid ones become dead letters, counted in Monasca-Rejected",
         },
         help="How the API handles a request that contains invalid metrics. The agent repeats a refused batch "
-        "indefinitely, so one invalid metric blocks its batch unless it is dropped.",
+        "indefinitely, so one invalid metric blocks its batch unless invalid metrics are dropped.",
     )
     max_body_bytes: int = option(
         5 * _MIB,
         minimum=_KIB,
         maximum=512 * _MIB,
         unit="bytes",
-        help="Largest body of a request, both compressed and decompressed; a larger body gets status 413. Too small: "
-        "valid batches are refused. Too large: a few requests exhaust the memory.",
+        help="Maximum size of a request's body in bytes, both compressed and decompressed; a larger body gets status "
+        "413. Too small: valid batches are refused. Too large: a few requests exhaust the memory.",
     )
     publish_timeout_seconds: float = option(
         10.0,
@@ -101,25 +101,25 @@ class ApiSettings:
         maximum=600.0,
         unit="seconds",
         unset="[kafka] publish_timeout_seconds",
-        help="How long a request waits until Kafka has acknowledged all of it. Too small: clients get 503 for messages "
-        "that are delivered a moment later. Too large: requests occupy workers while Kafka does not answer.",
+        help="Seconds to wait until Kafka has acknowledged all messages of a request. Too small: clients get 503 for "
+        "messages that are delivered later. Too large: requests occupy workers while Kafka does not answer.",
     )
     stop_timeout_seconds: float = option(
         5.0,
         minimum=0.0,
         maximum=600.0,
         unit="seconds",
-        help="How long a stop waits for Kafka's acknowledgements after the last answer. Too small: more messages of "
-        "requests that get status 503 are not delivered. Too large: a stop takes long while Kafka does not answer.",
+        help="Seconds to wait for Kafka's acknowledgements when the API stops. Too small: more messages of requests "
+        "that got status 503 are not delivered. Too large: a stop takes long while Kafka does not answer.",
     )
     max_series_per_tenant: int = option(
         0,
         minimum=0,
         maximum=10_000_000,
         unit="series",
-        help="Maximum number of series of a tenant; a post that would exceed it gets status 429. A worker counts the "
-        "series in the database and those of its own posts, so several workers may exceed the limit slightly. Each "
-        "series takes 100 bytes of memory in each worker. Too small: metrics of new series are refused. 0: no limit.",
+        help="Maximum number of series per tenant; a post that exceeds it gets status 429. A worker counts the series "
+        "in the database and in its own posts, so several workers may exceed the limit slightly. Each series takes 100 "
+        "bytes of memory in each worker. Too small: metrics of new series are refused. 0: no limit.",
     )
     metrics_topic: str = option(
         "metrics", old_names=("kafka.metrics_topic",), help="The topic to which metrics are sent."
@@ -154,16 +154,16 @@ _REMOVED = {
     "max_connections": "worker_connections and limit_conn of the reverse proxy bound the connections of clients",
     "max_waiting_bytes": "the reverse proxy holds incomplete requests, in files if they are large",
     "stalled_after_seconds": "a topic counts as stalled after 5 seconds without an acknowledgement",
-    "page_limit": "an answer has at most 10,000 elements; clients request fewer with limit",
-    "max_answer_bytes": "the elements of an answer have at most 16 MiB",
+    "page_limit": "an answer has at most 10,000 elements; clients can request fewer with the parameter limit",
+    "max_answer_bytes": "the elements of an answer have at most 16 MiB in total",
 }
 _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
 
 
 def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
-    """Read these files, or those in the standard locations. Raises `ConfigurationError`.
+    """Read these configuration files, by default those in the standard locations. Raises `ConfigurationError`.
 
-    ``conf``: already has options that must be registered before files are read, such as those of oslo.log.
+    ``conf``: already has the options that are registered before files are read, such as oslo.log's.
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     config_file.read(conf, [], project="monasca", prog="monasca-api", default_config_files=files or None)
@@ -176,8 +176,8 @@ def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = No
 
 
 def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
-    """Return the settings of ``[api]``, with values inherited from ``[kafka]``. Raises `ConfigurationError`."""
-    kafka = producer_settings(conf)  # also reports errors in [kafka] before any fork
+    """Return the settings of ``[api]``; some default values come from ``[kafka]``. Raises `ConfigurationError`."""
+    kafka = producer_settings(conf)  # reports errors in [kafka] before the workers are forked
     read = GroupReader(conf, _API)
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of the whole API, which a thread of the parent process serves at the status port.
+"""The health of the whole API, served at the status port by a thread of the parent process.
 
-The parent forks workers while this thread runs, so the thread takes no lock that a worker needs: it resolves names
+The parent forks workers while this thread runs, so the thread takes no lock that a worker needs: it resolves names only
 once, and does not log.
 """
 
@@ -19,14 +19,14 @@ from monasca_common.api.settings import ApiSettings
 from monasca_common.runtime.health import ServiceHealth, liveness, readiness
 
 _REQUEST_SECONDS = 5.0
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nosec B104: connected to, not listened to
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nosec B104: used to connect, not to listen
 
 #: gunicorn's workers by their process id.
 Workers = Callable[[], Mapping[int, Any]]
 
 
 class ApiStatus:
-    """Requests its health from a worker over HTTP, because only workers have clients of Kafka and databases."""
+    """Requests the health of a worker over HTTP, because only workers have clients of Kafka and databases."""
 
     def __init__(self, settings: ApiSettings, workers: Workers) -> None:
         host = _LOOPBACK.get(settings.host, settings.host)
@@ -65,7 +65,7 @@ class ApiStatus:
 
 
 def _seconds_since_turn(worker: Any) -> float | None:
-    """Return ``None`` if the worker has ended."""
+    """Return the seconds since the worker last reported to gunicorn, or ``None`` if the worker has ended."""
     try:
         return max(0.0, time.monotonic() - float(worker.tmp.last_update()))
     except (OSError, ValueError):

@@ -2,7 +2,7 @@
 """Validation of tokens by keystonemiddleware, with the settings of ``[keystone_authtoken]``.
 
 This module adds a deadline for all requests of a validation, a limit of requests that wait for Keystone, a bounded
-cache in the process, 503 as JSON that distinguishes an outage from wrong settings, and a check of the settings.
+in-process cache, different answers (503) for an outage and for wrong settings, and a check of the settings.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ GROUP = "keystone_authtoken"
 _TIMEOUT_SECONDS = 5
 _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
-_CACHE_ENTRY_BYTES = 512  # of Python, in addition to the text
-_MAX_REASON = 500  # characters: the log must not contain a whole web page that is served instead of Keystone
+_CACHE_ENTRY_BYTES = 512  # Python's overhead per entry, in addition to the text
+_MAX_REASON = 500  # in characters, so that a web page served at Keystone's address does not fill the log
 
 _SILENT = (
     "the identity service does not answer, so the token cannot be validated and the request was refused: repeat it "
@@ -50,7 +50,7 @@ _MISCONFIGURED = (
     "refused: the log of the API contains the reason"
 )
 
-# Options that a user with a password needs: one of each line.
+# A user with a password needs one option of each line.
 _SCOPE = "project_id system_scope domain_name domain_id trust_id"
 _PASSWORD_NEEDS = (
     "auth_url",
@@ -69,14 +69,14 @@ class ValidationOutcome(StrEnum):
     INVALID = "invalid"
     SILENT = "silent"
     MISCONFIGURED = "misconfigured"
-    REFUSED = "refused"  # because too many requests waited for Keystone
+    REFUSED = "refused"  # too many requests waited for Keystone
 
 
 Observe = Callable[[ValidationOutcome, float], None]
 
 
 def set_defaults() -> None:
-    """Bound the time-out and tries of keystonemiddleware; the generator of sample files calls this, too."""
+    """Reduce the time-out and the attempts of keystonemiddleware; the generator of sample files also calls this."""
     options = [option for _, listed in auth_token.AUTH_TOKEN_OPTS for option in listed]
     cfg.set_defaults(options, http_connect_timeout=_TIMEOUT_SECONDS, http_request_max_retries=_RETRIES)
 
@@ -90,17 +90,17 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 def authenticated(
     app: WsgiApp, conf: cfg.ConfigOpts, max_waiting: int = 1, observe: Observe = lambda _outcome, _seconds: None
 ) -> WsgiApp:
-    """Return ``app`` wrapped in keystonemiddleware, which answers 401 without a valid token, and removes forged
-    identity headers.
+    """Return ``app`` wrapped in keystonemiddleware, which refuses requests without a valid token (401) and removes
+    forged identity headers.
 
-    ``max_waiting``: limit of requests that wait for Keystone; further ones get status 503. ``observe``: called with
-    the outcome and the seconds of each validation. Raises `ConfigurationError` for settings that cannot work, without
-    connecting to Keystone.
+    ``max_waiting``: the maximum number of requests that wait for Keystone; further requests get status 503.
+    ``observe``: called with the outcome and the seconds of each validation. Raises `ConfigurationError` for invalid
+    settings, without connecting to Keystone.
     """
     set_defaults()
     for name, listed in auth_token.list_opts():
         conf.register_opts(listed, group=name)
-    # The catalog is the largest part of a token. Only access rules need it, and they require service_type.
+    # The service catalog is the largest part of a token; only access rules need it, and they require service_type.
     conf.set_default("include_service_catalog", bool(conf[GROUP].service_type), group=GROUP)
     _check(conf)
     try:
@@ -139,7 +139,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
 class TokenCache:
     """LRU cache of Keystone's answers, bounded by age and by a total size of 64 MiB. Thread-safe.
 
-    It replaces keystonemiddleware's cache in the process, which is deprecated and unbounded.
+    It replaces keystonemiddleware's in-process cache, which is deprecated and unbounded.
     """
 
     def __init__(self, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -181,14 +181,14 @@ def _cache_key(token: str) -> bytes:
 
 
 class Undecided(Exception):
-    """It is unknown whether a token is valid."""
+    """The validity of a token cannot be determined."""
 
     def __init__(self, outcome: ValidationOutcome) -> None:
         super().__init__(outcome)
         self.outcome = outcome
 
 
-class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annotations
+class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class has no annotations
     def __init__(self, app: WsgiApp, conf: cfg.ConfigOpts, max_waiting: int, observe: Observe) -> None:
         options = conf[GROUP]
         tries = 1 + options.http_request_max_retries
@@ -216,7 +216,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
             return webob.Response(json_body=body, status=503, retry_after=RETRY_AFTER_SECONDS)
 
     def fetch_token(self, token: str, allow_expired: bool = False) -> Any:
-        """Return Keystone's answer. Raises `Undecided` without one, immediately if ``max_waiting`` requests wait."""
+        """Return Keystone's answer. Raises `Undecided` without an answer, or if ``max_waiting`` requests wait."""
         if (cached := self._token_cache.get(token)) is not None:
             return cached
         if not self._slots.acquire(blocking=False):
@@ -228,7 +228,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
             data = self._identity_server.verify_token(token, allow_expired=allow_expired)
             self._token_cache.set(token, data)
             return data
-        except Exception as error:  # keystoneauth raises KeyError and others for malformed answers
+        except Exception as error:  # keystoneauth raises KeyError and other errors for malformed answers
             outcome = _outcome(error)
             if outcome is ValidationOutcome.INVALID:
                 raise
@@ -241,8 +241,9 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annota
 
 
 class _KeystoneDeadline(TCPKeepAliveAdapter):
-    """Bounds all requests of a validation by the deadline of its thread. Otherwise threads that wait for the lock of
-    keystoneauth, while another requests the API's own token, would time out one after another."""
+    """Applies one deadline to all requests of a validation. Otherwise, threads that wait for keystoneauth's lock while
+    another thread requests the API's own token would time out one after another.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -253,7 +254,7 @@ class _KeystoneDeadline(TCPKeepAliveAdapter):
         self._of_thread.at = time.monotonic() + self._seconds
 
     def send(self, request: Any, *arguments: Any, **named: Any) -> Any:
-        # keystoneauth neither translates nor repeats a TimeoutError.
+        # keystoneauth neither converts nor retries a TimeoutError.
         left = getattr(self._of_thread, "at", float("inf")) - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"Keystone has not answered within {self._seconds} s")
@@ -265,7 +266,7 @@ def _outcome(error: Exception) -> ValidationOutcome:
     """Return the outcome of a failed validation. Unless the token is invalid, log the reason, which clients do not
     see."""
     causes = list(_chain(error))
-    # Only the API's own token is requested by POST: if that returns 404, auth_url is not a Keystone.
+    # Only the request for the API's own token uses POST; if it returns 404, auth_url is not a Keystone.
     is_own = any(isinstance(cause, keystone_exceptions.NotFound) and cause.method == "POST" for cause in causes)
     if isinstance(error, auth_token.InvalidToken) and not is_own:
         return ValidationOutcome.INVALID
@@ -284,7 +285,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_temporary(cause: BaseException) -> bool:
-    """Return whether a later validation may succeed with the same settings."""
+    """Return whether a later validation can succeed with the same settings."""
     if isinstance(cause, keystone_exceptions.HttpError):
         return bool(cause.http_status >= 500 or cause.http_status == 429)
     return isinstance(cause, keystone_exceptions.RetriableConnectionFailure | TimeoutError)

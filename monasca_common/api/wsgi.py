@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca_common.api.wsgi:application``, for any WSGI server.
 
-The first request opens the service, in the process that serves it, so a server may import this module and then fork.
-The environment variable ``MONASCA_API_CONFIG_FILES`` names configuration files, separated by colons; by default
-oslo.config finds ``monasca-api.conf`` (in /etc/monasca and others). The server needs 3.25 times ``[api] max_in_flight``
-threads, and 12 more.
+The first request opens the service in the process that serves the request, so a server can import this module and then
+fork. The environment variable ``MONASCA_API_CONFIG_FILES`` names configuration files, separated by colons; by default
+oslo.config finds ``monasca-api.conf`` (in /etc/monasca and others). The server needs 12 threads plus 3.25 times ``[api]
+max_in_flight``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monasca_common.runtime import register_logging, start_logging
 
 
 class Application:
-    """A WSGI application. Thread-safe; the child of a fork opens its own service."""
+    """A WSGI application. Thread-safe; a forked child opens its own service."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class Application:
             return self._service
 
     def _forget(self) -> None:
-        # Only the parent closes its service. A thread that the child does not have may hold the lock.
+        # The child neither closes the parent's service nor uses its lock, which a thread of the parent may hold.
         if self._service is not None:
             atexit.unregister(self._service.close)
         self._service = None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of the API, a module per family of URLs."""
+"""The resources of the API; one module per group of URLs."""

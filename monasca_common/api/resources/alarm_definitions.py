@@ -38,7 +38,7 @@ class ChangedDefinition(_Optional, kw_only=True):
 
 
 class NewDefinition(_Optional, kw_only=True):
-    """The body of POST: absent members and nulls have their defaults."""
+    """The body of POST: absent members and nulls get default values."""
 
     name: str
     expression: str
@@ -59,7 +59,7 @@ class WholeDefinition(msgspec.Struct):
 
 
 def _with(definition: AlarmDefinition, body: msgspec.Struct) -> AlarmDefinition:
-    """Return the definition with the members of ``body`` that are not null."""
+    """Return the definition, changed by the members of ``body`` that are not null."""
     given = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
     if "severity" in given:
         given["severity"] = given["severity"].upper()

@@ -33,12 +33,12 @@ from monasca_common.storage.reader import Reader, StoredTransition
 LOG = logging.getLogger(__name__)
 
 PATH = "/v2.0/alarms"
-_MAX_PUBLISHED = 100  # messages of the outbox per request
+_MAX_PUBLISHED = 100  # outbox messages published per request
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class WholeAlarm(msgspec.Struct):
-    """The body of PUT: all members are required, the last two may be null."""
+    """The body of PUT: all members are required; the last two can be null."""
 
     state: str
     lifecycle_state: str | None
@@ -111,13 +111,13 @@ class Alarm:
         paging.answer(response, _shown(request, alarm))
 
     def _publish(self, database: AlarmsDatabase, alarm_id: str) -> None:
-        """Publish the messages of the alarm in the outbox. The change is committed, so a failure is logged and the
-        messages stay in the outbox: the evaluator publishes them, or counts them as lost."""
+        """Publish the alarm's messages in the outbox. The change is already committed, so a failure is only logged; the
+        messages stay in the outbox, and the evaluator publishes them or counts them as lost."""
         topic = self._context.settings.alarm_transitions_topic
         try:
             pending = database.read(lambda connection: outbox.waiting(connection, _MAX_PUBLISHED, alarm_id))
             if not pending:
-                return  # another process has published it
+                return  # another process has published the message
             records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in pending]
             (report,) = self._publishing.attempt(TopicMessages(topic, records), keyed=True)
             undelivered = (*report.failed, *report.unknown)
@@ -201,15 +201,15 @@ def _element(transition: StoredTransition) -> dict[str, Any]:
 
 
 def _metrics(stored: Any) -> Any:
-    """Add the id, which is always null in the public API."""
+    """Add an id to each metric, which is always null in the public API."""
     if not isinstance(stored, list):
         return stored
     return [{**each, "id": None} if isinstance(each, dict) and "name" in each else each for each in stored]
 
 
 def _sub_alarms(stored: Any) -> Any:
-    """Convert sub-alarms of messages (subAlarmExpression) to the public API's form: sub_alarm_expression, with the
-    metric's name and dimensions as its members. Values of another form are returned unchanged."""
+    """Convert the sub-alarms of a message (subAlarmExpression) to the form of the public API: sub_alarm_expression,
+    whose members include the metric's name and dimensions. Other values are returned unchanged."""
     if not isinstance(stored, list):
         return stored
     shown = [_snake(each) for each in stored]

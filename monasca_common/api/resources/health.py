@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /healthcheck`` and ``/readyz``: status 200 if all requested parts work, otherwise 503 with the reasons.
+"""``GET /healthcheck`` and ``/readyz`` return status 200 if all requested parts work, otherwise 503 with the reasons.
+``GET /healthz`` returns 200 if this worker answers.
 
-``GET /healthz``: 200 if this worker answers.
-
-Posts need only Kafka, and reads only storage. A balancer of one kind requests ``?part=producer`` or ``?part=storage``;
-otherwise an unavailable database would remove working writers from rotation.
+Posts need only Kafka, and reads need only storage. A load balancer for only posts or only reads requests
+``?part=producer`` or ``?part=storage``; otherwise an unavailable database would remove workers that can still accept
+posts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 LOG = logging.getLogger(__name__)
 
 _ALWAYS_SHOWN = {"outstanding_messages", "oldest_unacknowledged_seconds"}
-_CACHE_SECONDS = 2.0  # bounds the load of health checks
-_EMPTY_TENANT = "healthcheck"  # has no series, so reading its series takes one index access
+_CACHE_SECONDS = 2.0  # limits the load caused by health checks
+_EMPTY_TENANT = "healthcheck"  # this tenant has no series, so the read takes one index access
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ Check = Callable[[], CheckResult]
 
 
 class Health:
-    """Serves ``checks`` by part. Thread-safe: one thread checks, the others return the last result."""
+    """Serves the results of ``checks`` by part. Thread-safe: one thread runs a check, other threads return its last
+    result."""
 
     def __init__(self, checks: Mapping[str, Check], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._checks = {part: _CachedCheck(check, monotonic) for part, check in checks.items()}
@@ -65,7 +66,7 @@ class Health:
 
 
 class Liveness:
-    """Answers without any check: a worker that answers needs no restart."""
+    """Answers without checking anything: a worker that answers does not need a restart."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         response.content_type = falcon.MEDIA_JSON
@@ -87,7 +88,7 @@ class _CachedCheck:
         cached = self._state
         if cached is not None and self._monotonic() < self._until:
             return cached
-        # A check takes seconds if a server hangs: in the meantime, requests get the last result.
+        # A check takes seconds if a server hangs; until it finishes, requests get the last result.
         if not self._lock.acquire(blocking=cached is None):
             assert cached is not None
             return cached
@@ -101,11 +102,11 @@ class _CachedCheck:
 
 
 def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) -> Check:
-    """Return a check that names stalled and refused topics. It fails only if all topics that were posted to are,
-    because a balancer that removes the worker removes it for the other topics, too.
+    """Return a check that names stalled and refused topics. It fails only if all used topics are stalled or refused,
+    because a load balancer that removes the worker also removes it for the other topics.
 
-    ``probe``: sends a request to the brokers and raises if they do not answer. An idle producer detects that only after
-    a minute, and a worker without posts because it is not healthy becomes healthy by this.
+    ``probe``: sends a request to the brokers and raises if they do not answer. Without it, an idle producer detects a
+    failure only after a minute, and an unhealthy worker, which gets no posts, would not become healthy again.
     """
 
     def check() -> CheckResult:
@@ -145,7 +146,7 @@ def _is_refused(health: ProducerHealth) -> bool:
 
 
 def storage_check(reader: Reader | None) -> Check:
-    """Return a check that reads from storage. Without a reader it succeeds."""
+    """Return a check that reads from storage. Without a reader, the check always succeeds."""
 
     def check() -> CheckResult:
         if reader is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/metrics/measurements``, and ``/v2.0/metrics/statistics`` of periods.
+"""``/v2.0/metrics/measurements``: measurements; ``/v2.0/metrics/statistics``: their statistics per period.
 
-An element is one series or several merged ones. Its id depends only on the tenant, name and dimensions, and elements
-are sorted by id, so a page can continue after ``<id>_<time>`` although series were added or removed since the previous
+An element is one series or several merged series. Its id depends only on the tenant, name and dimensions, and elements
+are sorted by id. So a page can continue after ``<id>_<time>`` even if series were added or removed since the previous
 page.
 """
 
@@ -32,7 +32,7 @@ def add_routes(app: falcon.App[Any, Any], reader: Reader) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """``series_ids``: read as one series. ``head``: the element as JSON up to its first row."""
+    """An element of an answer. ``series_ids``: the series merged into it. ``head``: its JSON up to the first row."""
 
     id: str
     series_ids: tuple[bytes, ...]
@@ -41,14 +41,14 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The elements that fit on a page, sorted by id. ``more``: further ones follow."""
+    """The elements that fit on a page, sorted by id. ``more``: whether further elements follow."""
 
     shown: Sequence[Element]
     more: bool = False
 
 
 class ElementRow(NamedTuple):
-    """``element``: the index of its element. ``series_id``: distinguishes rows of one time in merged series."""
+    """A row. ``element``: the index of its element. ``series_id``: distinguishes rows of merged series."""
 
     element: int
     time_ms: int
@@ -67,7 +67,7 @@ class _RowPage:
         return self._grouped(query, columns, field)
 
     def _each(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
-        """Return an element per series: the cursor's, and the next ones that fit on a page."""
+        """Return an element per series: the one at the cursor, and the following ones that fit on a page."""
         page = PageOf(query.limit + 2, _before(query.cursor)) if query.group_by else PageOf(2)
         shown: list[Element] = []
         left = paging.MAX_ANSWER_BYTES
@@ -91,7 +91,7 @@ class _RowPage:
         left = paging.MAX_ANSWER_BYTES
         with contextlib.closing(self._reader.iter_series(query.which, PageOf(paging.PAGE_LIMIT + 1))) as found:
             for count, series in enumerate(found, 1):
-                # Series without the dimension are one group.
+                # Series without the dimension form one group.
                 shared = tuple(
                     (key, series.dimensions[key]) for key in sorted(query.group_by) if key in series.dimensions
                 )
@@ -173,12 +173,12 @@ class Statistics(_RowPage):
 
 
 def _first_window_after(time_ms: int, start_ms: int, period_ms: int) -> int:
-    """Return the start of the first window after ``time_ms``; an offset does not move windows."""
+    """Return the start of the first window after ``time_ms``. Windows are aligned to ``start_ms``."""
     return start_ms if time_ms < start_ms else start_ms + ((time_ms - start_ms) // period_ms + 1) * period_ms
 
 
 def _measurement_row(element: Element, point: Point) -> ElementRow:
-    # Merged series may have rows of one time on two pages: only the series distinguishes them.
+    # Rows of merged series can have the same time and be on different pages; only the series distinguishes them.
     series = point.series_id if len(element.series_ids) > 1 else None
     return ElementRow(point.group, point.time_ms, [iso(point.time_ms), point.value, point.value_meta], series)
 
@@ -190,7 +190,7 @@ def _statistics_row(period: StatisticsPeriod) -> ElementRow:
 def _element(
     id_: str, name: str, dimensions: Mapping[str, str], ids: tuple[bytes, ...], columns: Sequence[str], field: str
 ) -> Element:
-    """Return an element. ``dimensions``: shared by all its series."""
+    """Return an element. ``dimensions``: the dimensions that all its series share."""
     members = encode({"id": id_, "name": name, "dimensions": dimensions, "columns": columns})
     return Element(id_, ids, b'%b,"%b":[' % (members[:-1], field.encode()))
 
@@ -198,14 +198,14 @@ def _element(
 def _group(
     query: RowsQuery, dimensions: Mapping[str, str], ids: Sequence[bytes], columns: Sequence[str], field: str
 ) -> Element:
-    """Return merged series as an element, with the id of a series without a region. Series are sorted by id, so that
-    rows of one time have an order."""
+    """Return merged series as an element, with the id of a series without a region. The series are sorted by id, which
+    orders rows with the same time."""
     identity = series_id(query.which.tenant, "", query.name, dimensions).hex()
     return _element(identity, query.name, dimensions, tuple(sorted(ids)), columns, field)
 
 
 def _resumed(elements: Sequence[Element], cursor: Cursor | None) -> list[Element]:
-    """Return the elements that have rows after the cursor, possibly only a part of the first one's."""
+    """Return the elements that can have rows after the cursor."""
     if cursor is None or cursor.element_id is None:
         return list(elements)
     return [element for element in elements if element.id >= cursor.element_id]
@@ -216,7 +216,7 @@ def _is_first(elements: Elements, cursor: Cursor) -> bool:
 
 
 def _before(cursor: Cursor | None) -> str | None:
-    """Return the id after which to read series, so that the cursor's is included if it may have more rows."""
+    """Return the id after which to read series; the series at the cursor is included if it can have more rows."""
     if cursor is None or cursor.element_id is None:
         return None
     if cursor.time_ms == LATEST_MS:

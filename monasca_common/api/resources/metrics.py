@@ -68,7 +68,7 @@ class _List:
 
 
 class Metrics(_List):
-    """``POST``: one metric or a list, answered 204; ``GET``: the series."""
+    """``POST`` accepts one metric or a list (status 204); ``GET`` lists the series."""
 
     def __init__(self, posts: PostContext, reader: Reader) -> None:
         super().__init__(reader)
@@ -104,7 +104,7 @@ class Metrics(_List):
     def _dead_letters(
         self, post: ParsedPost, request: falcon.Request, key: str | None, created: float
     ) -> TopicMessages:
-        """Return the invalid metrics unchanged, in envelopes, so that they can be corrected and replayed."""
+        """Return the invalid metrics in envelopes, otherwise unchanged, so that they can be corrected and replayed."""
         settings = self._posts.settings
         tenant: str = request.context.tenant
         elements = [rejected.raw for rejected in post.rejected]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/notifications``: sent notifications, their attempts and outcomes."""
+"""``/v2.0/notifications``: sent notifications with their attempts and outcomes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2.0/silences``: suppression of notifications for a time."""
+"""``/v2.0/silences``: periods in which notifications are suppressed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATH = "/v2.0/silences"
 
 
 class NewSilence(msgspec.Struct):
-    """The body of POST. Times: ISO 8601, or milliseconds since the epoch."""
+    """The body of POST. Times are in ISO 8601, or in milliseconds since the epoch."""
 
     dimensions: dict[str, str]
     until: str | int | float

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /`` and ``GET /v2.0``: the versions of the API, without a token."""
+"""``GET /`` and ``GET /v2.0``: the versions of the API; no token is required."""
 
 from __future__ import annotations
 

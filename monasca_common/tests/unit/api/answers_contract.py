@@ -114,7 +114,7 @@ class AnswersContract(Reads):
                     refused += 1
                     message = result.json["error"]["message"]
                     self.assertEqual(422, result.status_code)
-                    self.assertIn(f"an answer at most {MAX_BYTES}: skip it with offset=", message)
+                    self.assertIn(f"of at most {MAX_BYTES} bytes): skip it with offset=", message)
                     parameters = {**asked, "offset": message.rpartition("offset=")[2]}
                 self.assertEqual(1, refused)
                 self.assertEqual({one["id"] for one in whole} - {one["id"] for one in found}, {self.id_of(path, long)})
