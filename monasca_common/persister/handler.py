@@ -3,32 +3,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
+from monasca_common.kafka.errors import Poison
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import PartitionBatch, TopicPartition
+from monasca_common.kafka.message import PartitionBatch
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
 from monasca_common.persister.settings import GroupSettings
-from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.persister.writer_pool import WriterPool
-from monasca_common.runtime.member_health import MemberHealth, MemberState
+from monasca_common.runtime.member_health import MemberHealth
 from monasca_common.storage import parts, row_keys
-from monasca_common.storage.base import Claim, Kind, Rows, Written
-from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageError, StorageUnavailable
+from monasca_common.storage.base import Kind, Rows, Written
+from monasca_common.storage.batch_handler import BatchHandler
 from monasca_common.storage.parts import PartSize
+from monasca_common.storage.start_offsets import StartOffsets
+from monasca_common.storage.writer_pool import WriterPool
 
 Decoder = Callable[[Sequence[bytes | None]], Decoded[Any]]
 
 
-class RowsHandler:
+class RowsHandler(BatchHandler):
     """A `Processor`'s handler. Threads call it concurrently, each with a different partition.
 
     It raises `Poison` for messages that are not rows or cannot be stored: these become dead letters, and the others are
@@ -49,14 +48,10 @@ class RowsHandler:
         wrote: Callable[[Written, float], None],
         fail: Callable[[Exception], None],
     ) -> None:
+        super().__init__(group, writers, starts, health, fail)
         self._kind = kind
-        self._group = group
         self._decode = decode
-        self._writers = writers
-        self._starts = starts
-        self._health = health
         self._wrote = wrote
-        self._fail = fail
         self._size = PartSize()
 
     def __call__(self, part: PartitionBatch) -> None:
@@ -71,43 +66,15 @@ class RowsHandler:
             rows = Rows(self._kind, decoded.rows, part.offsets, message_ids(part), by_id)
         self._write(part, rows)
 
-    def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
-        """Advance the stored offset past dead letters and offsets without a message. A `Processor` calls it before it
-        commits to Kafka. Raises `RetryLater` and `ReadFrom` like the handler."""
-        with self._translated(partition), self._writers.writer() as writer:
-            writer.accounted(self._claim(partition, start, end))
-            self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
-
     def _write(self, part: PartitionBatch, rows: Rows) -> None:
         claim = self._claim(part.topic_partition, part.start_offset, part.next_offset)
         fail_point("persister.before_write")
         began = time.monotonic()
         with self._translated(part.topic_partition), self._writers.writer() as writer:
             for stored in parts.write(writer, claim, rows, self._size):
-                self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
+                self._stored()
                 self._wrote(stored.written, time.monotonic() - began)
                 began = time.monotonic()
-
-    def _claim(self, partition: TopicPartition, start: int, end: int) -> Claim:
-        topic_id = self._starts.topic_ids.get(partition.topic)
-        return Claim(self._group, partition.topic, partition.partition, topic_id, start, end)
-
-    @contextlib.contextmanager
-    def _translated(self, partition: TopicPartition) -> Iterator[None]:
-        """Translate errors of storage to those of a processor, and set the health of the member."""
-        try:
-            yield
-        except StorageUnavailable as error:
-            self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error), partition)
-            raise RetryLater from error
-        except RowsRefused as error:
-            raise Poison(str(error), reasons=error.reasons) from error
-        except RangeBeyondNext as error:
-            raise ReadFrom(error.next_offset) from error
-        except StorageError as error:
-            # Neither a retry nor omitting single rows helps.
-            self._fail(error)
-            raise RetryLater from error
 
 
 def message_ids(part: PartitionBatch) -> list[bytes]:

@@ -9,47 +9,39 @@ no message is lost or stored twice, but the group waits until the session expire
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
-import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import cotyledon
-from cotyledon.types import WorkerId
 from oslo_config import cfg
+from prometheus_client import CollectorRegistry
 
 from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters, MessagingError, Processor
-from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.persister.handler import RowsHandler, decoder
-from monasca_common.persister.metrics import PersisterMetrics, WorkerMetrics, rows_stored
-from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings
-from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
 from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.member import DATABASE_RETRY, Member
-from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
-from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
-from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
-from monasca_common.runtime.shutdown import grace_seconds
-from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
-from monasca_common.runtime.status_server import StatusServer, listen_for_status
+from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.status_board import StatusBoard
+from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
+from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.errors import StorageError, StorageUnavailable
-from monasca_common.storage.plugins import open_storage
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.plugins import check_storage, open_storage
+from monasca_common.storage.start_offsets import StartOffsets
+from monasca_common.storage.writer_pool import WriterPool
 
 LOG = logging.getLogger(__name__)
 
 # Of one partition; the next one stops its consumer until a restart, because the configured topic is probably wrong.
 _MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
-_MARGIN_SECONDS = 1  # the process ends itself before it is killed
-# Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
-# collector scans all of them again and again, which takes two fifths of a worker's time.
-_GC_THRESHOLDS = (100_000, 20, 100)
+PREFIX = "monasca_persister"
+OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +86,6 @@ def _own_member(group: GroupSettings, number: int) -> GroupSettings:
     if instance is None or group.num_processors == 1:
         return group
     return replace(group, consumer=replace(group.consumer, group_instance_id=f"{instance}-{number}"))
-
-
-def check_storage(storage: Storage) -> None:
-    """Raise `StorageError`, for example `SchemaMismatch`, unless the database is only unavailable."""
-    try:
-        storage.open_writer().close()
-    except StorageUnavailable as error:
-        LOG.warning("the database is unavailable; waiting for it: %s", error)
 
 
 class PersisterMember(Member):
@@ -164,16 +148,16 @@ class PersisterMember(Member):
         )
 
 
-class PersisterPlan(Plan):
+class PersisterPlan(WorkersPlan):
     """The storage and the worker processes."""
 
+    service = "persister"
     workers: Sequence[WorkerSpec] = ()
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         check_storage(self.storage)
-        self.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in spec.names]) for spec in self.workers])
-        self.listener = listen_for_status(PERSISTER_GROUP, self.settings.status)
+        self.open_board([spec.names for spec in self.workers], self.settings.status)
 
     def read(self, conf: cfg.ConfigOpts) -> None:
         settings = persister_settings(conf)
@@ -183,79 +167,23 @@ class PersisterPlan(Plan):
             raise ConfigurationError("other groups or processes are enabled: restart the persister")
         self.settings, self.storage, self.workers = settings, storage, workers
 
+    def consumers(self) -> Sequence[ConsumerSettings]:
+        return self.settings.consumers
 
-class Respawns:
-    """The back-off of workers that exit repeatedly. The parent has it, because it outlives them."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._deaths: dict[int, int] = {}
-        self._started: dict[int, float] = {}
-
-    def ended(self, slot: int, *, failed: bool) -> None:
-        now = self._clock.monotonic()
-        lived = now - self._started.get(slot, now)
-        self._deaths[slot] = failures_in_a_row(self._deaths.get(slot, 0), lived) if failed else 0
-        self._started[slot] = now + self.rest_seconds(slot)
-
-    def rest_seconds(self, slot: int) -> float:
-        """Return the wait before the next start; 0 after the first exit, because its cause may have ended."""
-        deaths = self._deaths.get(slot, 0)
-        return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
+    def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
+        limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
+        metrics = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
+        members = [
+            PersisterMember(group, self.storage, limits, metrics, status)
+            for group, status in zip(self.workers[slot].groups, statuses, strict=True)
+        ]
+        return members, metrics.registry
 
 
-class PersisterWorker(cotyledon.Service):
-    """A process of members, each in its own thread. ``slot``: its index among the workers, and on the board."""
+class PersisterWorker(Worker):
+    """A process of members, each in its own thread."""
 
     name = "persister"
-
-    def __init__(self, worker_id: WorkerId, plan: PersisterPlan, slot: int, respawns: Respawns) -> None:
-        super().__init__(worker_id)
-        limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
-        self._rest_seconds = respawns.rest_seconds(slot)
-        self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
-        self._stopping = threading.Event()
-        former = plan.board.read(slot)
-        metrics = WorkerMetrics([member.name for member in former.members])
-        members = []
-        for group, status in zip(plan.workers[slot].groups, former.members, strict=True):
-            status.pid, status.state, status.reason = os.getpid(), MemberState.STARTING, ""
-            members.append(PersisterMember(group, plan.storage, limits, metrics, status))
-        self._threads = ServiceThreads(members)
-        self._reporter = StatusReporter(plan.board, slot, members, metrics.registry)
-
-    def run(self) -> None:
-        if self._stopping.wait(self._rest_seconds):
-            return
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
-        self._threads.start()
-        self._reporter.start()
-
-    def terminate(self) -> None:
-        """Return before cotyledon kills the process. A member that still waits, for example for a database, has no
-        unfinished work."""
-        self._stopping.set()
-        self._threads.stop(self._stop_seconds)
-        self._reporter.stop()
-
-
-class StatusWorker(cotyledon.Service):
-    """The process that answers probes and Prometheus, so that they do not delay the workers."""
-
-    name = "persister-status"
-
-    def __init__(self, worker_id: WorkerId, plan: PersisterPlan) -> None:
-        super().__init__(worker_id)
-        assert plan.listener is not None
-        health = members_health("persister", plan.board.members, noun="workers")
-        self._server = StatusServer(plan.listener, health, PersisterMetrics(plan.board).registry)
-
-    def run(self) -> None:
-        self._server.serve_forever()
-
-    def terminate(self) -> None:
-        self._server.shutdown()
 
 
 def run(conf: cfg.ConfigOpts) -> None:
@@ -264,33 +192,9 @@ def run(conf: cfg.ConfigOpts) -> None:
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """
     plan = PersisterPlan(conf)
-    respawns = Respawns(SystemClock())
-    # The children inherit the board and the listening socket. The parent has no connections and no threads.
-    manager = service_manager(plan, plan.settings.consumers)
-    if plan.listener is not None:
-        manager.add(StatusWorker, args=(plan,))
-    slots: dict[object, int] = {
-        manager.add(PersisterWorker, args=(plan, slot, respawns)): slot for slot in range(len(plan.workers))
-    }
-
-    def on_dead_worker(service: object, _worker: int, exit_code: int) -> None:
-        slot = slots.get(service)
-        if slot is None:
-            return
-        status = plan.board.read(slot)
-        for member in status.members:
-            member.pid, member.state, member.lag = 0, MemberState.FAILED, {}
-            member.reason, member.restarts = f"its process ended with status {exit_code}", member.restarts + 1
-        plan.board.write(slot, status)
-        respawns.ended(slot, failed=exit_code != 0)
-        if exit_code:
-            names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
-            LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
-
-    manager.register_hooks(on_dead_worker=on_dead_worker)
     LOG.info("%s", start_line(plan.settings))
     try:
-        manager.run()
+        run_workers(plan, PersisterWorker, len(plan.workers))
     finally:
         LOG.info("%s", stop_line(plan.board))
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from oslo_config import cfg
 
 from monasca_common.kafka import entry_point
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.storage.base import Storage
+from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings, check_dialect, storage_settings
+
+LOG = logging.getLogger(__name__)
 
 DRIVERS = "monasca_common.storage"
 
@@ -32,3 +37,11 @@ def driver_of(settings: StorageSettings) -> type[Storage]:
     driver: type[Storage] = entry_point(DRIVERS, settings.driver, option="driver in group [storage]")
     check_dialect(settings)
     return driver
+
+
+def check_storage(storage: Storage) -> None:
+    """Raise `StorageError`, for example `SchemaMismatch`, unless the database is only unavailable."""
+    try:
+        storage.open_writer().close()
+    except StorageUnavailable as error:
+        LOG.warning("the database is unavailable; waiting for it: %s", error)

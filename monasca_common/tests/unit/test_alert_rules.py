@@ -26,11 +26,12 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.operations.mirror.status import MirrorStatus
-from monasca_common.persister.metrics import PersisterMetrics, WorkerMetrics
+from monasca_common.persister.service import OUTCOMES, PREFIX
 from monasca_common.pipeline.evaluate.gauges import lost_transitions
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
+from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
 from monasca_common.tests.unit.test_metrics_table import told_metrics
 
 ROOT = Path(__file__).parents[3]
@@ -163,13 +164,13 @@ class StartTest(base.BaseTestCase):
         api.will_validate(ValidationOutcome)
         mirror = MirrorStatus(SystemClock())
         mirror.begins(["metrics"])
-        worker = WorkerMetrics(["metrics-0"])
+        worker = WorkerMetrics(PREFIX, ["metrics-0"], OUTCOMES)
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")], snapshot(worker.registry))])
         pipeline = CollectorRegistry()
         pipeline.register(lost_transitions())
         others = (
             mirror.registry,
-            PersisterMetrics(board).registry,
+            WorkersMetrics(PREFIX, board).registry,
             pipeline,
             NotificationMetrics(["EMAIL"]).registry,
             AuditMetrics().registry,

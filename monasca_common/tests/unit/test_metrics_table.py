@@ -25,7 +25,7 @@ from monasca_common.operations.lag.history import following
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState
 from monasca_common.operations.mirror.status import MirrorStatus
-from monasca_common.persister.metrics import PersisterMetrics, WorkerMetrics
+from monasca_common.persister.service import OUTCOMES, PREFIX
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.gauges import EvaluationMetrics, lost_transitions
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
@@ -38,6 +38,7 @@ from monasca_common.runtime.member_health import MemberState, MemberStatus
 from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import declare_health
+from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Written
 
@@ -46,7 +47,7 @@ _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - 
 _INTERNAL = {"le"}
 PACKAGE = Path(monasca_common.__file__).parent
 _PREFIX = re.compile(r'(?m)^_?PREFIX = "monasca_(\w+)"$')
-_SERVICE = re.compile(r'(?:(?:Service|Loop)Health|members_health)\(\s*f?"([a-z_]+)')
+_SERVICE = re.compile(r'(?:(?:(?:Service|Loop)Health|members_health)\(\s*f?|    service = )"([a-z_]+)')
 
 
 def served(text):
@@ -96,10 +97,10 @@ class MetricsTableTest(base.BaseTestCase):
             MemberStatus(f"metrics-{number}", state=state, lag={"metrics/0": 1})
             for number, state in enumerate(MemberState)
         ]
-        worker = WorkerMetrics(["metrics-0"])
+        worker = WorkerMetrics(PREFIX, ["metrics-0"], OUTCOMES)
         worker.wrote("metrics-0", Written(stored=1), 0.1)
         board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
-        self.assert_told("monasca_persister_", generate_latest(PersisterMetrics(board).registry).decode())
+        self.assert_told("monasca_persister_", generate_latest(WorkersMetrics(PREFIX, board).registry).decode())
 
     def test_job_of_the_pipeline(self):
         job = JobMetrics("evaluate")

@@ -21,9 +21,9 @@ from monasca_common.cli import main as cli
 from monasca_common.kafka import RebalanceListener, failpoints, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.persister import handler, service
-from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.runtime import member, member_health, status_board
+from monasca_common.runtime import member, member_health, status_board, workers
 from monasca_common.storage import fence, row_keys
+from monasca_common.storage.start_offsets import StartOffsets
 
 CRASH_POINTS = (
     "processor.after_poll",
@@ -114,7 +114,7 @@ def arms_the_first_workers_only(text):
 
 def arms_every_worker(seed, count):
     """Kill each of the first ``count`` workers at a random fail point and pass; they are replaced immediately."""
-    patch(service.Respawns, "rest_seconds", lambda respawns, slot: 0.0)
+    patch(workers.Respawns, "rest_seconds", lambda respawns, slot: 0.0)
     patch(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", lambda manager: time.sleep(_BREATH_SECONDS))
     made = service.PersisterWorker.__init__
 

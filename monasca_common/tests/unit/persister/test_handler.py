@@ -9,11 +9,11 @@ from monasca_common.kafka.message import MADE_ID_BYTES, PartitionBatch, TopicPar
 from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.handler import RowsHandler, message_ids
-from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.persister.writer_pool import WriterPool
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.base import Claim, Kind
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, TooMuchAtOnce, TopicMismatch
+from monasca_common.storage.start_offsets import StartOffsets
+from monasca_common.storage.writer_pool import WriterPool
 from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
 

@@ -14,10 +14,10 @@ from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.persister.metrics import WorkerMetrics
-from monasca_common.persister.service import PersisterMember
+from monasca_common.persister.service import OUTCOMES, PREFIX, PersisterMember
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.runtime.member_health import MemberState, MemberStatus
+from monasca_common.runtime.worker_metrics import WorkerMetrics
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, TopicMismatch
 from monasca_common.tests.unit.persister import envelopes
@@ -35,7 +35,7 @@ class MemberTest(base.BaseTestCase):
         self.kafka.broker.create_topic("metrics.dlq", 1)
         self.producer = self.kafka.producer()
         self.storage = MemoryStorage()
-        self.metrics = WorkerMetrics([NAME])
+        self.metrics = WorkerMetrics(PREFIX, [NAME], OUTCOMES)
 
     def start(self, dead_letters=None, **changes):
         consumer = self.kafka.consumer_settings(

@@ -2,17 +2,15 @@
 import pathlib
 import socket
 import threading
-from types import SimpleNamespace
 
 import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.persister.metrics import WorkerMetrics
 from monasca_common.persister.service import (
+    OUTCOMES,
+    PREFIX,
     PersisterPlan,
     PersisterWorker,
-    Respawns,
-    check_storage,
     start_line,
     stop_line,
     worker_specs,
@@ -22,9 +20,12 @@ from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import listen_for_status
+from monasca_common.runtime.worker_metrics import WorkerMetrics
+from monasca_common.runtime.workers import Respawns
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
+from monasca_common.storage.plugins import check_storage
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
 
@@ -89,7 +90,8 @@ class StopTest(ServiceCase):
         settings = self.settings(kafka_alarm_history="enabled = false", kafka_metrics="stop_timeout_seconds = 0.1")
         specs = worker_specs(settings, MemoryStorage())
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
-        plan = SimpleNamespace(settings=settings, workers=specs, storage=None, board=board)
+        plan = PersisterPlan.__new__(PersisterPlan)
+        plan.settings, plan.workers, plan.storage, plan.board = settings, specs, None, board
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
         return PersisterWorker(0, plan, 0, Respawns(VirtualClock()))
 
@@ -148,7 +150,7 @@ class LineTest(ServiceCase):
     def test_the_stop_line_has_the_counts_of_all_workers(self):
         processes = []
         for name, stored in (("metrics-0", 3), ("logs-0", 4)):
-            metrics = WorkerMetrics([name])
+            metrics = WorkerMetrics(PREFIX, [name], OUTCOMES)
             metrics.wrote(name, Written(stored=stored, repeated=1), 0.1)
             members = [MemberStatus(name, restarts=1, dead_letters=2)]
             processes.append(ProcessStatus(members, snapshot(metrics.registry)))

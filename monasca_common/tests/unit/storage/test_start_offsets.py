@@ -5,11 +5,11 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.persister.start_offsets import StartOffsets
-from monasca_common.persister.writer_pool import WriterPool
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.errors import TopicMismatch
 from monasca_common.storage.fence import StoredNext
+from monasca_common.storage.start_offsets import StartOffsets
+from monasca_common.storage.writer_pool import WriterPool
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
 
 ONE, TWO = TopicPartition("metrics", 0), TopicPartition("metrics", 1)

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of the persister: the counts of each worker process, and the statuses of all members."""
+"""The metrics of services that store rows: the counts of each worker process, and the statuses of all members."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from monasca_common.runtime.member_health import MemberState
 from monasca_common.runtime.metrics import ComputedMetrics, Sample, ServiceMetrics
 from monasca_common.runtime.status_board import StatusBoard
-from monasca_common.storage.base import Written
 
-_PREFIX = "monasca_persister"
-_OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
 # Fields of a member's status.
 _COUNTS = {
     "dead_letters": "Messages published as dead letters",
@@ -23,30 +20,32 @@ _WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class WorkerMetrics(ServiceMetrics):
-    """The counts of one process. ``members``: the names, whose series exist from the start."""
+    """The counts of one process. ``members``: the names, whose series exist from the start. ``outcomes``: of rows, the
+    names of the fields that `wrote` counts."""
 
-    def __init__(self, members: Iterable[str]) -> None:
-        super().__init__(_PREFIX)
+    def __init__(self, prefix: str, members: Iterable[str], outcomes: Sequence[str]) -> None:
+        super().__init__(prefix)
+        self._outcomes = tuple(outcomes)
         self._rows = self.counter("rows", "Rows by outcome", "worker", "outcome")
         self._seconds = self.histogram("write_seconds", "Time of a transaction", "worker", buckets=_WRITE_SECONDS)
         self._last = self.gauge("last_write_timestamp_seconds", "Time of the last transaction", "worker")
         for member in members:
             self._seconds.labels(member)
-            for outcome in _OUTCOMES:
+            for outcome in self._outcomes:
                 self._rows.labels(member, outcome)
 
-    def wrote(self, worker: str, written: Written, seconds: float) -> None:
-        for outcome in _OUTCOMES:
+    def wrote(self, worker: str, written: object, seconds: float) -> None:
+        for outcome in self._outcomes:
             self._rows.labels(worker, outcome).inc(getattr(written, outcome))
         self._seconds.labels(worker).observe(seconds)
         self._last.labels(worker).set_to_current_time()
 
 
-class PersisterMetrics(ServiceMetrics):
+class WorkersMetrics(ServiceMetrics):
     """The metrics of all workers, from the board."""
 
-    def __init__(self, board: StatusBoard) -> None:
-        super().__init__(_PREFIX)
+    def __init__(self, prefix: str, board: StatusBoard) -> None:
+        super().__init__(prefix)
         self._board = board
         text = "1 for the present state of a worker"
         self.computed_gauge("worker_state", text, "worker", "state", samples=self._states)

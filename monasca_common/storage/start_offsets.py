@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from monasca_common.kafka import KafkaConsumer, RebalanceListener
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.persister.writer_pool import WriterPool
 from monasca_common.runtime.member_health import MemberHealth, MemberState
 from monasca_common.storage.base import Writer
 from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.positions import first_reads
+from monasca_common.storage.writer_pool import WriterPool
 
 
 class StartOffsets(RebalanceListener):

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes of a service, each with some members: their plan, their replacement, and the process for probes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+
+import cotyledon
+from cotyledon.types import WorkerId
+from prometheus_client import CollectorRegistry
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.runtime import joined
+from monasca_common.runtime.member import Member
+from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
+from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
+from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
+from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.shutdown import grace_seconds
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
+from monasca_common.runtime.status_server import StatusServer, listen_for_status
+from monasca_common.runtime.worker_metrics import WorkersMetrics
+
+LOG = logging.getLogger(__name__)
+
+_MARGIN_SECONDS = 1  # the process ends itself before it is killed
+# Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
+# collector scans all of them again and again, which takes two fifths of a worker's time.
+_GC_THRESHOLDS = (100_000, 20, 100)
+
+
+class WorkersPlan(Plan):
+    """A plan with a status board and a listener. ``service``: its name, which is also that of its option group."""
+
+    service: str
+
+    def open_board(self, names: Iterable[Sequence[str]], status: StatusSettings) -> None:
+        """Create the board and the listener. ``names``: those of the members of each worker."""
+        self.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in members]) for members in names])
+        self.listener = listen_for_status(self.service, status)
+
+    @abstractmethod
+    def consumers(self) -> Sequence[ConsumerSettings]:
+        """Return the settings of all consumers."""
+
+    @abstractmethod
+    def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
+        """Create the members of a worker, with these statuses, and the registry of their metrics. After the fork."""
+
+
+class Respawns:
+    """The back-off of workers that exit repeatedly. The parent has it, because it outlives them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._deaths: dict[int, int] = {}
+        self._started: dict[int, float] = {}
+
+    def ended(self, slot: int, *, failed: bool) -> None:
+        now = self._clock.monotonic()
+        lived = now - self._started.get(slot, now)
+        self._deaths[slot] = failures_in_a_row(self._deaths.get(slot, 0), lived) if failed else 0
+        self._started[slot] = now + self.rest_seconds(slot)
+
+    def rest_seconds(self, slot: int) -> float:
+        """Return the wait before the next start; 0 after the first exit, because its cause may have ended."""
+        deaths = self._deaths.get(slot, 0)
+        return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
+
+
+class Worker(cotyledon.Service):
+    """A process of members, each in its own thread. ``slot``: its index among the workers, and on the board."""
+
+    def __init__(self, worker_id: WorkerId, plan: WorkersPlan, slot: int, respawns: Respawns) -> None:
+        super().__init__(worker_id)
+        self._rest_seconds = respawns.rest_seconds(slot)
+        self._stop_seconds = grace_seconds(plan.consumers()) - _MARGIN_SECONDS
+        self._stopping = threading.Event()
+        former = plan.board.read(slot)
+        for status in former.members:
+            status.pid, status.state, status.reason = os.getpid(), MemberState.STARTING, ""
+        members, registry = plan.open_members(slot, former.members)
+        self._threads = ServiceThreads(members)
+        self._reporter = StatusReporter(plan.board, slot, members, registry)
+
+    def run(self) -> None:
+        if self._stopping.wait(self._rest_seconds):
+            return
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        self._threads.start()
+        self._reporter.start()
+
+    def terminate(self) -> None:
+        """Return before cotyledon kills the process. A member that still waits, for example for a database, has no
+        unfinished work."""
+        self._stopping.set()
+        self._threads.stop(self._stop_seconds)
+        self._reporter.stop()
+
+
+class StatusWorker(cotyledon.Service):
+    """The process that answers probes and Prometheus, so that they do not delay the workers."""
+
+    name = "status"
+
+    def __init__(self, worker_id: WorkerId, plan: WorkersPlan) -> None:
+        super().__init__(worker_id)
+        assert plan.listener is not None
+        health = members_health(plan.service, plan.board.members, noun="workers")
+        metrics = WorkersMetrics(f"monasca_{plan.service}", plan.board)
+        self._server = StatusServer(plan.listener, health, metrics.registry)
+
+    def run(self) -> None:
+        self._server.serve_forever()
+
+    def terminate(self) -> None:
+        self._server.shutdown()
+
+
+def run_workers(plan: WorkersPlan, worker: type[Worker], count: int) -> None:
+    """Run ``count`` workers, and end the process, with status 0 after SIGTERM."""
+    respawns = Respawns(SystemClock())
+    # The children inherit the board and the listening socket. The parent has no connections and no threads.
+    manager = service_manager(plan, plan.consumers())
+    if plan.listener is not None:
+        manager.add(StatusWorker, args=(plan,))
+    slots: dict[object, int] = {manager.add(worker, args=(plan, slot, respawns)): slot for slot in range(count)}
+
+    def on_dead_worker(service: object, _worker: int, exit_code: int) -> None:
+        slot = slots.get(service)
+        if slot is None:
+            return
+        status = plan.board.read(slot)
+        for member in status.members:
+            member.pid, member.state, member.lag = 0, MemberState.FAILED, {}
+            member.reason, member.restarts = f"its process ended with status {exit_code}", member.restarts + 1
+        plan.board.write(slot, status)
+        respawns.ended(slot, failed=exit_code != 0)
+        if exit_code:
+            names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
+            LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
+
+    manager.register_hooks(on_dead_worker=on_dead_worker)
+    manager.run()
