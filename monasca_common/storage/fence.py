@@ -60,6 +60,12 @@ def check_claim(claim: Claim, stored: StoredNext) -> None:
         raise RangeBeyondNext(claim.topic, claim.partition, claim.start, stored.next_offset)
 
 
+def first_new(claim: Claim, stored: StoredNext) -> int:
+    """Return the first offset whose rows are not stored yet. Raises the errors of `check_claim`."""
+    check_claim(claim, stored)
+    return max(claim.start, stored.next_offset)
+
+
 def first_to_store(claim: Claim, rows: Rows, stored: StoredNext) -> int:
     """Return the position of the first row that is not stored yet. Raises the errors of `check_claim`."""
     check_claim(claim, stored)

@@ -32,6 +32,7 @@ from monasca_common.storage.postgresql.connection import (
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import BoundedConnection
 from monasca_common.storage.sql.writer import (
+    FencedTransaction,
     SqlWriter,
     WriteCounts,
     keyed_rows,
@@ -91,6 +92,14 @@ class PostgresqlWriter(SqlWriter):
                 except _PartitionMissing as missing:
                     self._make_partitions(connection, rows.kind, missing.days)
         raise StorageUnavailable("partitions are removed as they are created: use the same retention for `db prune`")
+
+    @contextlib.contextmanager
+    def fenced(self, claim: Claim) -> Iterator[FencedTransaction]:
+        with self._session() as connection, connection.transaction():
+            positions = StoredPositions(connection.execute, POSTGRESQL)
+            with self._advancing(positions, claim, connection) as transaction:
+                yield transaction
+        fail_point("storage.after_commit")
 
     def close(self) -> None:
         self._closed = True

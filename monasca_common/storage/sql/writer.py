@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.models.rows import Measurement
 from monasca_common.models.series import Series
@@ -30,6 +32,13 @@ class WriteCounts:
     stored: int = 0
     repeated: int = 0
     conflicting: int = 0
+
+
+class FencedTransaction(NamedTuple):
+    """An open transaction. ``connection``: of psycopg or of sqlite3. ``first_offset``: rows below it are stored."""
+
+    connection: Any
+    first_offset: int
 
 
 class SqlWriter(Writer):
@@ -58,6 +67,20 @@ class SqlWriter(Writer):
         fence.check_order(claim)
         with self._positions() as positions:
             positions.accounted(claim)
+
+    @abstractmethod
+    def fenced(self, claim: Claim) -> AbstractContextManager[FencedTransaction]:
+        """Run the block in a transaction that stores the offset ``claim.end`` at its end, by the same compare-and-swap
+        as `write`. The block writes rows of the claim from ``first_offset`` on. Raises the errors of `write`, except
+        `RowsRefused`; the block catches errors of its rows."""
+
+    @contextlib.contextmanager
+    def _advancing(self, positions: StoredPositions, claim: Claim, connection: Any) -> Iterator[FencedTransaction]:
+        fence.check_order(claim)
+        stored = positions.hold(claim)
+        yield FencedTransaction(connection, fence.first_new(claim, stored))
+        fail_point("storage.in_transaction")
+        positions.advance({claim: stored})
 
     def reset_offsets(
         self,

@@ -21,7 +21,14 @@ from monasca_common.storage.parts import part_of
 from monasca_common.storage.positions import SQLITE, StoredPositions
 from monasca_common.storage.reduction import MeasurementRow, reduced
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql.writer import SqlWriter, WriteCounts, keyed_rows, measurement_rows, refusal
+from monasca_common.storage.sql.writer import (
+    FencedTransaction,
+    SqlWriter,
+    WriteCounts,
+    keyed_rows,
+    measurement_rows,
+    refusal,
+)
 from monasca_common.storage.sqlite import lock as writer_lock
 from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import ROW_ERRORS, connect, translated
@@ -53,6 +60,14 @@ class SqliteWriter(SqlWriter):
             return self._write(claim, rows, expect_new=not self._keys_existed)
         except _RowExists:
             return self._write(claim, rows, expect_new=False)
+
+    @contextlib.contextmanager
+    def fenced(self, claim: Claim) -> Iterator[FencedTransaction]:
+        with self._transaction() as connection:
+            positions = StoredPositions(connection.execute, SQLITE)
+            with self._advancing(positions, claim, connection) as transaction:
+                yield transaction
+        fail_point("storage.after_commit")
 
     def close(self) -> None:
         if self._closed:
