@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds settings and states of topics that can lose acknowledged messages or prevent writes.
 
-Each finding has in one sentence the risk and the remedy. Producers of this package wait for all in-sync replicas
-(acks=all), and do not open with options that would change this.
+Each finding states the risk and the remedy in one sentence. Producers of this package wait for all in-sync replicas
+(acks=all), and refuse options that would change this.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from monasca_common.operations.lag.verdict import LagVerdict, group_lag
 class Severity(enum.Enum):
     """The severity of a finding. The value is its meaning."""
 
-    ERROR = "messages are lost or soon will be, one failure can lose them, or they cannot be written or read now"
-    WARNING = "one more failure makes it an error, or prevents writes"
+    ERROR = "messages are lost or will soon be lost, one failure can lose them, or they cannot be written or read now"
+    WARNING = "one more failure prevents writes or turns the finding into an error"
 
 
 _WARNINGS = frozenset({"no_spare_copy", "under_replicated"})  # all other rules are errors
@@ -32,8 +32,8 @@ _TEXTS = {
     "it below {copies}, or add replicas",
     "no_spare_copy": "min.insync.replicas is {least}, the number of replicas: if one broker stops, writes are refused; "
     "add a replica",
-    "leader_alone": "min.insync.replicas is 1: while its followers are behind, a leader acknowledges messages that "
-    "only it has, which are lost if it fails; set it to 2",
+    "leader_alone": "min.insync.replicas is 1: while the followers are behind, the leader acknowledges messages that "
+    "no other replica has; they are lost if the leader fails; set it to 2",
     "unclean_election": "unclean.leader.election.enable is true: an out-of-sync replica may become leader, and "
     "acknowledged messages that it lacks are discarded; set it to false",
     "offline": "there is no leader: writes and reads fail, and messages that only stopped brokers have are lost if "
@@ -41,8 +41,8 @@ _TEXTS = {
     "writes_refused": "fewer replicas are in sync than min.insync.replicas: writes are refused; start the stopped "
     "brokers",
     "under_replicated": "a replica is behind, or its broker is down; start the broker, and check its disk and network",
-    "too_few_brokers": "it needs {most} replicas, but only {brokers} brokers run: it cannot be created, and its "
-    "clients wait; start the other brokers, or lower the replication factor",
+    "too_few_brokers": "it needs {most} replicas, but only {brokers} brokers run: the topic cannot be created, and "
+    "its clients wait; start the other brokers, or lower the replication factor",
     "truncated": "group {group} has committed offsets {truncated:,} beyond the end of the log: an out-of-sync replica "
     "became leader, or the topic was recreated, and acknowledged messages are lost; see `lag show`",
     "deleted_unread": "{deleted:,} messages were deleted by retention before group {group} had read them: raise "
@@ -54,7 +54,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicDurability:
-    """Settings and replicas of a topic. Item i of each tuple is partition i; its numbers are broker ids."""
+    """Settings and replicas of a topic. Item i of each tuple belongs to partition i; the numbers are broker ids."""
 
     name: str
     leaders: tuple[int | None, ...]
@@ -65,13 +65,13 @@ class TopicDurability:
 
     @property
     def copies(self) -> int:
-        """The smallest number of replicas of a partition."""
+        """The number of replicas of the partition with the fewest replicas."""
         return min(map(len, self.replicas), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``rule``: a stable short name. ``partitions``: the affected ones; empty for the whole topic."""
+    """A finding. ``rule``: a short, stable name. ``partitions``: the affected partitions; empty for the whole topic."""
 
     topic: str
     severity: Severity
@@ -87,12 +87,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that brokers create on demand, with the values of these broker settings."""
+    """A topic that brokers create on demand with the values of these broker settings."""
 
     name: str
     copies: str
     min_in_sync: str
-    unclean_election: str | None  # ``None``: never permitted
+    unclean_election: str | None  # ``None``: unclean elections are never permitted
 
 
 #: Kafka's topics for the offsets of groups and the states of transactions.
@@ -159,8 +159,8 @@ def _replicas(topic: TopicDurability) -> dict[str, list[int]]:
 
 
 def internal_topic_findings(topic: InternalTopic, brokers: Mapping[int, Mapping[str, str]]) -> list[Finding]:
-    """Return the findings on a topic that does not exist yet, by the worst settings of any broker, because any of them
-    may create it. ``brokers``: settings of the running brokers, by id."""
+    """Return the findings on a topic that does not exist yet. Any broker can create it, so the worst settings of all
+    brokers count. ``brokers``: the settings of the running brokers by id."""
     copies = min(int(settings[topic.copies]) for settings in brokers.values())
     to_be = TopicDurability(
         topic.name,
@@ -179,7 +179,7 @@ def internal_topic_findings(topic: InternalTopic, brokers: Mapping[int, Mapping[
 
 
 def group_retention_findings(group: str, partitions: Mapping[TopicPartition, LagVerdict]) -> Iterator[Finding]:
-    """Return the findings on each topic that the group reads, ordered by name. ``partitions``: their verdicts."""
+    """Return the findings on each topic that the group reads, by name. ``partitions``: verdicts by partition."""
     lags: dict[str, list[LagVerdict]] = defaultdict(list)
     for partition, lag in partitions.items():
         lags[partition.topic].append(lag)
@@ -188,7 +188,7 @@ def group_retention_findings(group: str, partitions: Mapping[TopicPartition, Lag
 
 
 def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Finding]:
-    """Return findings on messages that retention deletes unread. ``lag``: the lag of the group in this topic."""
+    """Return the findings on messages that retention deletes unread. ``lag``: the group's lag in this topic."""
     if lag.truncated:
         yield Finding.of(topic, "truncated", group=group, truncated=lag.truncated)
     if lag.deleted:

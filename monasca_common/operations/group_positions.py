@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The positions of consumer groups: in Kafka, or in the database of a service that stores rows.
+"""The positions of consumer groups, which are in Kafka or in the database of a service that stores rows.
 
-A database commits rows and positions in one transaction, so its positions count; Kafka has a copy, committed
-afterwards. Verdicts on lag use the positions in Kafka, for every group.
+A database commits rows and positions in one transaction, so its positions are authoritative; Kafka has a copy that is
+committed afterwards. Lag verdicts use the positions in Kafka for every group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from monasca_common.storage.base import Capability, Storage, StorageStatus
 from monasca_common.storage.errors import SchemaMismatch, StorageError
 from monasca_common.storage.settings import has_database
 
-_HAS_MEMBERS = "UNKNOWN_MEMBER_ID"  # a broker's error for offsets committed from outside a group with members
+_HAS_MEMBERS = "UNKNOWN_MEMBER_ID"  # a broker's error if a non-member commits offsets of an active group
 
 _Positions = Mapping[TopicPartition, int]
 _Histories = Mapping[TopicPartition, PartitionHistory]
@@ -41,11 +41,11 @@ class GroupOffsets(Protocol):
         """Return all positions of the group."""
 
     def write(self, offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[TopicPartition, str]) -> None:
-        """Replace these positions; ``None`` deletes one, if that is possible."""
+        """Replace these positions; ``None`` deletes a position, if the place supports this."""
 
 
 class KafkaOffsets:
-    """Committed offsets; Kafka deletes those of a deleted topic."""
+    """Committed offsets in Kafka, which deletes the offsets of a deleted topic."""
 
     place = "kafka"
 
@@ -87,15 +87,15 @@ class DatabaseOffsets:
             self._in_kafka.write(offsets, topic_ids)
         except TransportError as error:
             if error.name == _HAS_MEMBERS:
-                return  # a member that has joined since reads the database, and commits its positions
+                return  # a member has joined, which reads the database and commits its positions
             raise TransportError(
-                "the database has the new offsets, which count, but Kafka's copy for lag tools was not updated: "
-                f"{error}. Run the command again, or let the service commit them"
+                "the database has the new offsets, from which the service resumes, but Kafka's copy for lag tools was "
+                f"not updated: {error}. Run the command again, or let the service commit them"
             ) from error
 
 
 def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -> GroupOffsets:
-    """Return the group's positions. ``place``: ``database`` or ``kafka``; ``None``: the database if it has any of them.
+    """Return the group's positions. ``place``: ``database``, ``kafka``, or ``None`` for the database if it has any.
 
     Raises `StorageError` if ``database`` is requested and stores no positions.
     """
@@ -116,25 +116,25 @@ def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -
 
 @dataclass(frozen=True, slots=True)
 class DatabasePositions:
-    """The next offsets in a database, by group and partition. ``error``: why they are unknown, or empty."""
+    """The next offsets in a database, by group and partition. ``error``: the reason why they are unknown, or empty."""
 
     groups: Mapping[str, _Positions] = field(default_factory=dict)
     error: str = ""
 
     def place(self, group: str) -> str:
-        """Return where the positions are that count: ``database``, ``kafka`` or ``unknown``."""
+        """Return the place of the authoritative positions: ``database``, ``kafka`` or ``unknown``."""
         return "unknown" if self.error else "database" if group in self.groups else "kafka"
 
     def differ(self, group: str, verdicts: _Histories, partition: TopicPartition | None = None) -> bool | None:
-        """Return whether the verdict on a group, or on one partition, uses another position than the one that counts;
-        ``None`` if unknown."""
+        """Return whether the verdict on a group, or on one partition, uses a position that differs from the
+        authoritative one; ``None`` if unknown."""
         if self.error:
             return None
         differing = _differing(self.of(group, verdicts), _copies(verdicts))
         return bool(differing) if partition is None else partition in differing
 
     def of(self, group: str, verdicts: _Histories) -> dict[TopicPartition, int]:
-        """Return a group's positions in the topics with a verdict."""
+        """Return a group's positions in the topics that have a verdict."""
         topics = {partition.topic for partition in verdicts}
         return {each: at for each, at in self.groups.get(group, {}).items() if each.topic in topics}
 
@@ -143,14 +143,13 @@ ReadPositions = Callable[[], DatabasePositions]
 
 
 def no_database() -> DatabasePositions:
-    """Return no positions: all are in Kafka."""
+    """Return no positions, because all are in Kafka."""
     return DatabasePositions()
 
 
 def position_reader(conf: cfg.ConfigOpts, section: str = KAFKA_GROUP) -> ReadPositions:
-    """Return a function that reads the positions in the configured database, and raises nothing.
-
-    ``section``: the option group of the cluster; only [kafka] and [kafka_…] have positions in a database.
+    """Return a function that reads the positions in the configured database and never raises. ``section``: the option
+    group of the cluster; only [kafka] and [kafka_…] have positions in a database.
     """
     if section != KAFKA_GROUP and not section.startswith(f"{KAFKA_GROUP}_"):
         return no_database
@@ -179,8 +178,8 @@ def _positions(storage: Storage) -> DatabasePositions:
 
 
 def _status(storage: Storage) -> StorageStatus:
-    """Raises `SchemaMismatch` if this program cannot read the database's positions: Kafka's copies must not replace
-    them."""
+    """Return the database's status. Raises `SchemaMismatch` if this program cannot read its positions, because Kafka's
+    copies must not replace them."""
     status = storage.status()
     if not status.usable:
         raise SchemaMismatch(status.mismatch)
@@ -188,13 +187,13 @@ def _status(storage: Storage) -> StorageStatus:
 
 
 def position_remarks(verdicts: Mapping[str, _Histories], stored: DatabasePositions) -> list[str]:
-    """Return remarks on verdicts that use Kafka's copy while the database has other positions, or if that is unknown.
+    """Return remarks on verdicts that use Kafka's copy although the database has, or might have, different positions.
 
     The copy of a running group is always slightly behind, so a group that is OK gets a remark only if its copy is
     ahead.
     """
     if stored.error:
-        unknown = "verdicts use Kafka's offsets; it is unknown whether a database has others, which would count"
+        unknown = "verdicts use Kafka's offsets; it is unknown if services resume from other offsets in a database"
         return [f"{unknown}: {stored.error}"]
     remarks = []
     for group, partitions in verdicts.items():
@@ -204,19 +203,19 @@ def position_remarks(verdicts: Mapping[str, _Histories], stored: DatabasePositio
             each: at for each, at in stored.of(group, partitions).items() if not is_ok or copies.get(each, 0) > at
         }
         if lines := differing_copies(counting, copies):
-            remarks += [f"the verdict on {group} uses its copy in Kafka. {lines[0]}", *lines[1:]]
+            remarks += [f"the verdict on {group} uses Kafka's copy of its offsets. {lines[0]}", *lines[1:]]
     return remarks
 
 
 def differing_copies(counting: _Positions, copies: _Positions) -> list[str]:
-    """Return a remark with the partitions in which Kafka's copy differs from the database, or nothing."""
+    """Return a remark on the partitions in which Kafka's copy differs from the database, or an empty list."""
     lines = [
         f"  {partition.topic}/{partition.partition}: {at} in the database, {copies.get(partition, 'none')} in Kafka"
         for partition, at in sorted(_differing(counting, copies).items())
     ]
     why = (
-        "The database counts, because it commits rows and offsets in one transaction, and the service resumes from it. "
-        "Kafka's copy, which is committed afterwards and which lag tools read, differs:"
+        "The service resumes from the database, which commits rows and offsets in one transaction. Kafka's copy, which "
+        "is committed afterwards and is read by lag tools, differs:"
     )
     return [why, *lines] if lines else []
 

@@ -12,15 +12,15 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
-_NAME = "monasca-log-reader"  # a consumer needs a group name; nothing is committed to it
+_NAME = "monasca-log-reader"  # a consumer requires a group name; no offsets are committed to this group
 _FEW_MESSAGES = 100
 _PATIENCE_SECONDS = 30.0
 _BUFFER_BYTES = 8 * 1024 * 1024
 
 
 class LogReader:
-    """``patience_seconds``: the time-out without a message while some exist. ``most_seconds``: the time-out of a whole
-    read, including the time of its caller."""
+    """``patience_seconds``: the maximum wait for the next existing message. ``most_seconds``: the time-out of a whole
+    read, including the time that the caller takes per message."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LogReader:
     def at(
         self, offsets: Mapping[TopicPartition, Sequence[int]], ends: Mapping[TopicPartition, int]
     ) -> Iterator[Message]:
-        """Return the first message at or after each of these ascending offsets, before the end, each message once.
+        """Return the first message at or after each of these ascending offsets and before the end, each message once.
         Raises `RetriableError` after a time-out."""
         left = {partition: list(wanted) for partition, wanted in offsets.items()}
         if not left:
@@ -95,7 +95,7 @@ class LogReader:
                 waiting.check(left, received=bool(batch.partitions))
 
     def follow(self, starts: Mapping[TopicPartition, int], done: Callable[[], bool]) -> Iterator[Message]:
-        """Return existing and new messages until ``done``, which is called several times per second."""
+        """Return existing and new messages until ``done`` returns true; it is called several times per second."""
         with self._open(starts) as consumer:
             while not done():
                 batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
@@ -115,7 +115,7 @@ class _ReadTimeout:
         self._began = self._received = time.monotonic()
 
     def check(self, left: set[TopicPartition] | dict[TopicPartition, list[int]], *, received: bool) -> None:
-        """Raises `RetriableError` after a time-out with partitions left. ``received``: whether messages arrived."""
+        """Raise `RetriableError` after a time-out if partitions are left. ``received``: whether messages arrived."""
         now = time.monotonic()
         if received:
             self._received = now
@@ -141,7 +141,7 @@ def _finish(consumer: KafkaConsumer, left: dict[TopicPartition, list[int]], part
 
 
 def _is_passed_over(consumer: KafkaConsumer, error: Exception) -> bool:
-    """Return whether the offset was deleted before it was read; the consumer then continues after it."""
+    """Return whether the offset was deleted before it was read; the consumer then continues at the next offset."""
     if not isinstance(error, OffsetOutOfRange):
         return False
     return consumer.seek_to_beginning([error.partition])[error.partition] > (error.offset or 0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the effects of moving a group's offsets on its messages, before anything is changed.
+"""Computes the effects of moving a group's offsets on its messages, before any offset is changed.
 
-Counts are differences of offsets. Control records and compaction leave gaps, so the number of messages may be smaller.
+Counts are differences of offsets. Control records and compaction leave gaps, so the number of messages can be smaller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """The position of a group in a partition. ``topic_id``: the id of its topic, if it was stored."""
+    """The position of a group in a partition. ``topic_id``: the id of the topic, if it was stored with the position."""
 
     next_offset: int
     topic_id: str | None = None
@@ -26,7 +26,7 @@ class GroupOffset:
 @dataclass(frozen=True, slots=True)
 class LogSpan:
     """The log of a partition: offsets from ``first`` to before ``end``. ``written_end``: the end including open
-    transactions, which some clients read; ``None``: ``end``."""
+    transactions, which some clients read, or ``None`` if it equals ``end``."""
 
     topic_id: str
     first: int
@@ -55,7 +55,7 @@ class PartitionOffsets:
 
     @property
     def problem(self) -> str:
-        """Why a reader cannot continue; empty if it can."""
+        """The reason why a consumer cannot continue, or an empty string if it can."""
         if self.log is None:
             return "no such partition"
         if self.is_recreated:
@@ -68,13 +68,13 @@ class PartitionOffsets:
 
     @property
     def gone(self) -> int:
-        """Offsets that retention deleted unread."""
+        """The number of offsets that retention deleted unread."""
         position = self.position
         return 0 if position is None or self.log is None else max(0, self.log.first - position)
 
     @property
     def left(self) -> int:
-        """Messages from the group's position, or from the start without one, to the end."""
+        """The number of messages from the group's position, or from the start if it has no position, to the end."""
         if self.log is None:
             return 0
         position = self.position
@@ -87,14 +87,14 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``target``: the new position, or ``None`` to delete that of a partition that no longer exists."""
+    """A move. ``target``: the new position, or ``None`` to delete the position in a partition that no longer exists."""
 
     offsets: PartitionOffsets
     target: int | None
 
     @property
     def skipped(self) -> int:
-        """Unread messages in the log before the target."""
+        """The number of unread messages in the log before the target."""
         log = self.offsets.log
         if self.target is None or log is None:
             return 0
@@ -102,7 +102,7 @@ class Move:
 
     @property
     def read_again(self) -> int:
-        """Messages from the target to the present position."""
+        """The number of messages from the target to the current position."""
         log, position = self.offsets.log, self.offsets.position
         if self.target is None or log is None or position is None:
             return 0
@@ -112,10 +112,9 @@ class Move:
 def read_partition_offsets(
     admin: Admin, known: Mapping[TopicPartition, GroupOffset], chosen: Mapping[str, Sequence[int]]
 ) -> list[PartitionOffsets]:
-    """Return each chosen partition; without numbers, all partitions of the topic and those that only ``known`` has.
-
-    ``known``: all positions of the group. ``chosen``: partition numbers by topic. Raises `ConfigurationError` for a
-    topic or partition that does not exist.
+    """Return each chosen partition. Without partition numbers, return all partitions of the topic, and partitions that
+    are only in ``known``. ``known``: all positions of the group. ``chosen``: partition numbers by topic. Raises
+    `ConfigurationError` for a topic or partition that does not exist.
     """
     found = []
     for topic, numbers in chosen.items():
@@ -125,7 +124,7 @@ def read_partition_offsets(
         missing = [number for number in numbers if number >= description.partitions]
         if missing:
             raise ConfigurationError(
-                f"topic {topic!r} has {description.partitions} partitions, and no partition {missing[0]}"
+                f"topic {topic!r} has {description.partitions} partitions, but no partition {missing[0]}"
             )
         wanted = [TopicPartition(topic, number) for number in numbers or range(description.partitions)]
         firsts, ends = admin.first_offsets(wanted), admin.end_offsets(wanted)
@@ -140,13 +139,13 @@ def read_partition_offsets(
 
 
 def targets_at_time(admin: Admin, logs: Mapping[TopicPartition, LogSpan], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the first offset with this time or a later one, or the end."""
+    """Return the first offset with this time or a later time, or the end of the log."""
     found = admin.offsets_for_times(dict.fromkeys(logs, time_ms))
     return {partition: log.end if (at := found[partition]) is None else at for partition, log in logs.items()}
 
 
 def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> dict[TopicPartition, int]:
-    """Raises `ConfigurationError` for an offset outside a log."""
+    """Return this offset for each partition. Raises `ConfigurationError` if it is outside the log."""
     for partition, log in logs.items():
         if not log.first <= offset <= log.end:
             place = f"{partition.topic}/{partition.partition}"
@@ -158,7 +157,8 @@ def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> di
 
 
 def shifted_targets(offsets: Iterable[PartitionOffsets], by: int) -> dict[TopicPartition, int]:
-    """Return offsets within the logs. Raises `ConfigurationError` for a partition without a position."""
+    """Return the shifted offsets, limited to the logs. Raises `ConfigurationError` for a partition without a
+    position."""
     targets = {}
     for each in offsets:
         if each.log is None:
@@ -173,17 +173,17 @@ def shifted_targets(offsets: Iterable[PartitionOffsets], by: int) -> dict[TopicP
 
 
 def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
-    """Describe the effects on messages. ``rows``: the group is a persister's, which stores rows by key."""
+    """Describe the effects on messages. ``rows``: whether the group stores rows by key, like a persister."""
     lines = []
     skipped, again = sum(move.skipped for move in moves), sum(move.read_again for move in moves)
     gone = sum(move.offsets.gone for move in moves)
     if skipped:
-        lines.append(f"Skipped and never read by this group: up to {skipped:,} messages in the log.")
+        lines.append(f"Skipped by this group and never read: up to {skipped:,} messages in the log.")
     if again:
         then = (
             "each is still stored once, because rows have keys: metrics by series and time, others by message id"
             if rows
-            else "consumers that add them up, such as aggregates, count them twice"
+            else "consumers that sum them, such as aggregates, count them twice"
         )
         lines.append(f"Read again: up to {again:,} messages; {then}.")
     if not skipped and not again:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access rules by oslo.policy: an unusable file is an error and does not fall back to the defaults."""
+"""Access rules of oslo.policy. An unusable policy file is an error, instead of a fallback to the default rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from monasca_common.kafka.errors import ConfigurationError
 
 
 def open_enforcer(conf: cfg.ConfigOpts, rules: Sequence[policy.RuleDefault]) -> policy.Enforcer:
-    """Return the enforcer of these rules and ``[oslo_policy] policy_file``. Raises `ConfigurationError` for a file that
-    is missing, unreadable or invalid."""
+    """Return the enforcer of these rules and ``[oslo_policy] policy_file``. Raises `ConfigurationError` if the file is
+    missing, unreadable or invalid."""
     enforcer = policy.Enforcer(conf)
     enforcer.register_defaults(rules)
     named = conf.oslo_policy.policy_file
@@ -23,7 +23,7 @@ def open_enforcer(conf: cfg.ConfigOpts, rules: Sequence[policy.RuleDefault]) -> 
     try:
         enforcer.load_rules()
         enforcer.check_rules(raise_on_violation=True)
-    # A list instead of a mapping causes an AttributeError.
+    # A file with a list instead of a mapping raises AttributeError.
     except (policy.InvalidDefinitionError, cfg.Error, ValueError, OSError, AttributeError) as error:
         raise ConfigurationError(f"the rules of policy_file in group [oslo_policy] cannot be used: {error}") from error
     return enforcer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the lag service, and of the check at the start of every service.
+"""The settings of the lag service, and of the durability check at the start of every service.
 
 This module imports neither a Kafka client nor Prometheus.
 """
@@ -41,7 +41,7 @@ class LagLimits:
         minimum=1.0,
         maximum=86_400.0,
         unit="seconds",
-        help="How long a consumer may be silent or late before it has a problem status. Too small: pauses are "
+        help="Seconds that a consumer may be silent or late before it has a problem status. Too small: pauses are "
         "reported. Too large: problems are reported late.",
     )
     least_headroom: float = option(
@@ -49,8 +49,8 @@ class LagLimits:
         minimum=0.0,
         maximum=1.0,
         unit="fraction of the time",
-        help="Unread messages expire soon if at most this fraction of their retention time remains until one is "
-        "deleted unread, at the speed of their group: 0.25 is a quarter. Used by `monasca-common lag`, `durability "
+        help="Unread messages expire soon if, at the speed of their group, at most this fraction of their retention "
+        "time remains until a message is deleted unread; 0.25 is a quarter. Used by `monasca-common lag`, `durability "
         "check`, the dashboard and the alert MonascaUnreadExpires. Too small: operators have no time to act. Too "
         "large: groups that are slow on purpose are reported.",
     )
@@ -61,8 +61,8 @@ class LagLimits:
         maximum=1_000_000_000,
         unit="messages",
         help="A partition with at most this many unread messages has the status OK, like Burrow's allowed-lag. Lost "
-        "messages and messages that expire soon are still errors. Too large: a consumer that has stopped on a quiet "
-        "topic is not reported.",
+        "messages and messages that expire soon are still errors. Too large: a stopped consumer of a quiet topic is "
+        "not reported.",
     )
 
     @property
@@ -72,7 +72,7 @@ class LagLimits:
 
 @dataclass(frozen=True, slots=True)
 class LagSettings:
-    """The settings of the lag service. ``groups``: patterns of names. ``topic``: stores the history."""
+    """The settings of the lag service. ``groups``: patterns of group names. ``topic``: stores the history."""
 
     connection: ConnectionSettings
     producer: ProducerSettings
@@ -82,8 +82,8 @@ class LagSettings:
         minimum=1.0,
         maximum=3600.0,
         unit="seconds",
-        help="The interval between surveys of all groups. Too small: load on the brokers. Too large: problems are "
-        "reported late, and verdicts are less exact.",
+        help="Seconds between surveys of all groups. Too small: load on the brokers. Too large: problems are reported "
+        "late, and verdicts are less exact.",
     )
     limits: LagLimits = field(default_factory=LagLimits, metadata=made_of(LagLimits))
     groups: tuple[str, ...] = option(
@@ -99,8 +99,8 @@ class LagSettings:
         minimum=1,
         maximum=1_000_000,
         unit="partitions",
-        help="The number of partitions with own metrics, the worst first. Too small: only `monasca-common lag show` "
-        "shows the partition with a problem. Too large: Prometheus has too many series.",
+        help="The number of partitions with their own metrics, worst partitions first. Too small: only `monasca-common "
+        "lag show` shows the partition with a problem. Too large: Prometheus has too many series.",
     )
 
     def watches(self, group: str) -> bool:
@@ -114,7 +114,7 @@ class StartCheckSettings:
         choices={
             "off": "check nothing",
             "warn": "log risks in one line, and start",
-            "refuse": "do not start while messages could be lost, or while that is unknown",
+            "refuse": "do not start if messages could be lost, or if this is unknown",
         },
         help="The action at the start of services whose topics could lose messages. `monasca-common durability check` "
         "shows all findings.",

@@ -56,13 +56,13 @@ _HSTS_SECONDS = 31_536_000
 
 
 class DashboardLogin(Protocol):
-    """Returns the account of a user, or ``None`` without access. Raises `MessagingError` if that is unknown."""
+    """Returns the user's account, or ``None`` if access is refused. Raises `MessagingError` if it cannot decide."""
 
     def log_in(self, user: str, password: str, project: str) -> Account | None: ...
 
 
 def login_of(settings: DashboardSettings, conf: cfg.ConfigOpts) -> DashboardLogin | None:
-    """Return ``None`` if no login is needed. Raises `ConfigurationError`."""
+    """Return the configured login, or ``None`` if no login is required. Raises `ConfigurationError`."""
     if settings.login == "none":
         return None
     if settings.login == "file":
@@ -80,7 +80,7 @@ def make_app(
     *,
     now: Callable[[], float] = time.monotonic,
 ) -> Any:
-    """Return the WSGI application. ``login``: ``None`` if no login is needed. ``now``: monotonic seconds."""
+    """Return the WSGI application. ``login``: ``None`` if no login is required. ``now``: monotonic seconds."""
     pages = Pages()
     gate = _Gate(settings, login, Sessions(settings.session_seconds, now), now)
     app: Any = falcon.App(media_type=falcon.MEDIA_HTML, middleware=[_Headers(settings), gate])
@@ -131,10 +131,10 @@ class _Gate:
 
     def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
         request.context.visitor = Visitor(None)
-        # Another site may have a host name that resolves to this machine.
+        # An attacker's host name can resolve to this machine (DNS rebinding).
         if self._is_local and not is_loopback(_host_of(request)):
             raise falcon.HTTPBadRequest(
-                title="Wrong host name", description="Use the address on which the dashboard listens."
+                title="Wrong host name", description="Use the address at which the dashboard listens."
             )
         if request.method == "POST" and request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
             raise falcon.HTTPForbidden(title="Another site sent this form", description="Nothing was changed.")
@@ -174,7 +174,7 @@ class _Overview(_PanelsPage):
 
 
 class _Panel(_PanelsPage):
-    """The rows of one panel, page by page, or the partitions of one consumer group."""
+    """The pages of one panel: its rows, or the partitions of one consumer group."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response, name: str) -> None:
         views = self._panels.views()
@@ -237,7 +237,7 @@ class _LoginPage:
         except MessagingError as error:
             LOG.warning("logins fail: %s", error)
             response.status = falcon.HTTP_503
-            self._form(request, response, "Login is not possible at present: see the log of the dashboard.", then)
+            self._form(request, response, "Login is temporarily unavailable: see the log of the dashboard.", then)
             return
         if account is None:
             LOG.warning("login of %r from %s refused", user[:64], request.remote_addr)
@@ -284,7 +284,7 @@ def _host_of(request: falcon.Request) -> str:
 
 
 def _form_of(request: falcon.Request) -> dict[str, str]:
-    """Return the fields of a form. Raises falcon's errors for another content type and for a form that is too long."""
+    """Return the fields of a form. Raises Falcon's errors for a wrong content type and for a form that is too long."""
     if (request.content_type or "").partition(";")[0] != _FORM:
         raise falcon.HTTPUnsupportedMediaType(title="This is not a form")
     if request.content_length is None or request.content_length > _MAX_FORM_BYTES:
@@ -298,7 +298,7 @@ def _form_of(request: falcon.Request) -> dict[str, str]:
 
 
 def _local_path(target: str) -> str:
-    """Return the target if it is a page of the dashboard, otherwise the overview."""
+    """Return the path of the target if it is a page of the dashboard, otherwise the path of the overview."""
     is_ours = target.startswith("/") and not target.startswith(("//", "/\\", "/log"))
     return target if is_ours and target.isascii() and target.isprintable() else "/"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of the audit: the completeness of every topic at every tier, as a heat map over time."""
+"""The audit panel: a heat map of the completeness of every topic at every tier over time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from monasca_common.operations.dashboard.view import (
     panel_of,
 )
 
-_BUCKETS = 10  # as many as a screen of 1280 pixels shows
-_MANY_DUPLICATES = 1e12  # as bad as one missing message
+_BUCKETS = 10  # as many as fit on a screen of 1280 pixels
+_MANY_DUPLICATES = 1e12  # weighted like one missing message
 _FEW, _MANY = 0.99, 0.9  # below them, a cell is highlighted more
 
 EMPTY = PanelView(
@@ -43,7 +43,7 @@ EMPTY = PanelView(
 _FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Duplicate")
 _TONES = {
     AuditVerdict.OK: Tone.GOOD,
-    AuditVerdict.OPEN: Tone.GOOD,  # messages may still arrive
+    AuditVerdict.OPEN: Tone.GOOD,  # more messages can still arrive
     AuditVerdict.RECREATED: Tone.WARNING,
     AuditVerdict.UNCOUNTED: Tone.WARNING,
     AuditVerdict.INCOMPLETE: Tone.ERROR,
@@ -52,8 +52,8 @@ _TONES = {
 
 @dataclass(frozen=True, slots=True)
 class TierFigures:
-    """One topic at one tier, in the whole window. ``recent``: the newest buckets by their start. ``wrong``: the buckets
-    with a final problem."""
+    """The figures of one topic at one tier in the whole window. ``recent``: the newest buckets by their start.
+    ``wrong``: the buckets with a final problem."""
 
     topic: str
     place: str
@@ -68,7 +68,7 @@ class TierFigures:
 
 @dataclass(frozen=True, slots=True)
 class AuditFigures:
-    """``buckets``: the starts of the newest buckets, the newest first, in milliseconds since 1970."""
+    """``buckets``: the starts of the newest buckets in milliseconds since 1970, newest first."""
 
     tiers: tuple[TierFigures, ...]
     buckets: tuple[int, ...]
@@ -101,7 +101,7 @@ def _tier(topic: str, place: str, balances: Sequence[Reconciliation], since_ms: 
 
 
 class AuditGatherer:
-    """Keeps the totals of the window, and reads new reports at each check."""
+    """Reads new reports at each check, and keeps the totals of the window."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, settings: AuditSettings, *, timeout_seconds: float
@@ -125,7 +125,7 @@ class AuditGatherer:
         return audit_figures(found, now_ms, settings.bucket_seconds)
 
     def _reports(self, since_ms: int) -> Iterable[AuditReport]:
-        """Return new reports. After an error, read all again: the totals count no report twice."""
+        """Return new reports, or all reports after an error. Totals count each report once."""
         try:
             if self._log is None:
                 self._log = open_report_log(self._admin, self._connection, self._settings.topic, since_ms)
@@ -161,7 +161,7 @@ def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
 
 
 def _headings(buckets: Sequence[int]) -> list[str]:
-    """Return the starts of buckets; with seconds if buckets are shorter than a minute."""
+    """Return the start times of buckets, with seconds if buckets are shorter than a minute."""
     headings = [_clock(each) for each in buckets]
     if len(set(headings)) == len(buckets):
         return headings
@@ -171,12 +171,12 @@ def _headings(buckets: Sequence[int]) -> list[str]:
 def _summary(tiers: Sequence[TierFigures]) -> str:
     topics = len({tier.topic for tier in tiers})
     missing, pending = sum(tier.missing for tier in tiers), sum(tier.pending for tier in tiers)
-    more = f", {pending:,} may still arrive" if pending else ""
+    more = f", {pending:,} can still arrive" if pending else ""
     return f"{count(topics, 'topic is', 'topics are')} counted; {count(missing, 'message', 'messages')} missing{more}."
 
 
 def _recreated(tiers: Iterable[TierFigures]) -> Iterator[Concern]:
-    """Return one concern per topic, because all its tiers have the verdict."""
+    """Return one concern per topic, because all its tiers have the same verdict."""
     verdict = AuditVerdict.RECREATED
     for topic in sorted({tier.topic for tier in tiers if tier.verdict is verdict}):
         yield Concern(Tone.WARNING, f"{topic}: {verdict.value}", ConcernKind.UNKNOWN)
@@ -233,7 +233,7 @@ def _bucket(balance: Reconciliation | None) -> Cell:
 
 
 def _percent(share: float) -> str:
-    """Return less than 100 if anything is missing, and more than 0 if anything arrived."""
+    """Return less than 100 % if any message is missing, and more than 0 % if any message arrived."""
     percent = min(max(share * 100, 0.1 if share else 0.0), 99.9)
     return f"{percent:.1f}"
 

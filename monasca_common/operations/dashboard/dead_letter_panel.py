@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of dead letters: their number, original topics and reasons."""
+"""The panel of dead letters: their number, their original topics and the reasons."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _COLUMNS = ("Dead letters", "Dead-letter topic", "Origin", "Group", "Reason", "N
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterReason:
-    """Dead letters with the same origin, group and error. ``newest_ms``: the time of the newest one."""
+    """Dead letters with the same origin, group and error. ``newest_ms``: the time of the newest dead letter."""
 
     origin_topic: str
     group: str
@@ -58,7 +58,7 @@ class DeadLetterReason:
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
     """A dead-letter topic. ``pending``: the number of pending dead letters. ``reasons``: the reasons of the first
-    `_MAX_REASONS` dead letters. ``unread``: offsets left to later checks, each of which may be a dead letter."""
+    `_MAX_REASONS` dead letters. ``unread``: the number of offsets left to later checks; each can be a dead letter."""
 
     topic: str
     pending: int
@@ -92,14 +92,14 @@ class _CachedDeadLetters:
         return tuple(DeadLetterReason(*reason, len(found), max(found)) for reason, found in times.items())
 
     def continues_to(self, spans: _Spans) -> bool:
-        """Return whether the group's offset was not set back, and the topic not recreated."""
+        """Return ``False`` if the group's offset was moved back or the topic was recreated."""
         return all(
             partition in spans and start <= spans[partition][0] and end <= spans[partition][1]
             for partition, (start, end) in self.spans.items()
         )
 
     def next_portion(self, spans: _Spans) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return the offsets to read from, and to read up to."""
+        """Return the start and end offsets of the next read."""
         starts, ends, left = {}, {}, _MAX_OFFSETS
         for partition, (start, end) in spans.items():
             starts[partition] = max(start, self.read_to.get(partition, start))
@@ -109,7 +109,7 @@ class _CachedDeadLetters:
 
 
 class DeadLetterGatherer:
-    """Reads new dead letters at each check. ``names``: topics in addition to those whose name ends in ``.dlq``."""
+    """Reads new dead letters at each check. ``names``: dead-letter topics whose names do not end in ``.dlq``."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, names: Iterable[str], *, timeout_seconds: float
@@ -142,7 +142,7 @@ class DeadLetterGatherer:
         return known.figures
 
     def _read_more(self, known: _CachedDeadLetters, spans: _Spans) -> None:
-        """Raises `RetriableError` after the time-out; messages read before it are kept."""
+        """Read the next portion. Raises `RetriableError` after the time-out, but keeps the messages read so far."""
         starts, ends = known.next_portion(spans)
         for partition, (start, _) in spans.items():
             known.notes.forget_before(partition, start)
@@ -154,7 +154,7 @@ class DeadLetterGatherer:
 
 
 def _reason(letter: DeadLetter) -> _Reason:
-    """Return origin, group and error, each cut, because the writer of a dead letter chooses them."""
+    """Return origin, group and error, truncated because the writer of a dead letter chooses their length."""
     texts = letter.origin_topic or "unknown", letter.group, " ".join(letter.error.split()) or "without a reason"
     origin, group, error = (text[:_SHOWN_CHARACTERS] for text in texts)
     return origin, group, error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of durability: what could lose acknowledged messages; equal findings of several topics are one row."""
+"""The durability panel: risks of losing acknowledged messages. Equal findings of several topics share a row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}
 
 @dataclass(frozen=True, slots=True)
 class DurabilityFigures:
-    """``topics``: the number of topics checked."""
+    """The findings. ``topics``: the number of checked topics."""
 
     topics: int
     findings: tuple[Finding, ...]
@@ -98,7 +98,7 @@ def _names(topics: list[str]) -> str:
 
 
 def _row(finding: Finding, topics: list[str]) -> TableRow:
-    """``topics``: all topics with this finding."""
+    """Return the row of a finding. ``topics``: all topics with this finding."""
     tone = _TONES[finding.severity]
     partitions = ", ".join(map(str, finding.partitions)) or "all"
     cells = (

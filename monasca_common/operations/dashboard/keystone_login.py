@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logins with Keystone: a token for name, password and project, whose roles oslo.policy checks."""
+"""Logins with Keystone: requests a token for name, password and project, and checks its roles with oslo.policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class KeystoneLogin:
         self._enforcer = open_enforcer(conf, list_rules())
 
     def log_in(self, user: str, password: str, project: str) -> Account | None:
-        """Return ``None`` if Keystone or the rules refuse. Raises `RetriableError` if Keystone does not answer."""
+        """Return ``None`` if Keystone or the rules refuse access. Raises `RetriableError` if Keystone does not
+        answer."""
         plugin = v3.Password(
             self._url,
             username=user,
@@ -52,6 +53,6 @@ class KeystoneLogin:
         caller = {"roles": list(access.role_names or ()), "project_id": access.project_id, "user_id": access.user_id}
         if not self._enforcer.authorize(VIEW, {"project_id": access.project_id}, caller, do_raise=False):
             return None
-        assert access.expires is not None, "every token of Keystone v3 ends"
+        assert access.expires is not None, "every Keystone v3 token expires"
         left = access.expires - datetime.datetime.now(datetime.UTC)
         return Account(user, left.total_seconds())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The panel of consumer groups: late, stopped, or about to lose messages to retention."""
+"""The panel of consumer groups that are late, have stopped, or will soon lose messages to retention."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """A consumer group. ``unread``: unread messages at each of the last checks, the oldest first. ``per_second``: its
-    read rate; ``None`` before the second check. ``position_remarks``: remarks if its verdict uses differing copies of
-    positions."""
+    """A consumer group. ``unread``: the numbers of unread messages at the last checks, oldest first. ``per_second``:
+    its read rate; ``None`` before the second check. ``position_remarks``: remarks if the database and Kafka store
+    different positions."""
 
     name: str
     lag: LagVerdict
@@ -74,8 +74,8 @@ class GroupFigures:
 
 
 class LagGatherer:
-    """Checks every group. ``read_history``: called once for the state before the first check. ``read_positions``:
-    called while a group has a problem."""
+    """Checks every group. ``read_history``: called once, before the first check. ``read_positions``: called while a
+    group has a problem."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:
 
 
 def _status(lag: LagVerdict) -> Cell:
-    """Return LOST or LOST SOON also for a group that keeps up now."""
+    """Return the shown status: LOST or LOST SOON even if the group keeps up now."""
     if lag.deleted or lag.truncated:
         return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; the group {lag.status.meaning}")
     if lag.expires_soon:

@@ -28,7 +28,7 @@ _COLUMNS = ("Topic", "Messages/s", "Delay", "Slowest consumer", "Total offsets",
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """``end``: the sum of its end offsets. ``per_second``: the rate at each of the last checks, oldest first."""
+    """``end``: the sum of the topic's end offsets. ``per_second``: the rates at the last checks, oldest first."""
 
     name: str
     end: int
@@ -62,7 +62,7 @@ class LoadGatherer:
 
 
 def load_panel(snapshot: Snapshot[tuple[TopicLoad, ...]], groups: Iterable[GroupFigures], now_ms: int) -> PanelView:
-    """``groups``: the known consumer groups."""
+    """Return the panel. ``groups``: the known consumer groups."""
     slowest = _slowest(groups)
 
     def shown(empty: PanelView) -> PanelView:

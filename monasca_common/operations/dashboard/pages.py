@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders views as HTML: the templates and their variables."""
+"""Renders views as HTML from templates."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ class Pages:
 
 
 def static_file(name: str) -> bytes | None:
-    """Return a static file, or ``None`` if there is none of this name."""
+    """Return the static file with this name, or ``None`` if it does not exist."""
     if name not in STATIC_TYPES:
         return None
     return (resources.files(__package__) / "static" / name).read_bytes()
 
 
 def trend_points(row_trend: Sequence[float]) -> str:
-    """Return the points of a small line in a box of 100 by 20."""
+    """Return the points of a sparkline in a box of 100 by 20."""
     step = _TREND_WIDTH / max(1, len(row_trend) - 1)
     return " ".join(
         f"{number * step:.1f},{_TREND_HEIGHT - 1 - share * (_TREND_HEIGHT - 2):.1f}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of figures: read in the background, so that no request waits for Kafka.
+"""Sources of figures, read in the background so that no request waits for Kafka.
 
-Each source has its own thread. A source that hangs affects only its panel, which shows since when.
+Each source has its own thread. A source that hangs affects only its own panel, which shows the time of the failure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """The last figures of a source, and its error since then. Times are milliseconds since 1970.
+    """The last figures of a source, and the error of its last attempt. Times are in milliseconds since 1970.
 
     ``figures``: ``None`` before the first success. ``error``: empty if the last attempt succeeded.
     """
@@ -35,7 +35,7 @@ class Snapshot(Generic[T]):
 class PanelSource(Generic[T]):
     """Calls ``gather`` with the time in milliseconds at each interval until `stop`.
 
-    ``timeout_seconds``: a longer call counts as failed. It cannot be interrupted, so ``gather`` must have its own
+    ``timeout_seconds``: a longer call counts as failed. Calls are not interrupted, so ``gather`` needs its own
     time-outs.
     """
 
@@ -76,7 +76,7 @@ class PanelSource(Generic[T]):
 
     @property
     def seconds_overdue(self) -> float:
-        """Seconds since the current call started, or since the next one was due."""
+        """Seconds since the current call started, or since the scheduled time of the next call."""
         due_ms = self._due_ms if self._began_ms is None else self._began_ms
         return max(0, self._now_ms() - due_ms) / 1000
 

@@ -35,7 +35,7 @@ from monasca_common.runtime.health import ServiceHealth, liveness, readiness
 
 LOG = logging.getLogger(__name__)
 
-_SELDOM = 6  # intervals between checks of facts that change rarely and cost work for each topic
+_SELDOM = 6  # intervals between checks of facts that change rarely but take a request per topic
 _SOURCE_SECONDS = 30.0  # the time-out of a panel's source
 _NO_SNAPSHOT: Snapshot[Any] = Snapshot()
 
@@ -57,8 +57,8 @@ class Panels:
             source.stop()
 
     def health(self) -> ServiceHealth:
-        """The dashboard is ready once every source has figures or an error: it must stay in service while Kafka is
-        down, because it shows that."""
+        """Return the health of the dashboard. It is ready once every source has figures or an error, and stays ready
+        while Kafka is unavailable, because it shows the outage."""
         return ServiceHealth(
             "dashboard",
             self._failures,
@@ -81,7 +81,7 @@ class Panels:
         return self._now_ms()
 
     def views(self) -> list[PanelView]:
-        """Return all panels; each is built once per change of its figures."""
+        """Return all panels. A panel is rebuilt only if its figures have changed."""
         lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
         readers = lag.figures or ()
         return [
@@ -93,7 +93,7 @@ class Panels:
         ]
 
     def _view(self, empty: PanelView, build: Callable[..., PanelView], *facts: Any) -> PanelView:
-        """Return a view; figures that cannot be shown affect only their own panel."""
+        """Return the view of a panel. An error in its figures affects only this panel."""
         known = self._views.get(empty.name)
         if known is not None and all(one is other for one, other in zip(known[0], facts, strict=True)):
             return known[1]
@@ -127,7 +127,7 @@ def kafka_panels(
     *,
     history_topic: str,
 ) -> Panels:
-    """Return the panels of one cluster. Each source has its own clients, so that none waits for another.
+    """Return the panels of one cluster. Each source has its own clients, so that no source waits for another.
     ``history_topic``: the topic of ``lag serve``."""
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:

@@ -17,7 +17,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.operations.dashboard.sessions import Account
 
 _SCHEME = "scrypt"
-_N, _R, _P = 2**15, 8, 1  # 32 MiB and about 0.1 s for each attempt
+_N, _R, _P = 2**15, 8, 1  # takes 32 MiB and about 0.1 s per attempt
 _MAX_N, _MAX_R, _MAX_P = 2**20, 16, 4
 _SALT_BYTES, _HASH_BYTES = 16, 32
 _USER = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -53,7 +53,7 @@ def password_line(user: str, password: str) -> str:
 
 
 class PasswordFile:
-    """Users and their password hashes; the file is read again at each login."""
+    """Users and their password hashes. The file is read at each login."""
 
     def __init__(self, path: Path) -> None:
         """Raises `ConfigurationError` if the file cannot be read or has an invalid line."""
@@ -76,14 +76,14 @@ class PasswordFile:
         return found
 
     def log_in(self, user: str, password: str, project: str = "") -> Account | None:
-        """Return ``None`` for a wrong user or password, after the same time. Raises `ConfigurationError`."""
+        """Return ``None`` for a wrong user or password; both take the same time. Raises `ConfigurationError`."""
         known = self.users().get(user)
         with self._slots:
             return Account(user) if (known or self._unknown).fits(password) and known is not None else None
 
 
 def _parsed(line: str, where: str) -> tuple[str, PasswordHash]:
-    """Raises `ConfigurationError`, which does not quote the line."""
+    """Return the hashes by user. Raises `ConfigurationError`, whose text does not contain the line."""
     wrong = ConfigurationError(f"{where} is not a user: use the output of `monasca-common dashboard password`")
     parts = line.split(":")
     if len(parts) != 7 or parts[1] != _SCHEME or not _USER.fullmatch(parts[0]):
@@ -100,5 +100,5 @@ def _parsed(line: str, where: str) -> tuple[str, PasswordHash]:
 
 
 def _digest(password: str, n: int, r: int, p: int, salt: bytes) -> bytes:
-    room = 256 * n * r  # twice the memory that scrypt needs
+    room = 256 * n * r  # twice the memory that scrypt uses
     return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=room, dklen=_HASH_BYTES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard under gunicorn: one worker with threads, because it has sessions and figures in memory."""
+"""The dashboard under gunicorn: one worker with threads, because sessions and figures are stored in memory."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _STOP_SECONDS = 4
 
 
 class DashboardServer(WebServer):
-    """Serves the dashboard until a signal. ``make_panels``: called after the fork, which Kafka clients do not
-    survive."""
+    """Serves the dashboard until a signal. ``make_panels``: called after the fork, because Kafka clients do not survive
+    a fork."""
 
     def __init__(self, settings: DashboardSettings, make_panels: Any, login: DashboardLogin | None) -> None:
         self._settings = settings

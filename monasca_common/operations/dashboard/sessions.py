@@ -18,7 +18,7 @@ _USERS_OF_AN_ADDRESS = 10
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user who logged in. ``valid_seconds``: the validity of the user's token, if there is one."""
+    """A user who has logged in. ``valid_seconds``: the validity of the user's token, if the login uses tokens."""
 
     user: str
     valid_seconds: float | None = None
@@ -26,7 +26,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``form_token``: required in every form that changes something."""
+    """``form_token``: required in every form that changes data."""
 
     account: Account
     form_token: str
@@ -37,7 +37,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions by cookie value. If there are too many, the oldest ends. ``now``: monotonic seconds."""
+    """Sessions by cookie value, limited in number: the oldest one ends first. ``now``: monotonic seconds."""
 
     def __init__(self, seconds: float, now: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -71,7 +71,7 @@ class Sessions:
 class LoginAttempts:
     """Failed logins within five minutes: at most ``most`` per user and address, and ten times as many per address.
 
-    There is no limit per user, because wrong passwords from one address would lock the user out everywhere.
+    There is no limit per user alone, because wrong passwords from one address would lock the user out everywhere.
     """
 
     def __init__(self, most: int, now: Callable[[], float]) -> None:
@@ -81,9 +81,9 @@ class LoginAttempts:
         self._failed: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
 
     def reserve(self, user: str, address: str) -> float:
-        """Count an attempt as failed before the password is checked, so that concurrent attempts are limited.
+        """Count an attempt as failed before its password is checked, so that concurrent attempts are limited.
 
-        Return 0, or the seconds to wait; then the attempt is not counted.
+        Return 0, or the seconds to wait if the attempt exceeds the limit; such an attempt is not counted.
         """
         now = self._now()
         with self._lock:
@@ -101,7 +101,7 @@ class LoginAttempts:
         return 0.0
 
     def succeeded(self, user: str, address: str) -> None:
-        """Forget the failures of the user at this address, and only this attempt of the address."""
+        """Remove all failures of the user at this address, and only this attempt from those of the address."""
         with self._lock:
             self._failed.pop((user, address), None)
             if times := self._failed.get((address,)):

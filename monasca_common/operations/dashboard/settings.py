@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the dashboard: frozen, declared here as the options of ``[dashboard]``."""
+"""The settings of the dashboard, declared as the options of ``[dashboard]``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class DashboardSettings:
 
     host: str = option(
         "127.0.0.1",
-        help="The address to listen on. An address that other machines reach needs a login, and TLS or tls_at_proxy.",
+        help="The address to listen on. An address that other machines can reach requires a login, and TLS or "
+        "tls_at_proxy.",
     )
     port: int = option(8076, type=cfg.PortOpt, help="The port to listen on.")
     tls_certificate: str | None = option(
@@ -34,9 +35,9 @@ class DashboardSettings:
     tls_key: str | None = option(None, help="The file with the private key of tls_certificate, as PEM.")
     tls_at_proxy: bool = option(
         False,
-        help="Whether browsers reach the dashboard only through a proxy with TLS. Then it may listen without TLS on "
-        "any address, accepts any host name, and browsers send its cookies only over TLS. Without such a proxy, logins "
-        "fail.",
+        help="Whether browsers reach the dashboard only through a TLS proxy. If true, the dashboard can listen without "
+        "TLS on any address and accepts any host name, and browsers send its cookies only over TLS. Without such a "
+        "proxy, logins fail.",
     )
     login: Literal["keystone", "file", "none"] = option(
         "keystone",
@@ -49,10 +50,10 @@ class DashboardSettings:
     )
     password_file: str | None = option(
         None,
-        help="With login = file: the file of users, with the lines that `monasca-common dashboard password` prints.",
+        help="The file of users for login = file, with the lines that `monasca-common dashboard password` prints.",
     )
     keystone_url: str | None = option(
-        None, help="With login = keystone: the URL of Keystone's API v3, such as https://keystone.example.org/v3."
+        None, help="The URL of Keystone's API v3 for login = keystone, such as https://keystone.example.org/v3."
     )
     keystone_ca_file: str | None = option(
         None, help="The CA certificates for Keystone, as PEM.", unset="those of the system"
@@ -63,24 +64,24 @@ class DashboardSettings:
         minimum=60.0,
         maximum=7 * 86_400.0,
         unit="seconds",
-        help="The maximum duration of a login. Too small: users log in often. Too large: anyone with access to a "
-        "browser left open can view the dashboard.",
+        help="The maximum duration of a login in seconds. Too small: users log in often. Too large: anyone with access "
+        "to a browser left open can view the dashboard.",
     )
     login_attempts: int = option(
         10,
         minimum=1,
         maximum=1000,
         unit="attempts",
-        help="The number of wrong passwords of a user from one address within five minutes, and a tenth of the number "
-        "for all users from it; further attempts get status 429. Too small: typing errors lock users out. Too large: "
-        "passwords can be guessed.",
+        help="The maximum number of wrong passwords of a user from one address within five minutes; the maximum for "
+        "all users of the address is ten times this number. Further attempts get status 429. Too small: typing errors "
+        "lock users out. Too large: passwords can be guessed.",
     )
     interval_seconds: float = option(
         10.0,
         minimum=1.0,
         maximum=3600.0,
         unit="seconds",
-        help="The time between two checks of a panel. Too small: load on the brokers. Too large: problems are shown "
+        help="Seconds between two checks of a panel. Too small: load on the brokers. Too large: problems are shown "
         "late.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
@@ -95,7 +96,7 @@ class DashboardSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the dashboard."""
         return is_loopback(self.host) and not self.tls_at_proxy
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends dead letters back to their original topics after the handler or the input was repaired.
 
-Progress is stored in Kafka: the group's offset is the first pending dead letter. Handled dead letters after it are
-listed in a note, a record written after them to their partition, so retention deletes it later than them. With a
-transactional producer, messages, notes and offsets are committed together, so a crash sends nothing twice. A dead
-letter whose topic refuses the message stays pending and does not block others.
+Progress is stored in Kafka: the group's offset is the first pending dead letter. Handled dead letters after that offset
+are listed in a note, which is a later record in the same partition, so retention deletes the note after the dead
+letters. With a transactional producer, messages, notes and offsets are committed together, so a crash sends no message
+twice. If a topic refuses a message, its dead letter stays pending and does not block other dead letters.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from monasca_common.runtime.polling import POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 30.0  # the time-out for an assignment, and for messages that exist
+_PATIENCE_SECONDS = 30.0  # the time-out for an assignment, and for existing messages
 
 _REPEATED = "its message is replayed from another dead letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
-# Refusals that concern the topic, and so every dead letter of it, and those that concern the size of one. Any other
-# error may be a failure of the brokers, or an abort that another dead letter caused.
+# Refusals of a topic, which concern all its dead letters, and refusals because of a message's size. Any other error can
+# be a failure of the brokers, or an abort caused by another dead letter.
 _BECAUSE_OF_TOPIC = _NO_SUCH_TOPIC | {"TOPIC_AUTHORIZATION_FAILED"}
 _BECAUSE_OF_SIZE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An offset of a dead-letter topic. ``letter``: ``None`` for a note, and for a dead letter handled before."""
+    """An offset of a dead-letter topic. ``letter``: ``None`` for a note and for a handled dead letter."""
 
     offset: int
     letter: DeadLetter | None
@@ -65,7 +65,7 @@ class _Row:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it is a dead letter that stays pending for another run."""
+        """Whether the offset has a dead letter that stays pending for another run."""
         return self.letter is not None and (not self.chosen or bool(self.letter.refusal))
 
     @property
@@ -74,12 +74,12 @@ class _Row:
 
 
 class DeadLetterReplay:
-    """Replays the messages that a dead-letter topic has when it starts. The next run handles new dead letters.
+    """Replays the dead letters that a topic has at the start of the run. The next run handles newer dead letters.
 
-    ``consumer``: reads that topic, in a group used only for replays, whose offsets record the progress. ``chosen``:
-    returns whether to handle a dead letter; the others stay pending. ``max_replays``: how often a message is replayed.
-    ``limit``: the maximum of dead letters per run, refused ones not counted. ``rate``: the maximum per second.
-    ``sent``: the replayed messages; share it between topics to replay each message once.
+    ``consumer``: reads the topic in a group used only for replays, whose offsets record the progress. ``chosen``:
+    returns whether to handle a dead letter; the other dead letters stay pending. ``max_replays``: the maximum number of
+    replays of a message. ``limit``: the maximum number of dead letters per run, not counting refused ones. ``rate``:
+    the maximum number per second. ``sent``: the replayed messages; share it between topics to replay each message once.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class DeadLetterReplay:
         self._refusals: dict[str, str] = {}  # why a topic accepts no messages, or empty
 
     def pending_count(self) -> int:
-        """Return the number of pending dead letters at the start; reads all offsets from the group's offset on."""
+        """Return the number of pending dead letters at the start. Reads all records after the group's offset."""
         return self._notes().pending_count()
 
     def offsets_left(self) -> int:
@@ -121,19 +121,20 @@ class DeadLetterReplay:
                     yield letter
 
     def send(self, producer: KafkaProducer) -> Iterator[DeadLetter]:
-        """Replay messages and commit. Yields each dead letter once it is handled or refused. A refused one (too large,
-        or without a topic) stays pending for another run and does not block others.
+        """Replay messages and commit the progress. Yields each dead letter after it is handled or refused. A refused
+        dead letter (too large, or without a topic) stays pending for another run and does not block others.
 
-        With a ``transactional_id``, which must be unique to the topic and group, both happen in one transaction:
-        neither a crash nor a second process sends a message twice, and the second process ends the first with
-        `FencedError`. Without one, the next run repeats messages that were sent but not committed, with the same ids.
+        With a ``transactional_id``, which must be unique to the topic and group, messages and progress are committed in
+        one transaction: neither a crash nor a second process sends a message twice, and a second process stops the
+        first one with `FencedError`. Without it, the next run repeats messages that were sent but not committed, with
+        the same ids.
 
-        Raises `UndeliveredError` or `TransactionError` if the brokers accept nothing; earlier dead letters are
-        committed. Raises `ConsumerError` if a commit without a transaction fails.
+        Raises `UndeliveredError` or `TransactionError` if the brokers accept no message; the progress of earlier dead
+        letters is committed. Raises `ConsumerError` if a commit without a transaction fails.
         """
         transactional = producer.settings.transactional_id is not None
         if transactional:
-            producer.init_transactions()  # first: from now on no other process commits progress
+            producer.init_transactions()  # first, because it stops other processes from committing progress
             self._known_ends = self._known_notes = None
         handle = self._in_transactions if transactional else self._without_transactions
         started, count = self._consumer.clock.monotonic(), 0
@@ -177,7 +178,7 @@ class DeadLetterReplay:
             if progress.noted:
                 transaction.send(partition.topic, self._notes().note(partition, progress.noted))
             if progress.next_offset is not None:
-                # After an abort the dead letters in memory are sent again.
+                # After an abort, send the dead letters in memory again.
                 transaction.commit_offsets(self._consumer, {partition: progress.next_offset}, seek_back=False)
             fail_point("replay.before_commit")
 
@@ -205,13 +206,13 @@ class DeadLetterReplay:
                 yield handled
                 if len(handled) < len(same):
                     report.raise_for_undelivered()
-        finally:  # also after errors and Ctrl-C: delivered messages count as replayed
+        finally:  # also after errors and Ctrl-C, so that delivered messages count as replayed
             self._store(
                 producer, partition, [replace(row, chosen=row.chosen and row.offset not in unsent) for row in rows]
             )
 
     def _refused(self, row: _Row, refused: Mapping[int, DeliveryError]) -> _Row:
-        """Mark the row as refused if its dead letter, or its topic, was refused."""
+        """Mark the row as refused if its dead letter or its topic was refused."""
         letter, error = row.letter, refused.get(row.offset)
         if letter is None or not letter.is_replayable:
             return row
@@ -221,7 +222,7 @@ class DeadLetterReplay:
         return replace(row, letter=replace(letter, refusal=refusal)) if refusal else row
 
     def _refusal(self, topic: str) -> str:
-        """Return why this topic accepts no messages, or an empty string."""
+        """Return the reason why this topic accepts no messages, or an empty string if it does."""
         if topic not in self._refusals:
             self._refusals[topic] = "" if is_topic_name(topic) else f"{topic!r} is not a topic name: {TOPIC_NAME_RULE}"
             try:
@@ -250,7 +251,7 @@ class DeadLetterReplay:
                 ) from error
 
     def _progress(self, partition: TopicPartition, rows: Sequence[_Row]) -> _Progress:
-        """Return the progress to store once these rows are handled."""
+        """Return the progress to store after these rows are handled."""
         gap, next_offset, noted = partition in self._with_gap, None, []
         for row in rows:
             gap |= row.is_pending
@@ -261,7 +262,7 @@ class DeadLetterReplay:
         return _Progress(next_offset, noted, gap)
 
     def _letters(self, rows: Sequence[_Row]) -> list[DeadLetter]:
-        """Return the dead letters to handle. A message in several of them is replayed once."""
+        """Return the dead letters to handle. A message that is in several dead letters is replayed once."""
         letters: list[DeadLetter] = []
         here: set[tuple[str, bytes]] = set()
         for row in rows:
@@ -286,7 +287,7 @@ class DeadLetterReplay:
                 self._sent.add(letter)
 
     def _portions(self) -> Iterator[tuple[TopicPartition, list[_Row]]]:
-        """Return pending dead letters, and the offsets between them, in portions of one partition."""
+        """Return pending dead letters and the offsets between them. Each portion is from one partition."""
         notes = self._notes()
         size = MAX_NOTED if self._rate is None else max(1, min(MAX_NOTED, int(self._rate)))
         for part in self._parts():
@@ -313,7 +314,7 @@ class DeadLetterReplay:
         return _Row(message.offset, letter, chosen=chosen)
 
     def _notes(self) -> ReplayLog:
-        """Read everything once, because notes follow their dead letters."""
+        """Read the whole topic once, because notes follow their dead letters."""
         if self._known_notes is None:
             self._ends()
             starts = {one: self._consumer.position(one) for one in self._consumer.assignment()}
@@ -353,11 +354,11 @@ class DeadLetterReplay:
             while not consumer.assignment() and consumer.clock.monotonic() < deadline:
                 self._poll()
             self._known_ends = consumer.seek_to_end()
-            consumer.seek_to_committed()  # read messages of earlier polls again
+            consumer.seek_to_committed()  # re-read the messages of earlier polls
         return self._known_ends
 
     def _pace(self, started: float, count: int) -> None:
-        """Wait until the rate allows this count."""
+        """Wait until the rate permits this number of messages."""
         if self._rate is not None:
             clock = self._consumer.clock
             Signal().wait(clock, max(0.0, started + count / self._rate - clock.monotonic()))
@@ -365,7 +366,7 @@ class DeadLetterReplay:
     def _unread(
         self, ends: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int]
     ) -> list[TopicPartition]:
-        """Return the owned partitions before their ends. Control records may precede an end."""
+        """Return the assigned partitions that are not read to their ends. Control records can precede an end."""
         consumer = self._consumer
         owned = sorted(consumer.assignment() & ends.keys())
         return [each for each in owned if max(consumer.position(each) or 0, reached.get(each, 0)) < ends[each]]
@@ -386,7 +387,8 @@ class DeadLetterReplay:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Progress to store. ``next_offset``: the group's new offset, or ``None``. ``noted``: offsets for a note."""
+    """Progress to store. ``next_offset``: the group's new offset, or ``None`` to keep it. ``noted``: offsets in the
+    note."""
 
     next_offset: int | None
     noted: list[int]
@@ -394,7 +396,7 @@ class _Progress:
 
 
 def _refused_of(letters: Iterable[DeadLetter], aborted: TransactionError) -> dict[int, DeliveryError]:
-    """Return the errors of messages that were refused; the others were only aborted with them."""
+    """Return the errors of refused messages, without messages that were only aborted together with them."""
     report = aborted.report
     undelivered = () if report is None else (*report.failed, *report.unknown)
     errors = {(each.topic, each.message_id): each.error for each in undelivered}
@@ -407,14 +409,14 @@ def _refused_of(letters: Iterable[DeadLetter], aborted: TransactionError) -> dic
 
 
 def _is_refusal(error: DeliveryError) -> bool:
-    """Return whether the error concerns the message or its topic, so that others can be delivered."""
+    """Return whether the error concerns only the message or its topic, so that other messages can be delivered."""
     if isinstance(error, DeliveryRefused):
         return error.permanent or error.cause.name in _BECAUSE_OF_TOPIC | _BECAUSE_OF_SIZE
     return isinstance(error, MessageTooLarge)
 
 
 def _reason(error: DeliveryError) -> str:
-    """Return the same text for messages of different sizes, so that they are counted together."""
+    """Return the reason without the message's size, so that equal reasons are counted together."""
     if isinstance(error, MessageTooLarge):
         return f"larger than the {error.limit} bytes that topic {error.topic} accepts"
     return f"refused by its topic: {error}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters as read from their topic, and a group's notes: records that list handled dead letters after its
+"""Dead letters read from a topic, and a group's notes: records that list handled dead letters after the group's
 offset."""
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from monasca_common.kafka.message import MESSAGE_ID_HEADER
 
 LOG = logging.getLogger(__name__)
 
-MAX_NOTED = 500  # dead letters in a note, at most
+MAX_NOTED = 500  # maximum number of dead letters in a note
 MAX_REPLAYS = 3
 
 _NOTE_KEY = b"dead-letter-note/"  # the group's name follows
 _REMEMBERED_IDS = 1_000_000
-_DIGITS = 19  # of a 64-bit number; Python refuses to parse thousands of digits
+_DIGITS = 19  # digits of a 64-bit number; Python refuses to parse thousands of digits
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A dead letter. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty if unknown.
-    ``replays``: how often the message was replayed. ``first_origin``, ``first_failure_ms``: the origin and failure time
-    of the message before its first replay. ``obstacle``: why it cannot be replayed, or empty. ``refusal``: why its
-    topic refused it, or empty; a refused dead letter stays pending for another run."""
+    ``replays``: the number of times the message was replayed. ``first_origin``, ``first_failure_ms``: the origin and
+    failure time of the message before its first replay. ``obstacle``: the reason why it cannot be replayed, or empty.
+    ``refusal``: the reason why its topic refused it, or empty; a refused dead letter stays pending for another run."""
 
     message: Message
     origin_topic: str
@@ -61,7 +61,7 @@ class DeadLetter:
         elif dead_letters.VALUE_CUT_FROM in headers:
             obstacle = "its value was truncated"
         elif replays >= max_replays:
-            obstacle = f"it was already replayed {replays} times: repair its reader first"
+            obstacle = f"it was already replayed {replays} times: repair its consumer first"
         origin = "/".join(filter(None, map(text, place)))
         return cls(
             message,
@@ -82,8 +82,8 @@ class DeadLetter:
         return f"{self.message.topic}/{self.message.partition}/{self.message.offset}"
 
     def original(self) -> Record:
-        """Return the original message with its message id. Headers have the number of replays, the first origin and the
-        time of the first failure; its next dead letter keeps them."""
+        """Return the original message with its message id. Its headers contain the number of replays, the first origin
+        and the time of the first failure; if the message fails again, its dead letter keeps these headers."""
         headers: list[tuple[str, bytes | None]] = [
             each
             for each in self.message.headers
@@ -98,7 +98,7 @@ class DeadLetter:
 
     @property
     def message_id(self) -> bytes:
-        """The id of the original message, by which readers recognize it."""
+        """The id of the original message, by which consumers recognize it."""
         return dict(self.message.headers).get(dead_letters.ORIGIN_MESSAGE_ID) or self.message.message_id
 
     @property
@@ -107,7 +107,7 @@ class DeadLetter:
 
 
 class SentMessages:
-    """The last million replayed messages, by original topic and message id."""
+    """The original topics and message ids of the last million replayed messages."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, bytes], None] = {}
@@ -122,15 +122,15 @@ class SentMessages:
 
 
 def is_note(message: Message) -> bool:
-    """Return whether this record is a note. A dead letter has the key of its message, which may be anything, but its
-    headers name its origin."""
+    """Return whether this record is a note. The key of a dead letter can look like the key of a note, but only dead
+    letters have headers that name their origin."""
     if message.key is None or not message.key.startswith(_NOTE_KEY):
         return False
     return all(name != dead_letters.ORIGIN_TOPIC for name, _ in message.headers)
 
 
 class _Mark(IntEnum):
-    """The content of an offset: a dead letter, or a note or no message (`NOTHING`)."""
+    """The content of an offset: a dead letter, or `NOTHING` for a note or no message."""
 
     NOTHING = 0
     PENDING = 1
@@ -138,7 +138,7 @@ class _Mark(IntEnum):
 
 
 class ReplayLog:
-    """The dead letters read from each partition, and which of them the group's notes list; a byte for each offset."""
+    """The dead letters read from each partition, and whether the group's notes list them. Takes a byte per offset."""
 
     def __init__(self, group: str) -> None:
         self._prefix = _NOTE_KEY + group.encode() + b"/"
@@ -146,7 +146,7 @@ class ReplayLog:
         self._marks: dict[TopicPartition, bytearray] = {}
 
     def read(self, message: Message) -> None:
-        """Add a message; in the order of offsets."""
+        """Add a message. Call this in the order of offsets."""
         partition = TopicPartition(message.topic, message.partition)
         first = self._firsts.setdefault(partition, message.offset)
         marks = self._marks.setdefault(partition, bytearray())
@@ -162,11 +162,11 @@ class ReplayLog:
                 marks[begin:end] = marks[begin:end].replace(bytes([_Mark.PENDING]), bytes([_Mark.HANDLED]))
 
     def _is_of_group(self, key: bytes) -> bool:
-        """Return whether the key has this group, not one whose name starts with this group's and a slash."""
+        """Return ``False`` for other groups, even if their names start with this group's name and a slash."""
         return key.startswith(self._prefix) and key.count(b"/", len(self._prefix)) == 1
 
     def forget_before(self, partition: TopicPartition, offset: int) -> None:
-        """Forget offsets that the group has passed, or that were deleted."""
+        """Remove offsets that are before the group's offset or were deleted."""
         if self._firsts.get(partition, offset) < offset:
             del self._marks[partition][: offset - self._firsts[partition]]
             self._firsts[partition] = offset
@@ -183,11 +183,11 @@ class ReplayLog:
         return marks[index] if 0 <= index < len(marks) else _Mark.NOTHING
 
     def pending_count(self) -> int:
-        """Return the number of pending dead letters among those read."""
+        """Return the number of pending dead letters read so far."""
         return sum(marks.count(_Mark.PENDING) for marks in self._marks.values())
 
     def note(self, partition: TopicPartition, offsets: Sequence[int]) -> Record:
-        """Return the note that these offsets, in ascending order, are handled."""
+        """Return the note that lists these ascending offsets as handled."""
         runs: list[list[int]] = []
         for offset in offsets:
             if runs and offset == runs[-1][1] + 1:
@@ -199,7 +199,7 @@ class ReplayLog:
 
 
 def _ranges(value: bytes | None) -> Iterator[tuple[int, int]]:
-    """Return no ranges if another program wrote the record."""
+    """Return the ranges in a note, or no ranges if another program wrote the record."""
     try:
         for first, last in json.loads(value or b"[]"):
             yield int(first), min(int(last), int(first) + MAX_NOTED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dead-letter topic: read, replayed and purged in an operator's consumer group."""
+"""Reads, replays and purges a dead-letter topic in an operator's consumer group."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ _WITH_TRANSACTIONS, _TRANSACTIONAL_DRIVER = "kafka", "confluent"  # the native c
 
 
 def dead_letter_topics(partition_counts: Mapping[str, int], names: Iterable[str] = ()) -> list[str]:
-    """Return the topics whose name ends in ``.dlq``, and those of ``names`` that exist."""
+    """Return the topics whose names end in ``.dlq``, and the existing topics of ``names``."""
     wanted = frozenset(names)
     return sorted(topic for topic in partition_counts if topic in wanted or topic.endswith(_SUFFIX))
 
 
 @dataclass(slots=True)
 class DeletableDeadLetters:
-    """The selected dead letters at the beginning of a partition, because Kafka deletes only from there.
-
-    ``before``: the first offset that is kept. ``kept``: selected dead letters that are kept, after one not selected.
+    """The selected dead letters at the beginning of a partition; Kafka can delete only from the beginning. ``before``:
+    the first offset that is kept. ``kept``: selected dead letters that are kept because they follow an unselected one.
     """
 
     before: int
@@ -53,7 +52,7 @@ class DeletableDeadLetters:
     _ended: bool = False
 
     def add(self, message: Message, *, is_dead_letter: bool, is_selected: bool) -> None:
-        """Add a message; in the order of offsets."""
+        """Add a message. Call this in the order of offsets."""
         if not is_selected:
             self._ended = True
         elif not self._ended:
@@ -65,8 +64,8 @@ class DeletableDeadLetters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadLetterTopic:
-    """``consumer``, ``producer``: settings for the operator's group. ``sent``: replayed messages, shared by the topics
-    of a cluster."""
+    """A dead-letter topic. ``consumer``, ``producer``: settings for the operator's group. ``sent``: replayed messages,
+    shared by the topics of a cluster."""
 
     name: str
     consumer: ConsumerSettings
@@ -77,8 +76,9 @@ class DeadLetterTopic:
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts, name: str, group: str, group_id: str, sent: Mapping[str, SentMessages]) -> Self:
-        """``group``: the option group of the topic's cluster. ``group_id``: the operator's consumer group. ``sent``: by
-        servers. Raises `ConfigurationError`."""
+        """Return the topic with the settings of ``conf``. ``group``: the option group of the topic's cluster.
+        ``group_id``: the operator's consumer group. ``sent``: replayed messages by bootstrap servers. Raises
+        `ConfigurationError`."""
         if group == KAFKA_GROUP:
             consumer = ConsumerSettings(connection_settings(conf), (name,), group_id)
         else:
@@ -90,7 +90,7 @@ class DeadLetterTopic:
                 dead_letter_topic=None,
                 start="earliest",
             )
-        # One id per topic and group, so that a replay fences an earlier one.
+        # One id per topic and group, so that a replay fences an earlier replay.
         producer = replace(producer_settings(conf, group), transactional_id=None)
         if producer.connection.driver == _WITH_TRANSACTIONS:
             connection = replace(producer.connection, driver=_TRANSACTIONAL_DRIVER)
@@ -105,7 +105,7 @@ class DeadLetterTopic:
         return self.consumer.connection.bootstrap_servers
 
     def partitions(self) -> list[TopicPartition]:
-        """Return an empty list if the topic does not exist. Raises `TransportError`."""
+        """Return the partitions, or an empty list if the topic does not exist. Raises `TransportError`."""
         with open_consumer(self.consumer, partitions=[]) as consumer:
             try:
                 count = consumer.partition_count(self.name)
@@ -116,8 +116,8 @@ class DeadLetterTopic:
         return [TopicPartition(self.name, number) for number in range(count)]
 
     def reader(self, partitions: Sequence[TopicPartition]) -> KafkaConsumer:
-        """Return a consumer with the group's offsets that does not join the group, so crashed members do not delay
-        it."""
+        """Return a consumer that has the group's offsets but does not join the group, so that crashed members do not
+        delay it."""
         return open_consumer(self.consumer, partitions=partitions)
 
     def dead_letter(self, partition: TopicPartition, offset: int) -> DeadLetter | None:
@@ -135,7 +135,7 @@ class DeadLetterTopic:
     def replay(
         self, partitions: Sequence[TopicPartition], *, execute: bool, **arguments: Any
     ) -> Iterator[tuple[DeadLetterReplay, Iterator[DeadLetter]]]:
-        """``arguments``: the arguments of `DeadLetterReplay`."""
+        """Open and yield a replay. ``arguments``: the arguments of `DeadLetterReplay`."""
         with contextlib.ExitStack() as stack:
             audited = audited_source(self.producer, self.audit if execute else None, self.consumer.group_id)
             producer = stack.enter_context(open_producer(stack.enter_context(audited))) if execute else None
@@ -150,8 +150,8 @@ class DeadLetterTopic:
         handled: bool,
         progress: Callable[[int, int], object],
     ) -> dict[TopicPartition, DeletableDeadLetters]:
-        """Read the whole topic. ``selects``: dead letters to delete. ``handled``: also delete those before the group's
-        offset. ``progress``: receives the numbers of messages read and left."""
+        """Read the whole topic. ``selects``: returns whether to delete a dead letter. ``handled``: also delete all dead
+        letters before the group's offset. ``progress``: receives the numbers of messages read and remaining."""
         with self.reader(partitions) as consumer:
             passed = {each: (consumer.position(each) or 0) if handled else 0 for each in partitions}
             firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
@@ -168,11 +168,11 @@ class DeadLetterTopic:
         return found
 
     def delete(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete everything below these offsets."""
+        """Delete all messages before these offsets."""
         self.load_admin().delete_records(before)
 
     def skip_deleted(self, before: Mapping[TopicPartition, int]) -> None:
-        """Move lower offsets of the group to these."""
+        """Move the group's offsets forward to these offsets."""
         with self.reader(list(before)) as consumer:
             outdated = {each: offset for each, offset in before.items() if (consumer.position(each) or 0) < offset}
             consumer.commit(outdated)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of consumer groups: surveys, verdicts, their history, and the service."""
+"""The lag of consumer groups: surveys, verdicts, history, and the lag service."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes the commits of groups in the topic ``__consumer_offsets``.
 
-Brokers report the last offset of a group, but not its time, nor earlier ones. The topic has all until compaction. The
-format is Kafka's: OffsetCommitKey and OffsetCommitValue, versions 0 to 4; records of newer versions are ignored.
+Brokers report the last offset of a group, but neither its time nor earlier offsets. The topic contains all commits
+until compaction. The format is Kafka's OffsetCommitKey and OffsetCommitValue, versions 0 to 4; records of newer
+versions are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LENGTH_BITS = 7
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A commit. ``offset``: the next to read; ``None``: the group's offset was deleted."""
+    """A commit. ``offset``: the next offset to read, or ``None`` if the group's offset was deleted."""
 
     group: str
     partition: TopicPartition
@@ -31,7 +32,7 @@ class CommitRecord:
 
 
 class _Bytes:
-    """Reads values in sequence. Raises `struct.error` or `ValueError` at a premature end."""
+    """Reads values in sequence. Raises `struct.error` or `ValueError` if the record is truncated."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -68,9 +69,8 @@ class _Bytes:
 
 
 def commit_record(key: bytes | None, value: bytes | None, time_ms: int) -> CommitRecord | None:
-    """Return the commit; ``None`` for records about members, and for those of unknown versions.
-
-    ``time_ms``: the record's timestamp, used if an offset was deleted.
+    """Return the commit, or ``None`` for records about members and records of unknown versions. ``time_ms``: the
+    record's timestamp, used if the offset was deleted.
     """
     try:
         return _read(key or b"", value, time_ms)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of earlier scans of groups, and the compacted topic that stores them.
 
-The topic has a record for each partition of each group, with the last verdict and its inputs, and one for the survey. A
+The topic has a record per partition and group, with the last verdict and its inputs, and one record for the survey. A
 newer record replaces an older one; a tombstone means that the group or the partition no longer exists. Keys and values
 are JSON objects, so that other programs can read them.
 """
@@ -45,7 +45,7 @@ _TimedT = TypeVar("_TimedT", bound=_Timed)
 
 
 class PartitionHistory(msgspec.Struct, frozen=True):
-    """The verdict of the last scan, at ``time_ms``, and its inputs; a value in the topic."""
+    """The verdict of the last scan, at ``time_ms``, and its inputs. Stored as a value in the topic."""
 
     time_ms: int
     lag: LagVerdict
@@ -67,7 +67,7 @@ class LagHistory:
 
     def scans(self, group: str, partition: TopicPartition) -> tuple[LogScan, ...]:
         """Return the earlier scans of a partition. If nothing has changed since its record was written, the last survey
-        counts as a scan too."""
+        also counts as a scan."""
         known = self.of(group, partition)
         if known is None or not known.scans:
             return ()
@@ -88,8 +88,8 @@ class _HistorySurvey(msgspec.Struct, frozen=True):
 
 
 def kept_scans(scans: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ...]:
-    """Return the scans to keep: those of the window, the last with nothing unread, those after which the log's start
-    had moved (one window of them), and the first one if the group had no commit yet."""
+    """Return the scans to keep: the scans of the window, the last scan with nothing unread, one window of the scans
+    before and after the log's start moved, and the first scan if the group has no commit yet."""
     recent = spaced(scans, window)
     read = [scan for scan in scans if not scan.is_unread][-1:]
     moved = [later for earlier, later in pairwise(scans) if later.first > earlier.first]
@@ -102,9 +102,10 @@ def kept_scans(scans: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ..
 def spaced(
     entries: Sequence[_TimedT], window: LagWindow, stays: Callable[[_TimedT, _TimedT], bool] = lambda _, __: False
 ) -> list[_TimedT]:
-    """Return the last entries, thinned out to span the window; the newest always, and those that stay before the next.
+    """Return the last entries, thinned out to span the window. The newest entry is always kept; ``stays`` returns
+    whether to keep an entry before the next one.
 
-    They are chosen from the oldest on, so that chosen ones stay when later scans add others.
+    Entries are chosen from the oldest to the newest, so that chosen entries stay chosen when later scans add entries.
     """
     least_ms = window.seconds * 1000 / max(1, window.commits - 2)
     kept: list[_TimedT] = []
@@ -117,8 +118,8 @@ def spaced(
 
 
 def end_at(scans: Sequence[LogScan], time_ms: int, window: LagWindow) -> int | None:
-    """Return the end of the log at that time, interpolated between two scans; ``None`` if they are too far apart or
-    missing."""
+    """Return the end of the log at that time, interpolated between two scans, or ``None`` if the scans are missing or
+    too far apart."""
     for earlier, later in pairwise(scans):
         if earlier.time_ms <= time_ms <= later.time_ms:
             apart_ms, grown = later.time_ms - earlier.time_ms, later.end - earlier.end
@@ -131,7 +132,7 @@ def end_at(scans: Sequence[LogScan], time_ms: int, window: LagWindow) -> int | N
 def following(
     states: Mapping[str, Mapping[TopicPartition, PartitionState]], now_ms: int, window: LagWindow
 ) -> LagHistory:
-    """Return the history after a scan with these states, with the verdicts on them."""
+    """Return the history after a scan with these states, including their verdicts."""
     return LagHistory(
         now_ms,
         {
@@ -148,7 +149,7 @@ def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> Partitio
     is_first = not state.scans and state.is_assigned is not False
     is_taken = bool(state.scans) and state.scans[0].is_unread and state.is_assigned is True
     if position is None and (is_first or is_taken):
-        # A new member without commits may start at the end of the log.
+        # A new member without commits can start at the end of the log.
         state = replace(state, unread_since_ms=None, scans=())
     is_unread, is_open = state.unread_since_ms is not None, (state.written_end or 0) > state.end
     scan = LogScan(now_ms, state.first, state.end, position, is_unread, read_to(state), is_open)
@@ -157,13 +158,13 @@ def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> Partitio
 
 
 def offline_partitions(partitions: Mapping[TopicPartition, PartitionHistory]) -> list[str]:
-    """Name the partitions without a leader, as ``topic/partition``."""
+    """Return the partitions without a leader as ``topic/partition``."""
     offline = sorted(each for each, known in partitions.items() if known.lag.status is LagStatus.OFFLINE)
     return [f"{each.topic}/{each.partition}" for each in offline]
 
 
 def to_keep(kept: LagHistory, after: LagHistory) -> LagHistory:
-    """Return what the topic should contain: a partition without changes keeps its record."""
+    """Return the history that the topic should contain: a partition without changes keeps its record."""
     groups = {
         group: {partition: _newest(kept.of(group, partition), known) for partition, known in partitions.items()}
         for group, partitions in after.groups.items()
@@ -180,7 +181,7 @@ def _newest(kept: PartitionHistory | None, known: PartitionHistory) -> Partition
 
 
 def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
-    """Return the records that update the topic; the record of the survey is the last."""
+    """Return the records that update the topic; the last record is the one of the survey."""
     for group, partitions in after.groups.items():
         for partition, known in partitions.items():
             if kept.of(group, partition) != known:
@@ -196,7 +197,7 @@ def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
 def read_history(
     admin: Admin, connection: ConnectionSettings, topic: str, *, timeout_seconds: float
 ) -> LagHistory | None:
-    """Return the history in the topic; ``None`` if the topic does not exist. Raises `TransportError`."""
+    """Return the history in the topic, or ``None`` if the topic does not exist. Raises `TransportError`."""
     count = admin.partition_counts().get(topic)
     if count is None:
         return None
@@ -206,7 +207,7 @@ def read_history(
 
 
 def history_of(records: Iterable[tuple[bytes | None, bytes | None]]) -> LagHistory:
-    """Return the history of these keys and values in their order; ignore records of other versions."""
+    """Return the history from these ordered keys and values; ignore records of other versions."""
     values: dict[bytes, bytes | None] = {key: value for key, value in records if key is not None}
     groups: dict[str, dict[TopicPartition, PartitionHistory]] = defaultdict(dict)
     surveyed_ms = None

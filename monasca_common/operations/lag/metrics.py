@@ -41,13 +41,13 @@ _FIGURES: tuple[tuple[str, str, Figure], ...] = (
         "1 if retention will soon delete unread messages",
         lambda lag: lag.expires_soon,
     ),
-    ("completeness", "The known part of the window, 0 to 1", lambda lag: lag.completeness),
+    ("completeness", "Known fraction of the window, from 0 to 1", lambda lag: lag.completeness),
 )
 _PARTITION = ("group", "topic", "partition")
 
 
 class LagMetrics(ServiceMetrics):
-    """``max_partitions``: the number of partitions with own metrics. Metrics of groups count all partitions."""
+    """``max_partitions``: the number of partitions with their own metrics. Metrics of groups count all partitions."""
 
     def __init__(self, max_partitions: int) -> None:
         super().__init__(_PREFIX)
@@ -58,7 +58,7 @@ class LagMetrics(ServiceMetrics):
         self._surveys = self.counter("surveys", "Surveys of all groups, by outcome", "outcome", known=outcomes)
         self._seconds = self.histogram("survey_seconds", "Duration of complete surveys", buckets=_SECONDS)
         self._last = self.gauge("last_survey_timestamp_seconds", "Time of the last complete survey")
-        self._left_out = self.gauge("left_out_partitions", "Partitions without own metrics")
+        self._left_out = self.gauge("left_out_partitions", "Partitions without their own metrics")
         for name, text, value in _FIGURES:
             self.computed_gauge(name, text, *_PARTITION, samples=partial(self._partition_figures, value))
             self.computed_gauge(f"group_{name}", text, "group", samples=partial(self._group_figures, value))
@@ -67,7 +67,7 @@ class LagMetrics(ServiceMetrics):
         self.computed_gauge(
             "status", f"The verdict: {numbers}", *_PARTITION, samples=partial(self._partition_figures, rank)
         )
-        text = "1 for the group's status, which is that of its worst partition"
+        text = "1 for the group's status, which is the status of its worst partition"
         self.computed_gauge("group_status", text, "group", "status", samples=self._group_statuses)
 
     def completed(self, history: LagHistory, seconds: float) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lag service: surveys every group periodically, and stores the results in a topic and as metrics.
 
-It reads the history from the topic when it starts. SIGTERM ends it with status 0 after the current survey. Several
-instances may run, because the results of one replace those of another.
+It reads the history from the topic when it starts. SIGTERM ends the service with status 0 after the current survey.
+Several instances can run concurrently; the newest results replace older ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
-_LATE_INTERVALS = 3  # intervals since the last complete survey after which the next one is late
+_LATE_INTERVALS = 3  # a survey is late after this number of intervals since the last complete survey
 READ_SECONDS = 60.0  # the time-out of a survey's reads: committed offsets and the oldest unread messages
 _SHOWN_LINES = 6  # in a log line on which positions count
 
@@ -124,8 +124,8 @@ class LagService(PublishingLoop):
         self._kept = wanted
 
     def _report(self, before: LagHistory, found: LagHistory) -> None:
-        """Log each group whose status has changed, or which starts or stops losing messages, and which of its positions
-        count."""
+        """Log each group whose status has changed, or which starts or stops losing messages, and the place of its
+        authoritative positions."""
         changed = {}
         for group, partitions in found.groups.items():
             lag, earlier = group_lag(known.lag for known in partitions.values()), before.groups.get(group)
@@ -160,14 +160,13 @@ def _facts(lag: LagVerdict, partitions: Mapping[TopicPartition, PartitionHistory
 def run(
     conf: cfg.ConfigOpts, until: Callable[[LagService], object], read_positions: ReadPositions = no_database
 ) -> None:
-    """Run the service of ``conf``. ``until``: receives the service before it starts, to stop it later.
-
-    Raises `ConfigurationError` if it cannot start.
+    """Run the service of ``conf``. ``until``: receives the service before it starts, and can stop it later. Raises
+    `ConfigurationError` if the service cannot start.
     """
     settings = lag_settings(conf)
     service = LagService(settings, load_admin(conf), read_positions=read_positions)
     with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # first, because the log line below may trigger a stop
+        until(service)  # first, because the log line below can trigger a stop
         LOG.info("%s", start_line(settings))
         service.run()
     LOG.info("%s", stopped("lag", surveys=service.surveys))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scans the groups of a cluster: their commits, the logs that they read, and the age of unread messages.
 
-If the history does not have the end of a log at an earlier commit, the end is estimated as the first offset whose
-message is not older than that commit. With old timestamps of producers the estimate is too high, and the earlier lag
-too large.
+If the history does not contain the end of a log at an earlier commit, the end is estimated as the first offset whose
+message is not older than that commit. If producers send old timestamps, the estimated end and lag are too large.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from monasca_common.operations.lag.verdict import Commit, LagWindow, LogScan, Pa
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
-_LOOK_BACK = 10  # windows, so that rare commits still fill one
-_OVERLAP_MS = 30_000  # the last survey may have read the topic before commits of this time
+_LOOK_BACK = 10  # in windows, so that rare commits still fill a window
+_OVERLAP_MS = 30_000  # in milliseconds: the last survey can have missed commits made this long before it
 _NO_HISTORY = LagHistory()
 
 _GroupPartition = tuple[str, TopicPartition]
@@ -43,8 +42,8 @@ class LagSurvey:
         self._times: dict[tuple[TopicPartition, int], int] = {}
 
     def groups(self) -> list[str]:
-        """Return the sorted names of all groups, except the one for replays of dead letters, which wait for an
-        operator. Raises `TransportError`, as `scan`."""
+        """Return the sorted names of all groups except the dead-letter replay group, whose messages wait for an
+        operator. Raises `TransportError`, like `scan`."""
         return sorted(set(self._admin.groups()) - {DLQ_GROUP})
 
     def scan(
@@ -54,11 +53,9 @@ class LagSurvey:
         topics: Collection[str] | None = None,
         history: LagHistory = _NO_HISTORY,
     ) -> dict[str, dict[TopicPartition, PartitionState]]:
-        """Return the state of each group's existing partitions: those with an offset, those that a member reads, and,
-        if its members subscribe to topics, all others of these topics. ``topics``: only these. ``history``: earlier
-        scans.
-
-        Raises `RetriableError` if it takes too long.
+        """Return the state of each group's existing partitions: partitions with an offset, partitions that a member
+        reads, and all partitions of topics to which members subscribe. ``topics``: scan only these topics. ``history``:
+        earlier scans. Raises `RetriableError` after a time-out.
         """
         offsets = {
             group: {each: found[each] for each in _of(topics, found)}
@@ -68,7 +65,7 @@ class LagSurvey:
         leaders = self._admin.leaders()
         partitions_of = {group: {*offsets[group], *_of(topics, assigned[group].partitions)} for group in groups}
         for group, found in partitions_of.items():
-            if assigned[group].subscribes:  # its members share whole topics
+            if assigned[group].subscribes:  # members share all partitions of a topic
                 names = {each.topic for each in found}
                 found |= {TopicPartition(name, number) for name in names for number in leaders.get(name, ())}
         since_ms = self._since_ms(offsets, now_ms, history)
@@ -76,7 +73,7 @@ class LagSurvey:
         records = self._records(
             {group for group in groups if offsets[group]}, since_ms, len(leaders.get(OFFSETS_TOPIC, ()))
         )
-        # Ends are read after the commits, so that no commit lies beyond them.
+        # Read ends after commits, so that no commit is beyond its end.
         logs = _LogSpans(self._admin, set().union(*partitions_of.values()), leaders)
         pasts = {
             group: _GroupPast(
@@ -133,13 +130,13 @@ class LagSurvey:
         return states
 
     def _since_ms(self, offsets: _Offsets, now_ms: int, history: LagHistory) -> int:
-        """Return the time from which to read commits: that of the last survey if it saw all partitions."""
+        """Return the time from which to read commits: the time of the last survey if it covered all partitions."""
         since_ms = round(now_ms - self._window.seconds * _LOOK_BACK * 1000)
         known = all(history.of(group, each) is not None for group, found in offsets.items() for each in found)
         return max(since_ms, history.surveyed_ms - _OVERLAP_MS) if known and history.surveyed_ms else since_ms
 
     def _records(self, groups: set[str], since_ms: int, count: int) -> _Commits:
-        """Return the groups' commits since then, in their order. ``count``: partitions of the topic of commits."""
+        """Return the groups' commits since that time, in order. ``count``: the partitions of the topic of commits."""
         found: _Commits = defaultdict(list)
         if not count and groups:
             raise AuthorizationError(f"{OFFSETS_TOPIC} is not visible: permit this user to describe and read it")
@@ -161,23 +158,24 @@ class LagSurvey:
         *,
         has_gap: bool,
     ) -> list[CommitRecord]:
-        """Return the commits of the history and newer ones of the topic. ``current``: the group's present offset.
-        ``has_gap``: commits between the history and ``since_ms`` were not read.
+        """Return the commits in the history and newer commits in the topic. ``current``: the group's current offset.
+        ``has_gap``: whether commits between the history and ``since_ms`` were not read.
 
-        If ``current`` is ahead of all, an open transaction hides later commits, and it counts as committed now.
+        If ``current`` is after all commits, an open transaction hides later commits, and ``current`` counts as
+        committed now.
         """
         newer = _newer(records[current.group, current.partition], known)
         kept = spaced_commits((*known, *newer), self._window)
         if not kept or (has_gap and not newer and current.offset != kept[-1].offset):
-            # Committed at an unknown time before that.
+            # The current offset was committed at an unknown time before ``since_ms``.
             return spaced_commits((*kept, replace(current, time_ms=since_ms)), self._window)
         return spaced_commits((*kept, current), self._window) if _goes_back(current, kept[-1]) else kept
 
     def _unread_since(
         self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
     ) -> dict[tuple[TopicPartition, int], int]:
-        """Return the time of the first message at or after each offset before the end of its log; ``None`` if only
-        control records remain. Times that an earlier scan has read are reused while the message exists."""
+        """Return the time of the first message at or after each offset; an offset followed only by control records has
+        no time. Times read by an earlier scan are reused while the message exists."""
         wanted = {(each, at) for group in starts for each, at in group.items() if at < logs.ends[each]}
         self._times = {
             (each, at): time_ms
@@ -202,8 +200,8 @@ class LagSurvey:
         past: _GroupPast,
         logs: _LogSpans,
     ) -> dict[TopicPartition, list[int]]:
-        """Return the end of each log at each commit: from scans, or else estimated from timestamps, with one request
-        per commit. If nothing is unread, the end does not matter, and is the offset."""
+        """Return the end of each log at each commit: from scans if possible, otherwise estimated from timestamps, with
+        one request per commit. If nothing is unread, the end is not needed and the committed offset is returned."""
         ends: dict[TopicPartition, list[int]] = {partition: [] for partition in commits}
         for number in range(max(map(len, commits.values()), default=0)):
             there = {partition: records[number] for partition, records in commits.items() if number < len(records)}
@@ -267,7 +265,7 @@ class _GroupPast:
         return {each: committed.get(each, expected_start(firsts[each], self.scans[each])) for each in self.partitions}
 
     def end_at(self, partition: TopicPartition, time_ms: int) -> int | None:
-        """Return the end of the log at that time; ``None`` if no scan shows it."""
+        """Return the end of the log at that time, or ``None`` if it cannot be derived from scans."""
         if time_ms in self._ends[partition]:
             return self._ends[partition][time_ms]
         first, end = self._logs.firsts[partition], self._logs.ends[partition]
@@ -280,7 +278,7 @@ def _of(topics: Collection[str] | None, partitions: Iterable[TopicPartition]) ->
 
 
 def retention_ms(config: Mapping[str, str]) -> int | None:
-    """Return how long a topic with this configuration keeps messages; ``None`` if time does not limit it."""
+    """Return the retention time of a topic with this configuration, or ``None`` if it is unlimited."""
     retention = int(config["retention.ms"])
     return retention if "delete" in config["cleanup.policy"] and retention >= 0 else None
 
@@ -293,8 +291,8 @@ def is_size_limited(config: Mapping[str, str]) -> bool:
 def spaced_commits(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
     """Return the last commits since the group's offset was deleted, thinned out to span the window.
 
-    Otherwise, a consumer with ten commits per second would get a verdict on its last second. The commit before a
-    rewind is kept, because it shows the rewind.
+    Without thinning, the verdict on a consumer with ten commits per second would cover only its last second. The commit
+    before a rewind is kept, because it shows the rewind.
     """
     deleted = max((number for number, record in enumerate(records, 1) if record.offset is None), default=0)
     return spaced(records[deleted:], window, _goes_back)
@@ -309,8 +307,8 @@ def _newer(records: Sequence[CommitRecord], known: Sequence[CommitRecord]) -> li
 
 
 def _commits(records: Sequence[CommitRecord], ends: Sequence[int], unread_since_ms: int | None) -> tuple[Commit, ...]:
-    """Return commits with the ends of the log. A clock that is ahead makes ends too small, so a message that was unread
-    before a commit raises them."""
+    """Return commits with the ends of the log. If the group's clock is ahead, an estimated end can be too small; a
+    message that was unread at the commit raises the end."""
     return tuple(
         Commit(
             record.time_ms, record.offset, max(at, record.offset + 1) if _was_unread(record, unread_since_ms) else at

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdict on a consumer: a pure function of its recent commits, its log, and the time.
 
-The number of unread messages is not enough: a large lag that falls is healthy, a lag of one that stays for an hour is
-not. The verdict depends on the change of commits and lag over a window. Times are milliseconds since 1970.
+The number of unread messages alone is not sufficient: a large lag that falls is healthy, while a lag of one message
+that stays for an hour is not. The verdict depends on changes within a window. Times are in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-_LONG_PAUSE = 10  # times the window, and times the usual interval between two commits
+_LONG_PAUSE = 10  # multiple of the window, and of the usual interval between two commits
 
 
 class LagStatus(enum.Enum):
@@ -29,7 +29,7 @@ class LagStatus(enum.Enum):
 
     @property
     def meaning(self) -> str:
-        """Return what completes "the group …"."""
+        """Return the phrase that follows "the group …"."""
         return _MEANINGS[self]
 
     @property
@@ -41,7 +41,7 @@ _MEANINGS = {
     LagStatus.OK: "keeps up or catches up",
     LagStatus.WARNING: "commits, but its lag does not fall, its offset is beyond the end of the log, or an open "
     "transaction hides messages",
-    LagStatus.STALL: "commits the same offset again and again",
+    LagStatus.STALL: "commits the same offset repeatedly",
     LagStatus.STOP: "has unread messages but does not commit",
     LagStatus.REWIND: "went back to an earlier offset",
     LagStatus.OFFLINE: "has a partition without a leader, which can be neither read nor checked",
@@ -50,9 +50,10 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class LagWindow:
-    """``commits``: the number in a complete window. ``seconds``: how long a consumer may be silent or late.
-    ``least_headroom``: 0 to 1; messages expire soon if at most this fraction of their retention time remains until one
-    of them is deleted unread. ``allowed_lag``: unread messages in a partition that are always OK.
+    """The window of a verdict. ``commits``: the number of commits in a complete window. ``seconds``: how long a
+    consumer may be silent or late. ``least_headroom``: 0 to 1; messages expire soon if at most this fraction of their
+    retention time remains until one of them is deleted unread. ``allowed_lag``: a number of unread messages per
+    partition that is OK.
     """
 
     commits: int = 10
@@ -62,7 +63,7 @@ class LagWindow:
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """``offset``: the next to read. ``end``: the end of the log at the time of the commit."""
+    """A commit. ``offset``: the next offset to read. ``end``: the end of the log at the time of the commit."""
 
     time_ms: int
     offset: int
@@ -76,9 +77,9 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
 class LogScan(msgspec.Struct, frozen=True, array_like=True):
     """A partition at one time: the start and end of its log, and the group's ``position`` (``None`` without a commit).
 
-    ``is_unread``: whether the group had unread messages. ``read_to``: the offset before which nothing was unread: after
-    the position if only control records follow it, but not after messages deleted unread. ``is_open``: whether an open
-    transaction had written after the end.
+    ``is_unread``: whether the group had unread messages. ``read_to``: the offset up to which all messages were read:
+    after the position if only control records follow it, but before messages deleted unread. ``is_open``: whether an
+    open transaction had written after the end.
     """
 
     time_ms: int
@@ -95,11 +96,12 @@ class PartitionState:
     """One partition of a group. ``first``, ``end``: the current first offset and end of its log. ``commits``: ordered
     by time.
 
-    ``unread_since_ms``: the timestamp of the oldest unread message, or ``None``; offsets do not show that, because
-    control records have offsets too. ``retention_ms``: how long the topic keeps messages; ``None`` if time does not
-    limit it. ``is_size_limited``: whether the topic limits its size. ``scans``: earlier ones, ordered by time.
-    ``written_end``: the end including open transactions; ``None``: ``end``. ``is_assigned``: whether a live member
-    reads it; ``None`` during a rebalance. ``is_offline``: it has no leader, so its log is unknown.
+    ``unread_since_ms``: the timestamp of the oldest unread message, or ``None`` if all messages are read, which offsets
+    do not show because control records also have offsets. ``retention_ms``: the retention time, or ``None`` if
+    unlimited. ``is_size_limited``: whether the topic limits its size. ``scans``: earlier scans, ordered by time.
+    ``written_end``: the end including open transactions, or ``None`` if it equals ``end``. ``is_assigned``: whether a
+    live member reads the partition; ``None`` during a rebalance. ``is_offline``: it has no leader, so its log is
+    unknown.
     """
 
     first: int
@@ -118,12 +120,13 @@ class PartitionState:
 class LagVerdict:
     """The verdict on a partition or a group. ``messages``: unread offsets. ``seconds``: the age of the oldest message.
 
-    ``deleted``: messages that retention deleted unread. ``headroom_seconds``: the time until it deletes the oldest
-    unread one; ``None`` if nothing is unread or no deletion is expected. ``completeness``: 0 to 1, the known part of
-    the window. ``truncated``: committed offsets that the log no longer has, after an unclean election or a recreation
-    of the topic. ``lost_in_seconds``: the time until retention deletes an unread message at the group's speed in the
-    window; ``None`` also if the group is faster than retention. ``expires_soon``: whether that is near. ``hidden``:
-    offsets that readers of committed messages do not get, because an earlier transaction stays open.
+    ``deleted``: messages that retention deleted unread. ``headroom_seconds``: the time until retention deletes the
+    oldest unread message; ``None`` if all messages are read or no deletion is expected. ``completeness``: the known
+    fraction of the window. ``truncated``: the number of committed offsets that the log no longer has, after an unclean
+    election or a recreation of the topic. ``lost_in_seconds``: the time until retention deletes an unread message at
+    the group's speed in the window; ``None`` also if the group is faster than retention. ``expires_soon``: whether this
+    time is short. ``hidden``: the number of offsets that an open transaction hides from consumers of committed
+    messages.
     """
 
     status: LagStatus
@@ -139,7 +142,7 @@ class LagVerdict:
 
     @property
     def is_error(self) -> bool:
-        """Whether an operator must act now, because messages are lost or soon will be, or are not read."""
+        """Whether an operator must act now, because messages are lost, will soon be lost, or are not read."""
         return self.status.is_error or self.expires_soon or bool(self.deleted or self.truncated)
 
 
@@ -173,21 +176,21 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
 
 
 def lost_and_hidden(lag: LagVerdict) -> list[str]:
-    """Describe the messages that the group has lost or does not get, in one phrase each."""
+    """Return one phrase for each kind of messages that the group has lost or does not get."""
     facts = [f"{lag.deleted:,} deleted unread"] if lag.deleted else []
     facts += [f"offsets {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
     return [*facts, f"{lag.hidden:,} offsets hidden by an open transaction"] if lag.hidden else facts
 
 
 def expected_start(first: int, scans: Sequence[LogScan]) -> int:
-    """Return where a group without commits starts: at the end of the log at its first scan, because it may read only
-    new messages; at ``first`` without a history, or if no member read the partition then."""
+    """Return the start offset of a group without commits: the end of the log at its first scan, because the group can
+    start with new messages; ``first`` without a history, or if no member read the partition at that scan."""
     return scans[0].end if scans and not scans[0].is_unread else first
 
 
 def read_to(state: PartitionState) -> int:
-    """Return the offset before which nothing is unread. Messages deleted unread count as unread until the group commits
-    after them. In the first scan, deleted offsets count as read, because they may be control records."""
+    """Return the offset up to which all messages are read. Messages deleted unread count as unread until the group
+    commits after them. In the first scan, deleted offsets count as read, because they may be control records."""
     position = state.commits[-1].offset if state.commits else expected_start(state.first, state.scans)
     known = _known_read_to(state, position)
     is_lost = bool(state.scans) and state.first > known
@@ -195,7 +198,7 @@ def read_to(state: PartitionState) -> int:
 
 
 def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
-    """Combine the verdicts: a group has the status of its worst partition, and is OK without partitions."""
+    """Combine the verdicts: a group has the status of its worst partition; a group without partitions is OK."""
     parts = list(partitions)
     order = list(LagStatus)
     rooms = [each.headroom_seconds for each in parts if each.headroom_seconds is not None]
@@ -215,9 +218,9 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
 
 
 def _hidden(state: PartitionState, now_ms: int, window: LagWindow) -> int:
-    """Return the number of offsets after the last stable offset if a transaction is open for longer than the window.
-    The oldest open transaction starts there, so scans with the same end have seen the same transaction. Timestamps are
-    not used, because a mirror copies them."""
+    """Return the number of offsets after the last stable offset if a transaction has been open for longer than the
+    window. The oldest open transaction starts at the last stable offset, so scans with the same end have seen the same
+    transaction. Timestamps are not used, because a mirror copies them."""
     open_ms = [scan.time_ms for scan in state.scans if scan.is_open and scan.end == state.end]
     if state.written_end is None or not open_ms or now_ms - open_ms[0] <= window.seconds * 1000:
         return 0
@@ -225,9 +228,9 @@ def _hidden(state: PartitionState, now_ms: int, window: LagWindow) -> int:
 
 
 def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
-    """Return the commits of the window, without those before a pause far longer than any other: otherwise, a consumer
-    that starts after a weekend and fails would be judged only after another weekend. A consumer that reads in bursts
-    has several long pauses, and keeps them.
+    """Return the commits of the window, without commits before a pause far longer than any other pause. Otherwise, a
+    consumer that starts after a weekend and fails would get a verdict only after another weekend. A consumer that reads
+    in bursts has several long pauses, and keeps all its commits.
     """
     recent = commits[-window.commits :]
     gaps = [later.time_ms - earlier.time_ms for earlier, later in pairwise(recent)]
@@ -238,7 +241,7 @@ def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
 
 
 def _status(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> LagStatus:
-    """Return the status of a partition with unread messages. A stop counts whatever the consumer did before."""
+    """Return the status of a partition with unread messages. STOP takes precedence over all other problems."""
     if _has_stopped(state, recent, now_ms, window):
         return LagStatus.STOP
     if not recent:
@@ -253,11 +256,11 @@ def _status(state: PartitionState, recent: Sequence[Commit], now_ms: int, window
 
 
 def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> bool:
-    """Return whether there was no commit for longer than the window although messages were unread throughout.
+    """Return whether there was no commit for longer than the window although there were always unread messages.
 
-    A consumer that has read everything may be silent, so the time counts from the first unread message. Its timestamp
-    comes from a producer: one in the future is ignored, and one before the last scan with nothing unread is raised to
-    it.
+    A consumer that has read all messages may be silent, so the time counts from the first unread message. The producer
+    sets this message's timestamp: a timestamp in the future is ignored, and a timestamp before the last scan with
+    nothing unread is replaced by the time of that scan.
     """
     unread_since = state.unread_since_ms
     began = [commit.time_ms for commit in recent[-1:]]
@@ -269,7 +272,8 @@ def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, w
 
 
 def _has_gone_back(commits: Sequence[Commit]) -> bool:
-    """Return whether the last offset is lower than an earlier one; reaching that again is a recovery."""
+    """Return whether the last offset is lower than an earlier one; a group that reaches that offset again has
+    recovered."""
     return commits[-1].offset < max(commit.offset for commit in commits)
 
 
@@ -282,8 +286,8 @@ def _never_falls(recent: Sequence[Commit]) -> bool:
 
 
 def _is_in_pace(state: PartitionState, recent: Sequence[Commit], now_ms: int) -> bool:
-    """Return whether the oldest unread message is younger than the longest interval between two commits: the group has
-    then read all that existed at its last commit but one. A timestamp in the future is ignored."""
+    """Return whether the oldest unread message is younger than the longest interval between two commits; the group has
+    then read all messages that existed at its second-last commit. A timestamp in the future is ignored."""
     longest_ms = max(later.time_ms - earlier.time_ms for earlier, later in pairwise(recent))
     return state.unread_since_ms is not None and 0 <= now_ms - state.unread_since_ms <= longest_ms
 
@@ -293,7 +297,7 @@ def _is_long_enough(recent: Sequence[Commit], window: LagWindow) -> bool:
 
 
 def _known_read_to(state: PartitionState, position: int) -> int:
-    """Return ``read_to`` of the last scan, or the position without a scan or after the group went back."""
+    """Return ``read_to`` of the last scan, or the position if there is no scan or the group went back."""
     last = state.scans[-1] if state.scans else None
     if last is None or last.position is None or last.position > position:
         return position
@@ -305,14 +309,15 @@ _Seen = tuple[int, int, int]  # time, start and end of a log
 
 @dataclass(frozen=True, slots=True)
 class _Removal:
-    """The minimum time until retention reaches the position, and its speed in offsets."""
+    """The minimum time until retention reaches the position, and the speed of retention in offsets."""
 
     in_ms: float
     per_ms: float
 
 
 def _removals(state: PartitionState, position: int, messages: int, now_ms: int) -> list[_Removal]:
-    """Return the expected deletions by time and by size. Brokers delete whole segments, so each may happen later."""
+    """Return the expected deletions by time and by size. Because brokers delete whole segments, they can happen
+    later."""
     found = []
     if state.retention_ms is not None and state.unread_since_ms is not None:
         age_ms = max(1, now_ms - state.unread_since_ms)
@@ -324,7 +329,7 @@ def _removals(state: PartitionState, position: int, messages: int, now_ms: int) 
 
 def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Removal | None:
     """Return when the log's start reaches the position at its observed speed. The start moves by whole segments, so the
-    next move is expected sooner as the time since the last move grows."""
+    time since its last move is subtracted."""
     seen = [*((scan.time_ms, scan.first, scan.end) for scan in state.scans), (now_ms, state.first, state.end)]
     moves = [(before, after) for before, after in pairwise(seen) if after[1] > before[1]]
     per_ms = _start_per_ms(moves, state.end, now_ms) if moves else 0.0
@@ -336,9 +341,9 @@ def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Remo
 
 
 def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -> float:
-    """Return the greatest speed of the log's start from any of its moves to the last: a burst counts immediately, and
-    an earlier pause does not hide it. An unusually long time without a move lowers it. ``moves``: before and after
-    each."""
+    """Return the greatest average speed of the log's start from any of its moves to the last move, so that an earlier
+    pause does not hide a burst. An unusually long time without a move lowers the speed. ``moves``: before and after
+    each move."""
     last_ms, last, _ = moves[-1][1]
     speeds = []
     for later, (_, (time_ms, first, _)) in enumerate(reversed(moves[:-1]), 1):
@@ -346,7 +351,7 @@ def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -
         speeds.append((last - first) / (max(last_ms, now_ms - usual_ms) - time_ms))
     if speeds:
         return max(speeds)
-    # One move has no speed, but a full log loses at its start what it gains at its end.
+    # One move shows no speed, but a full log loses as many offsets at its start as it gains at its end.
     time_ms, _, former_end = moves[0][0]
     return max(0, end - former_end) / max(1, now_ms - time_ms)
 
@@ -359,7 +364,7 @@ def _read_per_ms(recent: Sequence[Commit], now_ms: int) -> float:
 
 
 def _lost_in_ms(removals: Iterable[_Removal], read_per_ms: float) -> float | None:
-    """Return when the first deletion overtakes a group with this speed; ``None`` if none does."""
+    """Return the time until the first deletion overtakes a group with this speed, or ``None`` if no deletion does."""
     times = [each.in_ms / (1 - read_per_ms / each.per_ms) for each in removals if each.per_ms > read_per_ms]
     return min(times, default=None)
 

@@ -2,10 +2,9 @@
 """Compares two logs of a partition, message by message: keys, values, headers and timestamps.
 
 Both logs are read in parallel, and only messages without a counterpart are kept, so a log may have any size. Messages
-that one cluster has deleted, and messages not copied yet, are counted apart from differences.
-
-For compacted logs, the last message of each key is compared, because each cluster removes older ones at different
-times. A key whose last message is a tombstone counts as absent, even if the tombstone is already removed.
+that one cluster has deleted, and messages not copied yet, are counted separately from differences. In compacted logs,
+only the last message of each key is compared, because each cluster removes older messages at different times. A key
+whose last message is a tombstone counts as absent, whether or not the tombstone is already removed.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _FIELDS = ("key", "value", "headers", "timestamp_ms")
 
 @dataclass(frozen=True, slots=True)
 class MessageDifference:
-    """``missing``: only in the source; ``extra``: only in the target, or once more there; ``altered``: in both with the
-    same id, but ``fields`` differ."""
+    """A difference. ``missing``: only in the source. ``extra``: only in the target, or more often than in the source.
+    ``altered``: in both with the same id, but with different ``fields``."""
 
     kind: Literal["missing", "extra", "altered"]
     source_offset: int | None
@@ -40,7 +39,7 @@ class MessageDifference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRange:
-    """The offsets of one partition to compare. Messages from ``copied`` on may be missing in the target."""
+    """The offsets of one partition to compare. The target does not need to have messages from ``copied`` on."""
 
     partition: TopicPartition
     source_start: int
@@ -54,8 +53,9 @@ class ComparedRange:
 
 @dataclass(slots=True)
 class PartitionComparison:
-    """``not_compared``: the reason if it was not compared, otherwise empty; ``expired``: messages that one cluster has
-    already deleted; ``behind``: messages not copied yet. For a compacted topic, these numbers count keys."""
+    """The result for one partition. ``not_compared``: the reason if it was not compared, otherwise empty. ``expired``:
+    the number of messages that one cluster has already deleted. ``behind``: the number of messages not copied yet. For
+    a compacted topic, these numbers count keys."""
 
     partition: TopicPartition
     source: int = 0
@@ -104,8 +104,8 @@ def compare_latest(
     since_ms: int | None = None,
     rewritten: Callable[[ComparedRange], Collection[bytes | None]] = lambda _: (),
 ) -> PartitionComparison:
-    """Compare two compacted logs of one partition. ``since_ms``: only keys whose last message is not older.
-    ``rewritten``: called after both logs are read; its keys count as not copied yet."""
+    """Compare two compacted logs of one partition. ``since_ms``: compare only keys whose last message is not older.
+    ``rewritten``: called after both logs are read; the keys that it returns count as not copied yet."""
     found = PartitionComparison(compared.partition)
     own, other = _last_of_keys(source, since_ms), _last_of_keys(target, since_ms)
     if own is None or other is None:
@@ -136,15 +136,15 @@ def compare_latest(
 def _has_expired(
     compared: ComparedRange, last: _Unmatched | None, copy: _Unmatched | None, firsts: list[int | None]
 ) -> bool:
-    """Return whether the other cluster has deleted it. ``firsts``: the first offset, in each log, of a key that is in
-    both."""
+    """Return whether the other cluster has deleted the message. ``firsts``: the first offset in each log of a key that
+    is in both logs."""
     if last is not None:
         return compared.target_lost_its_beginning and _is_before(last, firsts[0])
     return copy is not None and compared.source_lost_its_beginning and _is_before(copy, firsts[1])
 
 
 def _last_of_keys(messages: Iterable[Message], since_ms: int | None) -> dict[bytes, _Unmatched] | None:
-    """Return the last message of each key, by the key's digest; ``None`` if there are too many keys."""
+    """Return the last message of each key by the key's digest, or ``None`` if there are too many keys."""
     lasts: dict[bytes, tuple[_Unmatched, int]] = {}
     for message in messages:
         digests = _digests(message)
@@ -156,7 +156,7 @@ def _last_of_keys(messages: Iterable[Message], since_ms: int | None) -> dict[byt
 
 
 class _Unmatched(NamedTuple):
-    """A message without a counterpart. ``digests``: one for each of `_FIELDS`."""
+    """A message without a counterpart. ``digests``: one digest per field of `_FIELDS`."""
 
     offset: int
     message_id: bytes | None
@@ -165,7 +165,7 @@ class _Unmatched(NamedTuple):
 
 
 class _Side:
-    """The messages of one log without a counterpart so far."""
+    """The messages of one log that have no counterpart so far."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -181,7 +181,7 @@ class _Side:
         self._size += 1
 
     def take(self, digests: tuple[bytes, ...]) -> bool:
-        """Remove a message with these digests, and return whether there was one."""
+        """Remove a message with these digests. Return whether there was one."""
         alike = self._by_digests.get(digests)
         if not alike:
             return False
@@ -241,7 +241,7 @@ def _own_id(message: Message) -> bytes | None:
 
 
 def _digests(message: Message) -> tuple[bytes, ...]:
-    """Return one digest for each of `_FIELDS`, which a copy must keep."""
+    """Return one digest per field of `_FIELDS`; a copy must keep these fields."""
     headers = [part for name, value in message.headers for part in (name.encode(), value)]
     time = struct.pack(">q", message.timestamp_ms or 0)
     return _digest([message.key]), _digest([message.value]), _digest(headers), _digest([time])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies topics from one cluster to another, each message once, with its key, value, headers, timestamp and partition.
 
-Each attempt opens the producer, which fences an earlier process of the same name and ends its transaction, reads the
-positions from the target, and copies from there. After an error, the next attempt does the same, so recovery and start
-are one procedure.
+Each attempt opens the producer, which fences an earlier process of the same mirror name and ends its transaction, reads
+the positions from the target, and copies from there. After an error, the next attempt does the same, so start and
+recovery are one procedure.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
-_NAME = "monasca-mirror"  # a consumer needs a group name; nothing is committed to it
-_BATCH_MESSAGES = 5000  # of one transaction, for which readers of the target wait
+_NAME = "monasca-mirror"  # a consumer requires a group name; no offsets are committed to this group
+_BATCH_MESSAGES = 5000  # messages per transaction; consumers of the target wait for its end
 _TOPIC_REFRESH_SECONDS = 60.0
 _PACE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _BUFFER_BYTES = 64 * MIB
-_MOST_NAMES = 5  # of topics in a log line
+_MOST_NAMES = 5  # number of topics in a log line
 
 
 class Mirror(Loop):
     """Copies topics to another cluster. A second mirror of the same name stops the first. ``audit``: receives the
     counts of copied messages; its owner opens and closes it."""
 
-    fatal = (ConfigurationError, FencedError)  # an operator must act, or another process copies under this name
+    fatal = (ConfigurationError, FencedError)  # an operator must act, or another process copies with this mirror name
 
     def __init__(
         self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
@@ -85,7 +85,7 @@ class Mirror(Loop):
         self._hook = Hook()
 
     def run(self) -> None:
-        """Copy until `stop`. Raises the errors of ``fatal``."""
+        """Copy until `stop`. Raises errors of the types in ``fatal``."""
         try:
             super().run()
         except FencedError as error:
@@ -98,7 +98,7 @@ class Mirror(Loop):
         self._status.loop.failed(error)
 
     def serve(self) -> None:
-        """Open the clients, copy, and close them; return when the topics to copy have changed."""
+        """Open the clients, copy, and close the clients. Return when the topics to copy have changed."""
         settings, status = self._settings, self._status
         status.loop.turned()
         check_clusters(self._source, self._target)
@@ -129,7 +129,7 @@ class Mirror(Loop):
             self._copy(producer, consumer, dict(at), plan)
 
     def _report(self, plan: MirrorPlan) -> None:
-        """Raises `ConfigurationError` if a topic cannot be copied at the first attempt."""
+        """Log the plan. Raises `ConfigurationError` if a topic cannot be copied at the first attempt."""
         refused = [f"topic {name}: {reason}" for name, reason in plan.refused.items()]
         if refused and not self._began:
             raise ConfigurationError("; ".join(refused))
@@ -139,8 +139,8 @@ class Mirror(Loop):
         self._status.refused = plan.refused
 
     def _claim(self, producer: KafkaProducer, plan: MirrorPlan) -> dict[TopicPartition, MirrorPosition]:
-        """Return the position of each partition. Positions of new partitions are written before anything is copied:
-        other mirrors see them, and a crash does not change where the copy starts.
+        """Return the position of each partition. Positions of new partitions are written before the first copy, so that
+        other mirrors see them and a crash does not change the start of the copy.
 
         Raises `ConfigurationError` for a topic that another mirror copies, or that was recreated in the source.
         """
@@ -152,7 +152,7 @@ class Mirror(Loop):
             with producer.transaction() as transaction:
                 for position in new.values():
                     transaction.send(POSITIONS_TOPIC, position.record())
-            try:  # both may have read before either wrote
+            try:  # both mirrors can have read before either wrote
                 self._refuse_others(self._read_positions(), plan)
             except ConfigurationError:
                 with producer.transaction() as transaction:
@@ -165,7 +165,8 @@ class Mirror(Loop):
         return positions.read_positions(self._target, self._settings.target)
 
     def _own(self, known: Positions, plan: MirrorPlan) -> dict[TopicPartition, MirrorPosition]:
-        """Return the positions of this mirror, except in topics recreated in the target, which have no copies."""
+        """Return the positions of this mirror, except in topics that were recreated in the target and contain no
+        copies."""
         own = {}
         for topic in plan.topics:
             for partition in topic.all_partitions():
@@ -208,7 +209,7 @@ class Mirror(Loop):
         at: dict[TopicPartition, MirrorPosition],
         plan: MirrorPlan,
     ) -> None:
-        """``at``: the position of each partition, updated after each transaction."""
+        """Copy messages. ``at``: the position of each partition, updated after each transaction."""
         look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
         while not self.stopping.is_set():
             self._status.loop.turned()
@@ -229,7 +230,7 @@ class Mirror(Loop):
                 self._status.polled_nothing()
 
     def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
-        """Return messages, also those that come with an error: the consumer does not return them again."""
+        """Return messages, including the messages of a failed poll, because the consumer does not return them again."""
         batch = consumer.poll(_BATCH_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
@@ -255,7 +256,7 @@ class Mirror(Loop):
     def _copy_batch(
         self, producer: KafkaProducer, batch: Batch, moved: Mapping[TopicPartition, MirrorPosition]
     ) -> None:
-        """Write the copies and the positions after them in one transaction."""
+        """Write the copies and the positions after these messages in one transaction."""
         try:
             with producer.transaction() as transaction:
                 for message in batch:
@@ -278,7 +279,7 @@ class Mirror(Loop):
         self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
 
     def _pace(self, size: int, began: float) -> None:
-        """Wait for the time that these bytes should have taken; the loop counts as alive."""
+        """Wait for the time that these bytes should have taken. The loop counts as live while it waits."""
         if not self._settings.max_bytes_per_second:
             return
         due = began + size / self._settings.max_bytes_per_second
@@ -293,8 +294,8 @@ def _open_reader(settings: MirrorSettings, starts: Mapping[TopicPartition, int])
 
 
 def copy_of(message: Message) -> Record:
-    """Return the record to send. Kafka producers reject timestamps of 0 or less: such a message gets the current
-    time."""
+    """Return the record to send. Kafka producers reject timestamps of 0 or less, so a message with such a timestamp
+    gets the current time."""
     timestamp_ms = message.timestamp_ms if (message.timestamp_ms or 0) > 0 else None
     return Record(message.value, message.key, message.headers, timestamp_ms, message.partition)
 
@@ -302,8 +303,8 @@ def copy_of(message: Message) -> Record:
 def _moved(
     at: Mapping[TopicPartition, MirrorPosition], batch: Batch, consumer: KafkaConsumer
 ) -> dict[TopicPartition, MirrorPosition]:
-    """Return the positions after a batch. At the end of a log they also pass control records, so that retention does
-    not overtake them."""
+    """Return the positions after a batch. At the end of a log, positions also skip control records, so that retention
+    does not overtake the positions."""
     reached = {part.topic_partition: part.next_offset for part in batch.partitions}
     for partition, end in consumer.take_ends().items():
         reached[partition] = max(end.next_offset, reached.get(partition, 0))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The positions of mirrors: a compacted topic in the target cluster.
 
-A copy and the position after it are written in one transaction of the target. Offsets of a consumer group could be part
-of that transaction too, but brokers delete those of a group without members after a week
-(``offsets.retention.minutes``), and an idle partition would be copied again from its beginning.
+A copy and the position after it are written in one transaction of the target. The offsets of a consumer group could
+also be part of that transaction, but brokers delete the offsets of a group without members after a week
+(``offsets.retention.minutes``), and an idle partition would then be copied again from its beginning.
 
-The key of a record has the topic, the partition and the mirror; its value has the position. Both are JSON objects.
+The key of a record contains the topic, the partition and the mirror; its value contains the position, both as JSON.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from monasca_common.operations.log_reading import LogReader
 
 POSITIONS_TOPIC = "monasca-mirror-positions"
 TRANSACTION_SECONDS = 60.0
-_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0  # brokers abort the transaction of a dead mirror earlier
+_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0  # longer than brokers take to abort the transaction of a dead mirror
 _LOG = TopicPartition(POSITIONS_TOPIC, 0)
-# One partition, so that all mirrors see the records in the same order. Small segments, so that compaction leaves little
-# to read at a start.
+# One partition, so that all mirrors see the records in the same order. Small segments, so that little is left to read
+# after compaction.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "max.message.bytes": "1048588"}
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorPosition:
-    """The position of a mirror in a partition. ``start``: the first offset copied. ``next_offset``: the next to copy;
-    both are offsets of the source. ``source_id``, ``target_id``: the topic's ids, which change if it is recreated."""
+    """The position of a mirror in a partition. ``start``: the first copied offset; ``next_offset``: the next offset to
+    copy; both are offsets of the source. ``source_id``, ``target_id``: the topic's ids, which change if it is
+    recreated."""
 
     mirror: str
     partition: TopicPartition
@@ -47,7 +48,7 @@ class MirrorPosition:
         return Record(msgspec.json.encode(value), key=msgspec.json.encode(key), partition=_LOG.partition)
 
     def withdrawn(self) -> Record:
-        """Return the tombstone of the record."""
+        """Return the tombstone that removes this record."""
         return Record(None, key=self.record().key, partition=_LOG.partition)
 
 
@@ -84,8 +85,8 @@ def prepare(admin: Admin, replication_factor: int) -> None:
 def read_positions(admin: Admin, target: ConnectionSettings) -> Positions:
     """Return the committed positions of every mirror. Raises `TransportError`.
 
-    It reads to the end of the log and waits for open transactions of other mirrors, because the newest position of this
-    mirror may follow them.
+    Reads to the end of the log and waits for open transactions of other mirrors, because the newest position of this
+    mirror can be after these transactions.
     """
     if POSITIONS_TOPIC not in admin.partition_counts():
         return {}
@@ -94,7 +95,7 @@ def read_positions(admin: Admin, target: ConnectionSettings) -> Positions:
 
 
 def positions_in(messages: Iterable[Message]) -> Positions:
-    """Return the last position of each partition and mirror; ignore records of other programs."""
+    """Return the last position of each partition and mirror. Records of other programs are ignored."""
     found: dict[tuple[str, TopicPartition], MirrorPosition] = {}
     for message in messages:
         try:

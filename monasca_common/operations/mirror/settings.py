@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a mirror: frozen, declared here as the options of ``[mirror]``.
+"""The settings of a mirror, declared as the options of ``[mirror]``.
 
-``[mirror_source]`` and ``[mirror_target]`` have the options of a connection; unset options default to those of
+``[mirror_source]`` and ``[mirror_target]`` have the options of a connection; unset options default to the values in
 ``[kafka]``.
 """
 
@@ -36,7 +36,7 @@ _WILDCARDS = "*?"
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """``topics``: names, or patterns with the wildcards ``*`` and ``?``."""
+    """The settings of a mirror. ``topics``: names, or patterns with the wildcards ``*`` and ``?``."""
 
     source: ConnectionSettings
     target: ConnectionSettings
@@ -48,8 +48,8 @@ class MirrorSettings:
     )
     name: str = option(
         "mirror",
-        help="The name of this mirror. A mirror resumes where the last process with its name ended, and stops a "
-        "process that still has the name. Only one mirror may copy a topic to a cluster.",
+        help="The name of this mirror. A mirror resumes where the last process with the same name ended, and stops a "
+        "running process with this name. Only one mirror can copy a topic to a cluster.",
     )
     start: Literal["earliest", "latest"] = option(
         "earliest",
@@ -61,16 +61,16 @@ class MirrorSettings:
         minimum=0,
         maximum=10_000_000_000,
         unit="bytes",
-        help="The average number of message bytes to copy per second; 0: unlimited. Too small: the mirror falls "
-        "behind. Too large: other clients of both clusters wait while it catches up.",
+        help="The maximum average number of message bytes to copy per second; 0: unlimited. Too small: the mirror "
+        "falls behind. Too large: other clients of both clusters wait while it catches up.",
     )
     replication_factor: int = option(
         -1,
         minimum=-1,
         maximum=100,
         unit="copies",
-        help="The replication factor of topics that the mirror creates in the target; -1: the default of its brokers. "
-        "Too small: a broken disk loses the only copy. Too large: the target has too few brokers.",
+        help="The replication factor of topics that the mirror creates in the target; -1: the brokers' default. Too "
+        "small: a broken disk loses the only copy. Too large: the target has too few brokers.",
     )
     skip_deleted: bool = option(
         False,
@@ -84,7 +84,7 @@ class MirrorSettings:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The topics without wildcards, which must exist."""
+        """The names without wildcards; these topics must exist."""
         return tuple(each for each in self.topics if not any(sign in each for sign in _WILDCARDS))
 
 
@@ -93,7 +93,7 @@ def mirror_settings(conf: cfg.ConfigOpts) -> MirrorSettings:
     read = GroupReader(conf, _MIRROR)
     topics = tuple(dict.fromkeys(read["topics"] or ()))
     if not topics:
-        raise read.error("topics", "is not set: list the topics to copy, or * for all")
+        raise read.error("topics", "is not set: list the topics to copy, or * for all topics")
     for pattern in topics:
         if not is_topic_name(pattern.replace("*", "x").replace("?", "x")):
             raise read.error(

@@ -15,15 +15,15 @@ _PREFIX = "monasca_mirror"
 
 
 class MirrorStatus(ServiceMetrics):
-    """Counts of this process, readable by any thread. ``loop``: its liveness, and why it does not copy now.
-    ``refused``: topics that it cannot copy, with the reason."""
+    """Counts of this process, readable by any thread. ``loop``: its liveness, and the reason if it does not copy now.
+    ``refused``: the topics that it cannot copy, with the reasons."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(_PREFIX)
         self.loop = LoopHealth("mirror", clock, more=self._stall)
         self.probes = replace(self.loop.probes, health=self._health)
         self.refused: Mapping[str, str] = {}
-        #: Messages left to copy by topic; called for each scrape.
+        #: Returns the numbers of messages left to copy by topic; called for each scrape.
         self.lag: Callable[[], Mapping[str, int]] = dict
         self._clock = clock
         self._moved_at = clock.monotonic()
@@ -42,7 +42,7 @@ class MirrorStatus(ServiceMetrics):
         self.computed_gauge("copying", text, samples=lambda: [((), not self.loop.reason)])
 
     def begins(self, topics: Iterable[str]) -> None:
-        """Serve the counters of these topics from 0, because Prometheus sees no increase in a new series."""
+        """Start the counters of these topics at 0, because Prometheus cannot detect an increase in a new series."""
         self._moved_at = self._clock.monotonic()
         for topic in topics:
             for counter in (self._messages, self._bytes, self._skipped):
@@ -62,12 +62,12 @@ class MirrorStatus(ServiceMetrics):
             self._delay.labels(topic).set(max(0.0, (self._clock.time_ms() - newest_ms) / 1000))
 
     def polled_nothing(self) -> None:
-        """An empty poll is not a stall if no message remains to be copied."""
+        """Record an empty poll, which is not a stall if no message remains to be copied."""
         if not any(self.lag().values()):
             self._moved_at = self._clock.monotonic()
 
     def paced(self) -> None:
-        """The mirror waits because of ``max_bytes_per_second``."""
+        """Record that the mirror waits because of ``max_bytes_per_second``."""
         self.loop.turned()
         self._moved_at = self._clock.monotonic()
 
@@ -86,6 +86,6 @@ class MirrorStatus(ServiceMetrics):
             yield f"STALL: {waiting} messages left to copy, none copied for {silent_seconds:.0f} s"
 
     def _health(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether every topic is copied, and what prevents it."""
+        """Return whether every topic is copied, and the reasons if not."""
         healthy = not self.loop.reason and not self.refused
         return healthy, {"healthy": healthy, "reason": self.loop.reason, "refused": dict(self.refused)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which topics a mirror copies, and whether the target can take them as they are."""
+"""Selects the topics that a mirror copies, and checks that the target accepts exact copies of their messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC
 from monasca_common.operations.mirror.settings import MirrorSettings
 
-# Settings copied to a topic that is created in the target: its retention, and the messages it accepts.
+# Settings copied to topics that are created in the target: retention, and limits of messages.
 _COPIED = (
     "cleanup.policy",
     "max.message.bytes",
@@ -22,7 +22,7 @@ _COPIED = (
     "retention.ms",
 )
 _OF_PRODUCERS = {"message.timestamp.type": "CreateTime"}
-# Per request: a controller refuses more than 10,000 records (partitions, settings and names).
+# The maximum per request: a controller refuses more than 10,000 records (partitions, settings and names).
 _TOPICS_AT_ONCE = 250
 _PARTITIONS_AT_ONCE = 5_000
 
@@ -41,14 +41,14 @@ class MirroredTopic:
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """The topics to copy. ``refused``: the reasons why others are not copied, by topic."""
+    """The topics to copy. ``refused``: the reasons for not copying other topics, by topic."""
 
     topics: tuple[MirroredTopic, ...]
     refused: Mapping[str, str]
 
 
 def check_clusters(source: Admin, target: Admin) -> None:
-    """Raises `ConfigurationError` if both are the same cluster, because each copy would be copied again."""
+    """Raise `ConfigurationError` if source and target are the same cluster, because each copy would be copied again."""
     if source.cluster_id() == target.cluster_id():
         raise ConfigurationError(
             "[mirror_source] and [mirror_target] reach the same cluster, so every copy would be copied again: correct "
@@ -57,7 +57,7 @@ def check_clusters(source: Admin, target: Admin) -> None:
 
 
 def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping: threading.Event) -> MirrorPlan:
-    """Describe both clusters, and create topics missing in the target. Return no topics if it is stopped in the
+    """Describe both clusters, and create topics missing in the target. Return no topics if the mirror is stopped in the
     meantime. Raises `TransportError`."""
     there = source.partition_counts()
     refused = {name: "the source has no such topic" for name in settings.named if name not in there}
@@ -65,7 +65,7 @@ def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping
         name: count for name, count in sorted(there.items()) if settings.matches(name) and name != POSITIONS_TOPIC
     }
     _create_missing(settings, source, target, wanted, stopping)
-    if stopping.is_set():  # topics may still be missing
+    if stopping.is_set():  # topics can still be missing
         return MirrorPlan((), refused)
     counts, configs = target.partition_counts(), target.topic_configs(wanted)
     limits = source.topic_configs(wanted)
@@ -78,7 +78,7 @@ def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping
     topics = tuple(
         MirroredTopic(name, wanted[name], source_ids[name], target_ids[name], _limit(configs[name]))
         for name in copied
-        if name in source_ids and name in target_ids  # else it was deleted in the meantime
+        if name in source_ids and name in target_ids  # otherwise, the topic was deleted in the meantime
     )
     return MirrorPlan(topics, refused)
 
@@ -98,7 +98,7 @@ def _create_missing(
 
 
 def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """``partitions``: the number of partitions by topic."""
+    """Return requests within the limit. ``partitions``: the number of partitions by topic."""
     bulk: dict[str, int] = {}
     for name, count in partitions.items():
         if bulk and (len(bulk) == _TOPICS_AT_ONCE or sum(bulk.values()) + count > _PARTITIONS_AT_ONCE):
@@ -110,15 +110,15 @@ def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 
 def _refusal(count: int, target_count: int, source: Mapping[str, str], target: Mapping[str, str]) -> str:
-    """Return why the topic cannot be copied; empty if it can."""
+    """Return the reason why the topic cannot be copied, or an empty string if it can."""
     if target_count < count:
         return f"it has {count} partitions in the source but {target_count} in the target: add partitions in the target"
     if target["message.timestamp.type"] != "CreateTime":
         return "the target would replace timestamps: set its message.timestamp.type to CreateTime"
     if _limit(target) < _limit(source):
         return (
-            f"the source accepts messages up to {_limit(source)} bytes, the target only up to {_limit(target)}: raise "
-            "max.message.bytes in the target"
+            f"the source accepts messages of up to {_limit(source)} bytes, but the target only of up to "
+            f"{_limit(target)}: raise max.message.bytes in the target"
         )
     return ""
 

@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class MirrorVerification:
-    """Compares the copies of the mirror with these settings with their source.
+    """Compares the copies made by the mirror with these settings and their source.
 
     Raises `ConfigurationError` and `TransportError`.
     """
@@ -34,11 +34,11 @@ class MirrorVerification:
         self._target = target
 
     def ranges(self, topics: Iterable[str] = (), since_ms: int | None = None) -> list[ComparedRange]:
-        """Return the ranges to compare of these topics, or of all. ``since_ms``: only messages with this timestamp or a
-        later one.
+        """Return the ranges to compare in these topics, by default in all topics. ``since_ms``: compare only messages
+        with this timestamp or a later one.
 
-        Positions are read first, then the ends of the target, then those of the source: each message read in the target
-        is then also read in the source, however fast the mirror copies.
+        Positions are read first, then the ends of the target, then the ends of the source. So each message that is read
+        in the target is also read in the source, however fast the mirror copies.
         """
         known = self._positions(set(topics))
         partitions = list(known)
@@ -97,7 +97,7 @@ class MirrorVerification:
         return compare_logs(compared, _since(source, since_ms), _since(target, since_ms))
 
     def _as_left_now(self, compared: ComparedRange) -> ComparedRange:
-        """Leave out what retention has deleted since the range was read, while other partitions were compared."""
+        """Return the range without messages that retention has deleted while other partitions were compared."""
         partition = compared.partition
         first = self._source.first_offsets([partition])[partition]
         target_first = self._target.first_offsets([partition])[partition]
@@ -110,7 +110,8 @@ class MirrorVerification:
         )
 
     def _rewritten(self, compared: ComparedRange) -> set[bytes | None]:
-        """Return the keys of messages after the end that was read: compaction may have removed the ones before them."""
+        """Return the keys of messages after the end of the range, because compaction can have removed the messages with
+        these keys in the range."""
         partition = compared.partition
         end = self._source.end_offsets([partition])[partition]
         return {each.key for each in _read(self._settings.source, partition, compared.source_end, end)}

@@ -243,7 +243,7 @@ class ReplayTest(DlqCase):
         self.bury(2, **{dead_letters.REPLAYS: "3"})
         self.bury(1, origin="log")
         self.assertEqual(
-            [("not replayable", "it was already replayed 3 times: repair its reader first", 2), ("replayed", "", 3)],
+            [("not replayable", "it was already replayed 3 times: repair its consumer first", 2), ("replayed", "", 3)],
             self.outcomes("--execute"),
         )
         self.assertEqual((2, 1), (self.count("metrics"), self.count("log")))

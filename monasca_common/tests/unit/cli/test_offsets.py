@@ -312,7 +312,7 @@ class TestCopies(OffsetsCase):
         self.store(_FIRST, _SECOND)
         self.cluster.committed = {_FIRST: 40, _SECOND: 50}
         _, _, err = self.run_command("show")
-        self.assertIn("The database counts", err)
+        self.assertIn("The service resumes from the database", err)
         self.assertIn("metrics/0: 50 in the database, 40 in Kafka", err)
         self.assertNotIn("metrics/1:", err)
         self.assertEqual([40, 50], [row["in_kafka"] for row in self.run_json("show")[1]])
@@ -321,7 +321,7 @@ class TestCopies(OffsetsCase):
         self.store(_FIRST, _SECOND)
         self.cluster.committed = {_FIRST: 40, _SECOND: 50}
         _, _, err = self.run_command("reset", "--to-earliest")
-        self.assertIn("The database counts, because", err)
+        self.assertIn("The service resumes from the database, which", err)
         self.assertIn("metrics/0: 50 in the database, 40 in Kafka", err)
 
     def test_an_equal_position_in_kafka_is_not_mentioned(self):
@@ -404,7 +404,7 @@ class TestUsage(OffsetsCase):
     def test_a_missing_topic_or_partition_is_named(self):
         for arguments, group, named in (
             (["--topic", "metricks"], _GROUP, "topic 'metricks' does not exist"),
-            (["--topic", "metrics:0,7"], _GROUP, "2 partitions, and no partition 7"),
+            (["--topic", "metrics:0,7"], _GROUP, "2 partitions, but no partition 7"),
             ([], "unknown", "--topic"),
         ):
             status, _, error = self.run_command("reset", "--to-latest", *arguments, group=group)

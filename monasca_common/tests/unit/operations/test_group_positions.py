@@ -42,7 +42,9 @@ class TestWhichCounts(base.BaseTestCase):
 
     def test_a_remark_has_both_positions_and_the_reason(self):
         why, where = position_remarks({"g": _judged(10, status=LagStatus.STOP)}, _stored(12))
-        self.assertIn("the verdict on g uses its copy in Kafka. The database counts, because", why)
+        self.assertIn(
+            "the verdict on g uses Kafka's copy of its offsets. The service resumes from the database, which", why
+        )
         self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
 
     def test_where_the_position_is_and_whether_it_differs_are_facts(self):
@@ -73,6 +75,7 @@ class TestWhichCounts(base.BaseTestCase):
         groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
         (line,) = position_remarks(groups, DatabasePositions(error="no answer"))
         self.assertEqual(
-            "verdicts use Kafka's offsets; it is unknown whether a database has others, which would count: no answer",
+            "verdicts use Kafka's offsets; it is unknown if services resume from other offsets in a database: "
+            "no answer",
             line,
         )

@@ -79,14 +79,15 @@ class LagGathererTest(base.BaseTestCase):
         self.assertEqual((), new.position_remarks)
         self.assertIn(group.position_remarks[0], group_panel(group).summary)
         view = lag_panel(Snapshot((group,), NOW, ""), NOW)
-        self.assertIn("The database counts, because", view.concerns[0].text)
+        self.assertIn("The service resumes from the database, which", view.concerns[0].text)
 
     def test_an_unavailable_database_is_reported(self):
         self.stored = DatabasePositions(error="no answer")
         self.survey.silent_ms = 120_000
         (group, _) = self.gatherer()(NOW)
         self.assertIn(
-            "it is unknown whether a database has others, which would count: no answer", group.position_remarks[0]
+            "it is unknown if services resume from other offsets in a database: no answer",
+            group.position_remarks[0],
         )
 
     def test_the_read_rate_of_a_group_is_known_after_two_checks(self):

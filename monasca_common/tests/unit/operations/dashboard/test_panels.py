@@ -99,12 +99,12 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual(("\N{MULTIPLICATION X} 99.3", "some"), self.cells(view)[2])
         self.assertIn("993 of 1,000 messages, 3 lost, 4 late", view.rows[0].cells[7].note)
 
-    def test_messages_that_may_still_arrive_are_not_missing(self):
+    def test_messages_that_can_still_arrive_are_not_missing(self):
         late = self.balance(2, late=7, verdict=AuditVerdict.OPEN)
         view = self.panel(self.balance(1, lost=2, verdict=AuditVerdict.INCOMPLETE), late)
-        self.assertEqual("1 topic is counted; 2 messages missing, 7 may still arrive.", view.summary)
+        self.assertEqual("1 topic is counted; 2 messages missing, 7 can still arrive.", view.summary)
         self.assertEqual("2", view.rows[0].cells[4].text)
-        self.assertEqual("1 topic is counted; 0 messages missing, 7 may still arrive.", self.panel(late).summary)
+        self.assertEqual("1 topic is counted; 0 messages missing, 7 can still arrive.", self.panel(late).summary)
 
     def test_a_topic_that_nothing_counts_is_a_concern(self):
         view = self.panel(self.balance(2, tier="broker", late=1000, verdict=AuditVerdict.UNCOUNTED))

@@ -81,15 +81,15 @@ class LagServiceTest(base.BaseTestCase):
         service = self.service(read_positions=lambda: DatabasePositions({"g": {TP: 8}}))
         for _ in range(2):
             service.survey(self.producer)
-        self.assertEqual(1, log.output.count("The database counts, because"), log.output)
-        self.assertIn("the verdict on g uses its copy in Kafka", log.output)
+        self.assertEqual(1, log.output.count("The service resumes from the database, which"), log.output)
+        self.assertIn("the verdict on g uses Kafka's copy of its offsets", log.output)
         self.assertIn("metrics/0: 8 in the database, 5 in Kafka", log.output)
 
     def test_the_log_has_an_unknown_database_position(self):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
         self.surveyed.states = {"g": self.stopped()}
         self.service(read_positions=lambda: DatabasePositions(error="no database answers")).survey(self.producer)
-        self.assertIn("others, which would count: no database answers", log.output)
+        self.assertIn("other offsets in a database: no database answers", log.output)
 
     def test_a_database_is_queried_once_for_all_changed_groups(self):
         read = mock.Mock(return_value=DatabasePositions())
