@@ -31,10 +31,12 @@
     │   └── CommitUnknown           no answer to a commit in time; uncommitted messages are read again
     ├── TransactionError            the transaction was aborted; its inputs are read again
     ├── SerializationError          a value cannot be decoded or encoded
+    │   └── SchemaRefused           the schema registry refused a schema, or does not have it
     ├── HandlerError                a handler ended the loop (its exception is the cause)
     └── DeadLetterLimit             too many dead letters; the message over the limit is not committed
 
     RetryLater, Poison, ReadFrom    raised *by* handlers to decide what happens to a batch
+    └── RegistryUnavailable         raised by serializers while the schema registry does not answer
 """
 
 from __future__ import annotations
@@ -268,6 +270,15 @@ class SerializationError(MessagingError):
     """A value cannot be encoded, or bytes cannot be decoded; the text never quotes the payload."""
 
 
+class SchemaRefused(SerializationError):
+    """The schema registry refused a schema, or does not have it. ``code``: the registry's error code, such as 409
+    (incompatible), 422 (invalid) or 40403 (no such schema)."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class HandlerError(MessagingError):
     """A handler ended the loop; its exception is the ``__cause__``."""
 
@@ -288,6 +299,14 @@ class RetryLater(Exception):
             "a dependency is unavailable" if after is None else f"a dependency is unavailable; again in {after} s"
         )
         self.after = after
+
+
+class RegistryUnavailable(RetryLater):
+    """Raised by a serializer: the schema registry does not answer, or does not know a new schema yet."""
+
+    def __init__(self, text: str, after: float) -> None:
+        super().__init__(after)
+        self.args = (text,)
 
 
 class Poison(Exception):

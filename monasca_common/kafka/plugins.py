@@ -102,12 +102,13 @@ def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any 
 
 
 def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any = None) -> Serializer:  # noqa: A002
-    """Open the serializer of this name: ``json``, ``msgspec``, ``raw`` or a plugin.
+    """Open the serializer of this name: ``json``, ``msgspec``, ``raw``, ``avro``, ``protobuf``, ``json-schema`` or a
+    plugin.
 
     ``conf``: the configuration, for plugins with options. ``type``: the type of the values, for a serializer such as
     ``msgspec``. Raises `ConfigurationError` for an unknown name, and if a type is missing or not supported.
     """
-    factory = entry_point(SERIALIZERS, name, option="serializer")
+    factory = entry_point(SERIALIZERS, name, option="serializer", extra=name)
     parameters = inspect.signature(factory).parameters
     if type is not None and "type" not in parameters:
         raise ConfigurationError(f"serializer={name} has no type of values: omit type=, or use msgspec")

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from monasca_common.kafka import Batch, Hook, KafkaConsumer, Message, MessagingError, TopicPartition
+from monasca_common.kafka import Batch, Hook, KafkaConsumer, Message, MessagingError, PartitionBatch, TopicPartition
 from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.errors import RegistryUnavailable
 from monasca_common.runtime.health import STALL_SECONDS, ServiceHealth, liveness, readiness
 
 LOG = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ class MemberState(enum.StrEnum):
     RUNNING = "running"
     WAITING_FOR_DATABASE = "waiting for the database"
     WAITING_FOR_KAFKA = "waiting for Kafka"
+    WAITING_FOR_REGISTRY = "waiting for the schema registry"
     FAILED = "failed"
     STOPPED = "stopped"
 
 
-_WAITING = (MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA)
+_WAITING = (MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA, MemberState.WAITING_FOR_REGISTRY)
 
 
 class MemberStatus(msgspec.Struct):
@@ -73,6 +75,7 @@ class MemberHealth(Hook):
         self._lock = threading.Lock()
         self._status = status
         self._waits: dict[MemberState, str] = {}  # the reason of each wait
+        self._undecoded: set[TopicPartition] = set()  # wait for the schema registry
         self._waited_at = clock.monotonic()  # up to here the wait for the database is counted
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._committing: Mapping[TopicPartition, int] = {}
@@ -82,8 +85,10 @@ class MemberHealth(Hook):
         """Begin an attempt."""
         with self._lock:
             self._done.clear()
+            self._undecoded.clear()
             self._enter(MemberState.RUNNING)
             self._wait(MemberState.WAITING_FOR_DATABASE, "")
+            self._wait(MemberState.WAITING_FOR_REGISTRY, "")
             self._has_moved = True
 
     def enter(self, state: MemberState, reason: str = "") -> None:
@@ -123,6 +128,16 @@ class MemberHealth(Hook):
         for part in batch.partitions:
             self._done.setdefault(part.topic_partition, part.start_offset)
 
+    def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
+        partition, unavailable = part.topic_partition, isinstance(error, RegistryUnavailable)
+        if unavailable or partition in self._undecoded:
+            with self._lock:
+                self._undecoded.discard(partition)
+                if unavailable and partition in self._done:
+                    self._undecoded.add(partition)
+                reason = str(error) if unavailable else self._waits.get(MemberState.WAITING_FOR_REGISTRY, "")
+                self._wait(MemberState.WAITING_FOR_REGISTRY, reason if self._undecoded else "")
+
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._committing = offsets
 
@@ -143,6 +158,9 @@ class MemberHealth(Hook):
         with self._lock:
             for partition in partitions:
                 self._done.pop(partition, None)
+                self._undecoded.discard(partition)
+            if not self._undecoded:
+                self._wait(MemberState.WAITING_FOR_REGISTRY, "")
             if not self._done:
                 self._wait(MemberState.WAITING_FOR_DATABASE, "")
 

@@ -20,6 +20,7 @@ from monasca_common.alarms.settings import AlarmsSettings
 from monasca_common.api.settings import ApiSettings
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli.configuration import own_options
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.declaration import option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.notification.settings import (
@@ -63,6 +64,7 @@ DECLARING = (
     ConsumerSettings,
     DashboardSettings,
     ProducerSettings,
+    SchemaRegistrySettings,
     SecuritySettings,
     MirrorSettings,
     StageSettings,
@@ -188,7 +190,7 @@ class ImportTest(base.BaseTestCase):
             if each.name.startswith("monasca_common")
         ]
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
-        self.assertEqual(14, len({each.value for each in entries}))
+        self.assertEqual(15, len({each.value for each in entries}))
         started = [
             (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
             for each in {each.value: each for each in entries}.values()

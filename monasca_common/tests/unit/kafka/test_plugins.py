@@ -83,7 +83,7 @@ class PluginsTest(ConfigurationTestCase):
             self.assertNotIn("hush", said)
 
     def test_an_unknown_serializer_is_refused_with_the_known_ones(self):
-        self.assertIn("json, msgspec, raw", self.refused(kafka.load_serializer, "pickle"))
+        self.assertIn("avro, json, json-schema, msgspec, protobuf, raw", self.refused(kafka.load_serializer, "pickle"))
 
     def test_a_dotted_path_is_not_a_name(self):
         self.refused(kafka.load_serializer, "monasca_common.kafka.serialization.json:JsonSerializer")

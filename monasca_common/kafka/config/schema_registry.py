@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a schema registry and of the schemas of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config.groups import OptionGroup
+from monasca_common.kafka.config.reader import GroupReader
+from monasca_common.kafka.declaration import option, options_of
+
+GROUP = "schema_registry"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistrySettings:
+    """The connection to a schema registry, and the schemas of topics."""
+
+    url: str | None = option(
+        None,
+        help="The URL of a schema registry with Confluent's API, without user and password. Separate the URLs of "
+        "replicas by commas; they are tried in this order.",
+        example="https://registry.example.org:8081",
+    )
+    username: str | None = option(None, secret=True, help="The user of basic authentication. Write $$ for each $.")
+    password: str | None = option(None, secret=True, help="The password of username. Write $$ for each $.")
+    bearer_token: str | None = option(
+        None, secret=True, help="A bearer token, instead of username and password. Write $$ for each $."
+    )
+    allow_insecure_credentials: bool = option(
+        False, help="Send credentials to an http URL, where everyone on the network path can read them."
+    )
+    tls_ca_file: str | None = option(
+        None, help="PEM file of the certificate authorities to trust. Unset: those of the Python package certifi."
+    )
+    tls_certificate_file: str | None = option(
+        None, help="PEM file of this client's certificate, if the registry asks for one."
+    )
+    tls_key_file: str | None = option(None, help="PEM file of the private key of tls_certificate_file.")
+    timeout_seconds: float = option(
+        10.0,
+        minimum=0.1,
+        maximum=300.0,
+        help="How long to wait for an answer of the registry. Too small: a busy registry counts as unavailable. Too "
+        "large: partitions and callers wait long for a registry that hangs.",
+    )
+    unknown_id_seconds: float = option(
+        10.0,
+        minimum=0.1,
+        maximum=3600.0,
+        help="How long to ask again for an unknown schema id, before its message becomes a dead letter. Too small: "
+        "messages are rejected whose schema reaches a replica of the registry later. Too large: a corrupt message "
+        "delays its partition.",
+    )
+    cached_schemas: int = option(
+        1000,
+        minimum=1,
+        maximum=1_000_000,
+        unit="schemas",
+        help="How many schemas are kept in memory. Too small: a topic with more schemas asks the registry for each "
+        "message, and waits while it is unavailable.",
+    )
+    subject_name_strategy: str | None = option(
+        None,
+        choices={
+            "topic": "<topic>-value or <topic>-key",
+            "record": "the full name of the record",
+            "topic-record": "<topic>-<full name of the record>",
+        },
+        help="The name under which the schemas of written values are registered. Required to write; there is no "
+        "default, because all writers of a topic must agree.",
+    )
+    schema_files: Mapping[str, str] = option(
+        default_factory=dict,
+        help="The schema to write to a topic with: TOPIC=FILE, or TOPIC:key=FILE for keys; one per line. Without a "
+        "file, the latest schema of the subject in the registry, which is read once.",
+    )
+    reader_schema_files: Mapping[str, str] = option(
+        default_factory=dict,
+        help="The Avro schema to which values of a topic are converted when they are read: TOPIC=FILE; one per line. "
+        "Without a file, values have the schema that they were written with.",
+    )
+    auto_register: bool = option(
+        False,
+        help="Register the schemas of schema_files when they are first used. For development: in production, register "
+        "them before a deployment.",
+    )
+    mixed_topics: tuple[str, ...] = option(
+        (),
+        help="Topics in which values without a schema id are read as JSON, such as those of producers that do not "
+        "write the new format yet. In other topics such values become dead letters.",
+    )
+
+
+REGISTRY_GROUP = OptionGroup(GROUP, options_of(SchemaRegistrySettings))
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """Return the group with its options, for oslo.config's generator of sample files."""
+    return [REGISTRY_GROUP.listed()]
+
+
+def registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings:
+    """Return the settings of ``[schema_registry]``. Raises `ConfigurationError`, which quotes no secret."""
+    read = GroupReader(conf, REGISTRY_GROUP)
+    files = {name: _files(read, name) for name in ("schema_files", "reader_schema_files")}
+    settings = read.settings(SchemaRegistrySettings, **files)
+    if not settings.url:
+        raise read.error("url", "is not set: write the URL of the schema registry")
+    for url in settings.url.split(","):
+        parts = urlsplit(url.strip())
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise read.error("url", "is not an http or https URL without user and password: correct it")
+        if (settings.username or settings.bearer_token) and not (
+            parts.scheme == "https" or settings.allow_insecure_credentials
+        ):
+            raise read.error(
+                "url",
+                "is an http URL, and credentials would be sent without TLS: use https, or set "
+                "allow_insecure_credentials=true where the network is trusted",
+            )
+    if bool(settings.username) != bool(settings.password) or (settings.username and settings.bearer_token):
+        raise read.error("username", "and password belong together, and exclude bearer_token: set one login")
+    if bool(settings.tls_certificate_file) != bool(settings.tls_key_file):
+        raise read.error("tls_certificate_file", "and tls_key_file belong together: set both or neither")
+    for name in ("tls_ca_file", "tls_certificate_file", "tls_key_file"):
+        if (path := getattr(settings, name)) and not Path(path).is_file():
+            raise read.error(name, f"names a file that does not exist: {path}: correct the path")
+    return settings
+
+
+def _files(read: GroupReader, name: str) -> dict[str, str]:
+    """Return the files by topic. Raises `ConfigurationError` for a line that has none or one that cannot be read."""
+    found = {}
+    for line in read[name]:
+        topic, _, path = (part.strip() for part in line.partition("="))
+        if not topic or not Path(path).is_file():
+            raise read.error(name, f"has the line {line!r}: write TOPIC=FILE with the path of a file that exists")
+        found[topic] = path
+    return found

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Avro by fastavro, with schemas that are parsed once.
+
+fastavro reads hostile values without limits. A schema whose arrays may have items without bytes is refused, because a
+value of ten bytes could have any number of them. A recursive schema uses fastavro's Python code, which raises an error
+for a deeply nested value, where its C code ends the process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import fastavro
+from fastavro import _read_py, _write_py
+from fastavro.schema import SchemaParseException, to_parsing_canonical_form
+from fastavro.validation import ValidationError
+from oslo_config import cfg
+
+from monasca_common.kafka.config.schema_registry import GROUP
+from monasca_common.kafka.errors import ConfigurationError, SerializationError
+from monasca_common.kafka.serialization.framed import FramedSerializer
+from monasca_common.kafka.serialization.registry import Names, SchemaKey
+
+_RECORDS = ("record", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """A parsed schema. ``reads`` and ``writes``: functions of fastavro."""
+
+    parsed: Any
+    reads: Any
+    writes: Any
+
+
+class AvroSerializer(FramedSerializer[AvroSchema, Any]):
+    """The serializer of plain values (dictionaries for records) as Avro with a schema id."""
+
+    content_type: ClassVar[str] = "application/avro"
+    schema_type: ClassVar[str] = "AVRO"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._readers: dict[str, Any] = {}  # the reader schema by topic
+        for topic, path in self.registry.settings.reader_schema_files.items():
+            try:
+                with open(path) as file:
+                    self._readers[topic] = self.parse(file.read(), ()).parsed
+            except SerializationError as error:
+                raise ConfigurationError(
+                    f"reader_schema_files in group [{GROUP}]: {path} is not an Avro schema: {error}"
+                ) from error
+
+    def parse(self, text: str, names: Names) -> AvroSchema:
+        named: dict[str, Any] = {}
+        try:
+            for _, each in names:
+                fastavro.parse_schema(json.loads(each), named_schemas=named)
+            parsed = fastavro.parse_schema(json.loads(text), named_schemas=named)
+            recursive = _Inspection(named).is_recursive(parsed)
+        except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
+        if recursive:
+            return AvroSchema(parsed, _read_py.schemaless_reader, _write_py.schemaless_writer)
+        return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
+
+    def canonical(self, text: str) -> Any:
+        try:
+            return to_parsing_canonical_form(json.loads(text))
+        except Exception:
+            return text
+
+    def record_name(self, schema: AvroSchema) -> str:
+        name = schema.parsed.get("name") if isinstance(schema.parsed, dict) else None
+        if name is None:
+            raise ConfigurationError("the schema is not a named type: use subject_name_strategy=topic")
+        return str(name)
+
+    def encode(self, value: Any, start: bytes, schema: AvroSchema) -> bytes:
+        stream = io.BytesIO()
+        stream.write(start)
+        try:
+            schema.writes(stream, schema.parsed, value, strict_allow_default=True)
+        except Exception:
+            reason = _invalid_field(value, schema.parsed)
+        else:
+            return stream.getvalue()
+        # Raised outside the except clause, so that no traceback shows the error, which quotes the value.
+        raise SerializationError(f"not a value of its Avro schema: {reason}")
+
+    def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> Any:
+        schema = self.registry.cached.get(key) or self.registry.get(key)
+        stream = io.BytesIO(value)
+        stream.seek(start)
+        try:
+            decoded = schema.reads(stream, schema.parsed, self._readers.get(topic))
+        except Exception as error:
+            reason = type(error).__name__
+        else:
+            if stream.tell() == len(value):
+                return decoded
+            reason = f"{len(value) - stream.tell()} bytes remain"
+        raise SerializationError(f"not a value of the Avro schema {key}: {reason}")
+
+
+def _invalid_field(value: Any, schema: Any) -> str:
+    try:
+        fastavro.validate(value, schema)
+    except ValidationError as error:
+        fields = {getattr(each, "field", "") for each in error.errors}
+        return f"invalid: {', '.join(sorted(fields))}"
+    except Exception as error:
+        return type(error).__name__
+    return "a number out of range, or a field that the schema does not have"
+
+
+class _Inspection:
+    """Inspects parsed schemas. ``named``: the named types by full name."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._open: list[str] = []
+        self._done: set[str] = set()
+
+    def is_recursive(self, schema: Any) -> bool:
+        """Return whether a type contains itself. Raises `SerializationError` for an array of items without bytes."""
+        if isinstance(schema, list):
+            return any(list(map(self.is_recursive, schema)))  # all of them are inspected
+        if isinstance(schema, str):
+            return schema in self._named and self.is_recursive(self._named[schema])
+        kind = schema["type"]
+        if kind == "array":
+            if self._is_empty(schema["items"], ()):
+                raise SerializationError("an array of items without bytes is refused: a short value can have billions")
+            return self.is_recursive(schema["items"])
+        if kind == "map":
+            return self.is_recursive(schema["values"])
+        if kind not in _RECORDS:
+            return False
+        name = schema["name"]
+        if name in self._open or name in self._done:
+            return name in self._open
+        self._open.append(name)
+        found = self.is_recursive([each["type"] for each in schema["fields"]])
+        self._done.add(self._open.pop())
+        return found
+
+    def _is_empty(self, schema: Any, within: tuple[str, ...]) -> bool:
+        """Return whether every value of a type has no bytes."""
+        if isinstance(schema, list):
+            return False
+        if isinstance(schema, str):
+            return schema == "null" or (schema in self._named and self._is_empty(self._named[schema], within))
+        if schema["type"] in _RECORDS:
+            name = schema["name"]
+            return name not in within and all(
+                self._is_empty(each["type"], (*within, name)) for each in schema["fields"]
+            )
+        return bool(schema["type"] == "null" or schema.get("size") == 0)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON with a schema id: the checks of `json`, and those of the schema by jsonschema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import referencing
+from jsonschema.exceptions import SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from referencing.jsonschema import DRAFT202012
+
+from monasca_common.kafka.errors import ConfigurationError, SerializationError
+from monasca_common.kafka.serialization.framed import FramedSerializer
+from monasca_common.kafka.serialization.json import JsonSerializer
+from monasca_common.kafka.serialization.registry import Names, SchemaKey
+
+_JSON = JsonSerializer()
+
+
+class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
+    """The serializer of plain JSON values with a schema id. Values are checked when they are written and read."""
+
+    content_type: ClassVar[str] = "application/json; framing=schema-id"
+    schema_type: ClassVar[str] = "JSON"
+
+    def parse(self, text: str, names: Names) -> Validator:
+        try:
+            schema = json.loads(text)
+            validator = validator_for(schema)
+            validator.check_schema(schema)
+            # Without a function that retrieves other addresses, so that a reference never leaves the registry.
+            resources = [(name, DRAFT202012.create_resource(json.loads(each))) for name, each in names]
+        except (SchemaError, ValueError, RecursionError) as error:
+            raise SerializationError(f"not a JSON Schema: {type(error).__name__}") from None
+        registry: Any = referencing.Registry()
+        return validator(schema, registry=registry.with_resources(resources))
+
+    def canonical(self, text: str) -> Any:
+        return json.loads(text)
+
+    def record_name(self, schema: Validator) -> str:
+        title = schema.schema.get("title") if isinstance(schema.schema, dict) else None
+        if not title:
+            raise ConfigurationError("the JSON Schema has no title: add one, or use subject_name_strategy=topic")
+        return str(title)
+
+    def encode(self, value: Any, start: bytes, schema: Validator) -> bytes:
+        text = _JSON.dumps(value)
+        _check(value, schema, "its JSON Schema")
+        return start + text
+
+    def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> Any:
+        schema = self.registry.get(key)
+        plain = _JSON.loads(value[start:])
+        _check(plain, schema, f"the JSON Schema {key}")
+        return plain
+
+
+def _check(plain: Any, schema: Validator, name: str) -> None:
+    """Raise `SerializationError` with the path and the rule of the first error, which quotes the value otherwise."""
+    try:
+        error = next(schema.iter_errors(plain), None)
+    except Exception as failed:
+        rule = type(failed).__name__  # such as a reference that the registry does not have
+    else:
+        if error is None:
+            return
+        rule = f"{error.json_path} breaks the rule {error.validator}"
+    raise SerializationError(f"not a value of {name}: {rule}")

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Avro: hostile values and schemas, errors without values, mixed topics."""
+
+from __future__ import annotations
+
+import json
+
+from monasca_common.kafka import SerializationContext
+from monasca_common.kafka.errors import MisuseError, SchemaRefused, SerializationError
+from monasca_common.tests.contracts.schemas import READING, VALUE
+from monasca_common.tests.unit.kafka.serialization.test_registry import MemoryRegistryCase
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+class AvroCase(MemoryRegistryCase):
+    def refused(self, value, **options):
+        error = self.assertRaises(SerializationError, self.avro(**options).loads, value, self.context)
+        return str(error)
+
+    def written(self, schema, payload):
+        """Register a schema for another topic; return a value of it."""
+        self.memory.answer("POST", "/subjects/other-value/versions", {"schema": json.dumps(schema)})
+        return b"\0\0\0\0\x02" + payload
+
+
+class HostileTest(AvroCase):
+    def test_a_deeply_nested_value_is_rejected(self):
+        value = self.written(NODE, b"\x02" * 100_000 + b"\0")
+
+        self.assertIn("schema 2: RecursionError", self.refused(value))
+        self.assertEqual({"next": {"next": None}}, self.avro().loads(value[:5] + b"\x02\0", self.context))
+
+    def test_a_short_value_cannot_have_billions_of_items(self):
+        empty = {"type": "record", "name": "Empty", "fields": [{"name": "a", "type": "null"}]}
+        for items in ("null", empty, {"type": "fixed", "name": "F", "size": 0}):
+            self.memory.clear()
+            self.memory.answer("POST", "/subjects/first-value/versions", {"schema": '"int"'})
+            value = self.written({"type": "array", "items": items}, b"\xfe" * 4 + b"\x0f\0")
+            self.assertIn("items without bytes", self.refused(value))
+
+    def test_every_cut_or_longer_value_is_rejected_with_its_schema(self):
+        for length in range(5, len(self.value)):
+            self.assertIn("Avro schema 1: ", self.refused(self.value[:length]))
+        self.assertIn("Avro schema 1: 1 bytes remain", self.refused(self.value + b"x"))
+        for length in range(1, 5):
+            self.assertIn("ends within its schema id", self.refused(self.value[:length]))
+        self.assertIn("no schema id", self.refused(b""))
+
+    def test_a_schema_of_another_format_is_rejected(self):
+        body = {"schema": "message Reading {}", "schemaType": "PROTOBUF"}
+        self.memory.answer("POST", "/subjects/other-value/versions", body)
+
+        self.assertIn("schema 2 is PROTOBUF, not AVRO", self.refused(b"\0\0\0\0\x02x"))
+
+    def test_types_that_refer_to_each_other_in_many_ways_are_inspected_once(self):
+        schema = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "int"}]}
+        for number in range(1, 40):
+            fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{number - 1}"}]
+            schema = {"type": "record", "name": f"R{number}", "fields": fields}
+
+        self.assertIn("schema 2: ", self.refused(self.written(schema, b"")))
+
+
+class ErrorsTest(AvroCase):
+    def test_an_error_of_a_writer_names_fields_and_no_value(self):
+        serializer = self.avro(schema=READING)
+        for value in ({**VALUE, "celsius": "sesame"}, {"room": "sesame"}, {**VALUE, "sesame": 1}, "sesame", None):
+            error = self.assertRaises(SerializationError, serializer.dumps, value, self.context)
+            self.assertIsNone(error.__context__)
+            self.assertNotIn("sesame", str(error))
+            if isinstance(value, dict) and "sesame" not in value:
+                self.assertIn("example.Reading.celsius", str(error))
+
+    def test_a_file_that_is_not_avro_is_refused(self):
+        for content in ("{", '{"type": "nothing"}', "[]", '"nothing"', "17"):
+            self.assertRaises((SerializationError, SchemaRefused), self.avro(schema=content).dumps, 1, self.context)
+
+    def test_a_value_is_not_written_without_its_topic(self):
+        self.assertRaises(MisuseError, self.avro(schema=READING).dumps, VALUE)
+
+    def test_a_record_has_its_content_type(self):
+        record = self.avro(schema=READING).record(self.topic, VALUE, key=b"hall")
+
+        self.assertEqual((self.value, (("content-type", b"application/avro"),)), (record.value, record.headers))
+
+
+class MixedTest(AvroCase):
+    def test_values_without_a_schema_id_are_json_in_a_mixed_topic(self):
+        serializer = self.avro(mixed_topics=[self.topic])
+
+        self.assertEqual(VALUE, serializer.loads(json.dumps(VALUE).encode(), self.context))
+        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+        self.assertRaises(SerializationError, serializer.loads, b"no json", self.context)
+
+    def test_they_are_rejected_in_another_topic(self):
+        serializer = self.avro(mixed_topics=[self.topic])
+
+        self.assertIn("mixed_topics", self.refused(b"{}"))
+        self.assertRaises(SerializationError, serializer.loads, b"{}", SerializationContext("other"))
+        self.assertRaises(SerializationError, serializer.loads, b"{}")
+
+    def test_a_key_has_its_own_schema(self):
+        path = self.file("key.avsc", '"string"')
+        serializer = self.avro(schema_files=[f"{self.topic}:key={path}"])
+        context = SerializationContext(self.topic, "key")
+
+        self.assertEqual("hall", self.avro().loads(serializer.dumps("hall", context), context))
+        self.assertIn(f"{self.topic}-key", self.memory.answer("GET", "/subjects", {})[1])

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of a schema registry: outages, unknown ids, lost schemas, secrets."""
+
+from __future__ import annotations
+
+from monasca_common.kafka import load_serializer
+from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SerializationError
+from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
+from monasca_common.tests.contracts.schemas import READING, RENAMED, VALUE, WITH_UNIT, RegistryCase
+
+_SHORT = 0.2  # seconds of real time until a request fails
+
+
+class MemoryRegistryCase(RegistryCase):
+    def setUp(self):
+        super().setUp()
+        self.memory = self.useFixture(MemoryRegistry())
+        self.url = self.memory.url
+        self.clock = VirtualClock()
+        self.value = self.avro(schema=READING).dumps(VALUE, self.context)
+
+    def avro(self, **options):
+        serializer = super().avro(**options)
+        serializer.registry.clock = self.clock
+        return serializer
+
+    def unavailable(self, serializer, value=None):
+        return self.assertRaises(RegistryUnavailable, serializer.loads, value or self.value, self.context)
+
+    def rejected(self, serializer, value):
+        """Read until the value is rejected. Return the seconds that it waited, and the error."""
+        began = self.clock.monotonic()
+        for _ in range(100):
+            try:
+                serializer.loads(value, self.context)
+            except RegistryUnavailable as later:
+                self.clock.advance(later.after)
+            except SerializationError as error:
+                return self.clock.monotonic() - began, error
+        raise AssertionError("it still waits")
+
+
+class OutageTest(MemoryRegistryCase):
+    def assert_recovers(self, serializer):
+        self.clock.advance(60)
+        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
+    def test_a_failing_registry_is_unavailable_until_it_answers(self):
+        for fault in (500, 503, 429, 401, 403, 302, 404):
+            serializer = self.avro()
+            self.memory.fault = fault
+            self.assertIn(f"is unavailable (status {fault})", str(self.unavailable(serializer)))
+            self.memory.fault = None
+            self.assert_recovers(serializer)
+
+    def test_a_registry_that_hangs_or_never_ends_its_answer_is_unavailable(self):
+        for fault in ("hang", "drip"):
+            serializer = self.avro(timeout_seconds=_SHORT)
+            self.memory.fault = fault
+            self.assertIn("is unavailable", str(self.unavailable(serializer)))
+            self.memory.fault = None
+            serializer = self.avro()
+            self.assert_recovers(serializer)
+
+    def test_a_registry_that_refuses_connections_is_unavailable(self):
+        serializer = self.avro()
+        self.memory.stop()
+        self.assertIn("is unavailable (ConnectError)", str(self.unavailable(serializer)))
+        self.memory.start()
+        self.assert_recovers(serializer)
+
+    def test_cached_schemas_need_no_registry(self):
+        serializer = self.avro(schema=READING)
+        serializer.dumps(VALUE, self.context)
+        serializer.loads(self.value, self.context)
+        self.memory.stop()
+        self.clock.advance(86_400)
+
+        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+        self.assertEqual(self.value, serializer.dumps(VALUE, self.context))
+
+    def test_the_back_off_is_bounded_and_asks_nothing(self):
+        serializer = self.avro()
+        self.memory.fault = 500
+        asked = len(self.memory.requests)
+        waits = []
+        for _ in range(20):
+            waits.append(self.unavailable(serializer).after)
+            self.unavailable(serializer)
+            self.clock.advance(waits[-1] + 0.001)
+
+        self.assertEqual(20, len(self.memory.requests) - asked)
+        self.assertLessEqual(max(waits), 30)
+        self.assertGreaterEqual(min(waits[8:]), 15)
+
+    def test_a_writer_reports_an_outage_to_its_caller(self):
+        self.memory.stop()
+        self.assertRaises(RegistryUnavailable, self.avro(schema=READING).dumps, VALUE, self.context)
+
+    def test_a_cache_has_a_bound(self):
+        other = self.avro(schema=WITH_UNIT).dumps({**VALUE, "unit": "F"}, self.context)
+        serializer = self.avro(cached_schemas=1)
+        for value in (self.value, other, self.value):
+            serializer.loads(value, self.context)
+            self.assertEqual(1, len(serializer.registry.cached))
+
+
+class UnknownIdTest(MemoryRegistryCase):
+    UNKNOWN = b"\0\0\0\0\x63" + b"x"
+
+    def test_an_unknown_id_is_asked_for_again_and_then_rejected_with_its_id(self):
+        serializer = self.avro()
+        seconds, error = self.rejected(serializer, self.UNKNOWN)
+
+        self.assertAlmostEqual(10, seconds, delta=0.5)
+        self.assertIn("no schema 99", str(error))
+        self.assertGreater(self.memory.requests.count("GET /schemas/ids/99"), 5)
+
+    def test_an_id_that_becomes_known_in_time_is_read(self):
+        serializer = self.avro(mixed_topics=[self.topic])
+        next_id = self.value[:4] + b"\x02" + self.value[5:]
+        self.unavailable(serializer, next_id)
+        self.avro(schema=WITH_UNIT).dumps({**VALUE, "unit": "F"}, self.context)
+
+        self.clock.advance(1)
+        self.assertRaises(SerializationError, serializer.loads, next_id, self.context)  # of another schema
+        self.assertIn(2, serializer.registry.cached)
+
+    def test_many_corrupt_ids_do_not_add_up_to_a_long_wait(self):
+        serializer = self.avro()
+        self.rejected(serializer, self.UNKNOWN)
+        waits = [self.rejected(serializer, b"\0\0\0\1" + bytes([number]))[0] for number in range(20)]
+
+        self.assertLess(sum(waits), 5)
+        self.clock.advance(60)
+        self.assertAlmostEqual(10, self.rejected(serializer, self.UNKNOWN)[0], delta=0.5)
+
+    def test_a_missing_path_is_an_outage_and_not_an_unknown_id(self):
+        self.url = f"{self.memory.url}/wrong"
+
+        self.assertIn("status 404", str(self.unavailable(self.avro())))
+
+
+class LostSchemasTest(MemoryRegistryCase):
+    def test_an_empty_registry_rejects_nothing(self):
+        for serializer in (self.avro(), self.avro()):
+            self.memory.clear()
+            for _ in range(15):
+                self.clock.advance(self.unavailable(serializer).after)
+            self.assertIn("lost its schemas", str(self.unavailable(serializer)))
+
+    def test_a_registry_that_gives_its_ids_again_rejects_nothing_and_known_ids_are_still_read(self):
+        serializer = self.avro()
+        serializer.loads(self.value, self.context)
+        self.memory.clear()
+        self.avro(schema=RENAMED).dumps({"place": "x"}, self.context)
+        for _ in range(15):
+            self.clock.advance(self.unavailable(serializer, b"\0\0\0\0\x07x").after)
+
+        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
+    def test_a_schema_is_not_registered_under_an_id_that_another_schema_has(self):
+        serializer = self.avro(schema=RENAMED)
+        serializer.loads(self.value, self.context)
+        self.memory.clear()
+
+        error = self.assertRaises(RegistryUnavailable, serializer.dumps, {"place": "x"}, self.context)
+        self.assertIn("given id 1 to two schemas", str(error))
+
+
+class SecretsTest(MemoryRegistryCase):
+    SECRET = "open sesame"
+
+    def test_no_secret_is_in_an_error_or_a_log(self):
+        for options in ({"username": "ali", "password": self.SECRET}, {"bearer_token": f"{self.SECRET}\n"}):
+            serializer = self.avro(allow_insecure_credentials=True, **options)
+            self.memory.fault = 401
+            error = self.unavailable(serializer)
+            self.memory.fault = None
+            self.assertNotIn("sesame", f"{error} {error.__cause__} {error.__context__} {serializer.registry.settings}")
+
+    def test_credentials_need_tls_or_consent(self):
+        error = self.assertRaises(ConfigurationError, self.avro, bearer_token=self.SECRET)
+        self.assertIn("allow_insecure_credentials", str(error))
+        self.assertNotIn("sesame", str(error))
+
+    def test_contradictory_options_are_refused(self):
+        for name, options in (
+            ("url", {"url": None}),
+            ("url", {"url": "https://ali:sesame@registry"}),
+            ("url", {"url": "registry:8081"}),
+            ("username", {"username": "ali", "allow_insecure_credentials": True}),
+            ("tls_certificate_file", {"tls_certificate_file": "/etc/hosts"}),
+            ("tls_ca_file", {"tls_ca_file": "/nowhere.pem"}),
+            ("schema_files", {"schema_files": ["readings=/nowhere.avsc"]}),
+        ):
+            error = self.assertRaises(ConfigurationError, self.avro, **options)
+            self.assertIn(f"{name} in group [schema_registry]", str(error))
+            self.assertNotIn("sesame", str(error))
+
+    def test_credentials_are_sent(self):
+        """The registry in memory does not check them, so the client's options are."""
+        from monasca_common.kafka.serialization.registry import _client_options
+
+        serializer = self.avro(allow_insecure_credentials=True, username="ali", password="a:b")
+        self.assertEqual("ali:a:b", _client_options(serializer.registry.settings)["basic.auth.user.info"])
+        serializer = self.avro(allow_insecure_credentials=True, bearer_token="token")
+        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
+
+class WriterTest(MemoryRegistryCase):
+    def test_a_strategy_is_required_to_write(self):
+        error = self.assertRaises(
+            ConfigurationError, self.avro(schema=READING, subject_name_strategy=None).dumps, VALUE, self.context
+        )
+        self.assertIn("subject_name_strategy", str(error))
+
+    def test_a_strategy_with_the_record_needs_a_file(self):
+        error = self.assertRaises(
+            ConfigurationError, self.avro(subject_name_strategy="record").dumps, VALUE, self.context
+        )
+        self.assertIn("schema_files", str(error))
+
+    def test_an_unknown_extra_is_named(self):
+        error = self.assertRaises(ConfigurationError, load_serializer, "protobuf", conf=self.conf(), type=int)
+        self.assertIn("protoc", str(error))
