@@ -51,11 +51,11 @@ class ApiMetrics:
         self._messages = Counter("messages", "Messages of posts, by outcome", ("kind", "outcome"), **named)
         self._refused = Counter("refused", "Refused requests, by reason", ("reason",), **named)
         self._validations = Histogram(
-            "token_validation_seconds", "Time waited for Keystone", ("outcome",), buckets=_SECONDS, **named
+            "token_validation_seconds", "Keystone's time to validate a token", ("outcome",), buckets=_SECONDS, **named
         )
         self._seconds_of = cache(self._seconds.labels)
         self._in_flight = Gauge("requests_in_flight", "Requests in flight", multiprocess_mode="livesum", **named)
-        text = "Messages without an acknowledgement from Kafka"
+        text = "Messages that Kafka has not acknowledged"
         self._unacknowledged = Gauge("unacknowledged_messages", text, ("topic",), multiprocess_mode="livesum", **named)
         text = "Age of the oldest unacknowledged message"
         self._oldest = Gauge("oldest_unacknowledged_seconds", text, ("topic",), multiprocess_mode="livemax", **named)

@@ -41,8 +41,8 @@ class CounterStatus(ServiceMetrics):
     def __init__(self, clock: Clock) -> None:
         super().__init__(PREFIX)
         self.messages = 0
-        self._messages = self.counter("counted_messages", "Messages that the counter has read")
-        self._failures = self.counter("count_failures", "Restarts of the counter after a failure")
+        self._messages = self.counter("counted_messages", "Messages read by audit count")
+        self._failures = self.counter("count_failures", "Restarts of audit count after a failure")
         self._state = LoopHealth(
             "audit_count",
             clock,

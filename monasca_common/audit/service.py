@@ -73,7 +73,7 @@ class AuditMetrics(ServiceMetrics):
         super().__init__(PREFIX)
         self._missing = self.gauge("missing_messages", "Messages missing after the grace period", *_LABELS)
         self._completeness = self.gauge("completeness", "Share of expected messages that arrived, 0 to 1", *_LABELS)
-        self._duplicates = self.gauge("duplicate_messages", "Records with a repeated message id", *_LABELS)
+        self._duplicates = self.gauge("duplicate_messages", "Records that repeat a message id in a bucket", *_LABELS)
         self._foreign = self.gauge("foreign_reports", "Ignored reports with another bucket_seconds")
         self._balances = self.counter("balances", "Reconciliations", "outcome", known=("complete", "failed"))
 

@@ -23,17 +23,17 @@ _PREFIX = "monasca_notification"
 _DELAY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14_400.0)
 _BY_TYPE = {
     "sent": ("sent", "Notifications that a receiver accepted"),
-    "failed attempts": ("failed_attempts", "Attempts that failed"),
-    "repeated": ("repeated", "Attempts after one whose outcome is unknown because of a crash"),
+    "failed attempts": ("failed_attempts", "Failed attempts; most are repeated"),
+    "repeated": ("repeated", "Attempts after one whose outcome a crash lost; the receiver may get two"),
 }
 _OTHERS = {
     "given up": ("given_up", "Notifications that were given up"),
     "superseded": ("superseded", "Notifications whose alarm changed before an attempt succeeded"),
-    "silenced": ("silenced", "Notifications that a silence withheld"),
+    "silenced": ("silenced", "Notifications suppressed by a silence"),
     "inhibited": ("inhibited", "Notifications suppressed by an inhibition"),
-    "held": ("held", "Notifications that were deferred by a group or a limit"),
-    "too old": ("too_old", "Changes that were skipped because they were older than ttl"),
-    "too late": ("too_late", "Repeats that were skipped because they waited longer than their period"),
+    "held": ("held", "Notifications deferred because of a group or a limit"),
+    "too old": ("too_old", "Transitions older than ttl, without notification"),
+    "too late": ("too_late", "Repeats dropped because they waited longer than their period"),
 }
 
 
@@ -45,7 +45,7 @@ class NotificationMetrics(ServiceMetrics):
         known = [each.lower() for each in types]
         self._by_type = {what: self.counter(*facts, "type", known=known) for what, facts in _BY_TYPE.items()}
         self._others = {what: self.counter(*facts) for what, facts in _OTHERS.items()}
-        text = "Seconds from the change of an alarm to the receiver's answer"
+        text = "Seconds from a transition's measurements to the receiver's answer"
         self._delay = self.histogram("delay_seconds", text, "type", buckets=_DELAY_SECONDS)
         for each in known:
             self._delay.labels(each)
@@ -67,7 +67,7 @@ class StoredNotifications:
 
     def __init__(self, database: AlarmsDatabase, metrics: ServiceMetrics) -> None:
         self._database = database
-        text = "Notifications that wait in the database"
+        text = "Notifications that wait in the database: retries, held"
         metrics.computed_gauge("waiting", text, "where", samples=self._samples)
 
     def _samples(self) -> list[Sample]:

@@ -53,8 +53,8 @@ def declare_health(health: ServiceHealth, registry: CollectorRegistry) -> None:
     """Serve the results of the probes as metrics of the service."""
     metrics = ServiceMetrics(_PREFIX, registry)
     for name, text, probe in (
-        ("live", "1 while the loops of the service turn", health.live),
-        ("ready", "1 while the service does its work", health.ready),
+        ("live", "1 while /healthz answers 200", health.live),
+        ("ready", "1 while /readyz answers 200", health.ready),
     ):
         metrics.computed_gauge(name, text, "service", samples=partial(_sample, health.service, probe))
 

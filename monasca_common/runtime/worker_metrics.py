@@ -12,9 +12,9 @@ from monasca_common.runtime.status_board import StatusBoard
 
 # Fields of a member's status.
 _COUNTS = {
-    "dead_letters": "Messages published as dead letters",
+    "dead_letters": "Messages that could not be stored",
     "restarts": "Restarts after a failure",
-    "database_unavailable_seconds": "Time during which the database was unavailable",
+    "database_unavailable_seconds": "Seconds spent waiting for the database",
 }
 _WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -27,7 +27,7 @@ class WorkerMetrics(ServiceMetrics):
         super().__init__(prefix)
         self._outcomes = tuple(outcomes)
         self._rows = self.counter("rows", "Rows by outcome", "worker", "outcome")
-        self._seconds = self.histogram("write_seconds", "Time of a transaction", "worker", buckets=_WRITE_SECONDS)
+        self._seconds = self.histogram("write_seconds", "Duration of transactions", "worker", buckets=_WRITE_SECONDS)
         self._last = self.gauge("last_write_timestamp_seconds", "Time of the last transaction", "worker")
         for member in members:
             self._seconds.labels(member)
@@ -47,9 +47,9 @@ class WorkersMetrics(ServiceMetrics):
     def __init__(self, prefix: str, board: StatusBoard) -> None:
         super().__init__(prefix)
         self._board = board
-        text = "1 for the present state of a worker"
+        text = "1 for the current state of a worker, 0 for the others"
         self.computed_gauge("worker_state", text, "worker", "state", samples=self._states)
-        text = "Messages that are not yet stored"
+        text = "Messages that are not stored yet"
         self.computed_gauge("lag", text, "worker", "topic", "partition", samples=self._lags)
         for name, text in _COUNTS.items():
             self.computed_counter(name, text, "worker", samples=partial(self._counts, name))

@@ -25,7 +25,7 @@ _FIGURES: tuple[tuple[str, str, Figure], ...] = (
         "Offsets hidden from readers of committed messages by an open transaction",
         lambda lag: lag.hidden,
     ),
-    ("truncated_messages", "Committed offsets beyond the end of the log", lambda lag: lag.truncated),
+    ("truncated_messages", "Committed offsets after the end of the log", lambda lag: lag.truncated),
     (
         "headroom_seconds",
         "Time until retention deletes the oldest unread message",
@@ -38,7 +38,7 @@ _FIGURES: tuple[tuple[str, str, Figure], ...] = (
     ),
     (
         "expires_soon",
-        "1 if retention will soon delete unread messages",
+        "1 if at most least_headroom of the retention of the oldest unread message is left",
         lambda lag: lag.expires_soon,
     ),
     ("completeness", "Known fraction of the window, from 0 to 1", lambda lag: lag.completeness),
@@ -47,7 +47,7 @@ _PARTITION = ("group", "topic", "partition")
 
 
 class LagMetrics(ServiceMetrics):
-    """``max_partitions``: the number of partitions with their own metrics. Metrics of groups count all partitions."""
+    """``max_partitions``: the number of partitions with own metrics. Metrics of groups count all partitions."""
 
     def __init__(self, max_partitions: int) -> None:
         super().__init__(_PREFIX)
@@ -58,16 +58,16 @@ class LagMetrics(ServiceMetrics):
         self._surveys = self.counter("surveys", "Surveys of all groups, by outcome", "outcome", known=outcomes)
         self._seconds = self.histogram("survey_seconds", "Duration of complete surveys", buckets=_SECONDS)
         self._last = self.gauge("last_survey_timestamp_seconds", "Time of the last complete survey")
-        self._left_out = self.gauge("left_out_partitions", "Partitions without their own metrics")
+        self._left_out = self.gauge("left_out_partitions", "Partitions beyond max_partitions")
         for name, text, value in _FIGURES:
             self.computed_gauge(name, text, *_PARTITION, samples=partial(self._partition_figures, value))
             self.computed_gauge(f"group_{name}", text, "group", samples=partial(self._group_figures, value))
         numbers = ", ".join(f"{number} {status.name}" for number, status in enumerate(LagStatus))
         rank = lambda lag: _ORDER.index(lag.status)  # noqa: E731
         self.computed_gauge(
-            "status", f"The verdict: {numbers}", *_PARTITION, samples=partial(self._partition_figures, rank)
+            "status", f"Status as a number: {numbers}", *_PARTITION, samples=partial(self._partition_figures, rank)
         )
-        text = "1 for the group's status, which is the status of its worst partition"
+        text = "1 for the status of the group's worst partition, 0 for the others"
         self.computed_gauge("group_status", text, "group", "status", samples=self._group_statuses)
 
     def completed(self, history: LagHistory, seconds: float) -> None:

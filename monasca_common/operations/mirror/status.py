@@ -28,17 +28,15 @@ class MirrorStatus(ServiceMetrics):
         self._clock = clock
         self._moved_at = clock.monotonic()
         self._messages = self.counter("messages", "Copied messages", "topic")
-        self._bytes = self.counter("bytes", "Copied bytes of keys, values and headers", "topic")
+        self._bytes = self.counter("bytes", "Bytes of the copied keys, values and headers", "topic")
         self._transactions = self.counter(
             "transactions", "Transactions in the target", "outcome", known=("committed", "failed")
         )
         self._skipped = self.counter("skipped", "Offsets that retention deleted before they were copied", "topic")
-        self._delay = self.gauge(
-            "delay_seconds", "Age of the last copied message of a topic when its copy was committed", "topic"
-        )
+        self._delay = self.gauge("delay_seconds", "Age of a topic's last message when its copy was committed", "topic")
         self._copied = 0
-        self.computed_gauge("lag", "Messages not copied yet", "topic", samples=self._lags)
-        text = "1 while the mirror copies, 0 while something prevents it"
+        self.computed_gauge("lag", "Messages that are not copied yet", "topic", samples=self._lags)
+        text = "1 while the mirror copies; 0 while it cannot, with the reason in /healthcheck"
         self.computed_gauge("copying", text, samples=lambda: [((), not self.loop.reason)])
 
     def begins(self, topics: Iterable[str]) -> None:

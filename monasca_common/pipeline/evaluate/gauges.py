@@ -66,13 +66,15 @@ class EvaluationMetrics(ServiceMetrics):
         self._lock = threading.Lock()
         self._known: EvaluationGauges | None = None
         self._known_until = float("-inf")
-        text = "The age of the time up to which alarms have been evaluated"
+        text = "Age of the time up to which alarms are evaluated"
         self._stored_gauge("evaluation_delay_seconds", text, lambda found: [((), self._age(found.evaluated_to_ms))])
-        text = "The age of the partition's watermark, up to which its measurements are complete"
+        text = "Age of the partition's watermark; the oldest watermark delays evaluation"
         self._stored_gauge("horizon_age_seconds", text, self._watermark_ages, "partition")
-        text = "Transitions waiting in the outbox"
+        text = "Transitions in the outbox"
         self._stored_gauge("unpublished_transitions", text, lambda found: [((), found.unpublished)])
-        self._stored_gauge("alarms", "Alarms in each state", lambda found: _by_label(found.alarms), "state")
+        self._stored_gauge(
+            "alarms", "Alarms of all tenants in each state", lambda found: _by_label(found.alarms), "state"
+        )
 
     def _stored_gauge(
         self, name: str, text: str, samples: Callable[[EvaluationGauges], Iterable[Sample]], *labels: str
@@ -111,7 +113,7 @@ def lost_transitions() -> Counter:
     """Return a counter that is served from 0, because an alert needs its first increase."""
     lost = Counter(
         "lost_transitions",
-        "Transitions that were removed from the outbox because the topic does not accept their size",
+        "Transitions that are too large for their topic, without notification",
         ("job",),
         namespace=PREFIX,
         registry=None,

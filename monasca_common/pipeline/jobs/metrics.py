@@ -28,14 +28,14 @@ class JobMetrics(ServiceMetrics):
         super().__init__(PREFIX)
         self._job = job
         self._known = JobProgress(0, 0, 0.0)
-        self._offsets = self.counter("offsets", "Offsets that the job has accounted for", "job", known=(job,))
-        self._behind = self.gauge("behind_offsets", "Offsets that the job has not read yet", "job")
+        self._offsets = self.counter("offsets", "Messages whose batch is committed", "job", known=(job,))
+        self._behind = self.gauge("behind_offsets", "Messages that are not read yet", "job")
         self._seconds = self.histogram("batch_seconds", "Duration of batches", "job", buckets=_SECONDS)
         text = "Duration of the stages of batches"
         self._stages = self.histogram("stage_seconds", text, "job", "stage", buckets=_STAGE_SECONDS)
-        text = "The age of the newest record that is accounted for"
+        text = "Age, by event time, of the newest message at the end of the last batch; 0 without new messages"
         self._lag = self.gauge("event_time_lag_seconds", text, "job", "topic", "partition")
-        self._last = self.gauge("last_batch_time_seconds", "When the last batch ended (epoch)", "job")
+        self._last = self.gauge("last_batch_time_seconds", "Time of the end of the last batch", "job")
         self._results = self.counter("results", "Results of the job", "job", "what")
         for metric in (self._behind, self._seconds, self._last):
             metric.labels(job)

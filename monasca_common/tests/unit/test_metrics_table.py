@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation has every metric that a service serves, with its type and its labels, and no other."""
+"""The documentation has every metric that a service serves, with its type, its labels and its help, and no other.
+
+``python -m monasca_common.tests.unit.test_metrics_table`` writes the table.
+"""
 
 import re
+import tempfile
 from pathlib import Path
 from unittest import mock
 
-import fixtures
 from oslotest import base
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -42,46 +45,37 @@ from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Written
 
-PAGE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "watching.rst"
+TABLE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "metrics.inc"
 _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - \S")
 _INTERNAL = {"le"}
 PACKAGE = Path(monasca_common.__file__).parent
 _PREFIX = re.compile(r'(?m)^_?PREFIX = "monasca_(\w+)"$')
 _SERVICE = re.compile(r'(?:(?:(?:Service|Loop)Health|members_health)\(\s*f?|    service = )"([a-z_]+)')
+_CODE = re.compile(r"/\w+|\b[a-z]+_[a-z_]+\b")
 
 
-def served(text):
-    """{name: (type, labels)}"""
-    found = {}
+def families(text):
+    """Yield the name, type, labels and help of each metric."""
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = {label for sample in family.samples for label in sample.labels} - _INTERNAL
         if not name.endswith("_created"):
-            found[name] = (family.type, frozenset(labels))
-    return found
+            yield name, family.type, labels, family.documentation
+
+
+def served(text):
+    """{name: (type, labels)}"""
+    return {name: (kind, frozenset(labels)) for name, kind, labels, _ in families(text)}
 
 
 def told_metrics():
-    """What the page has, as `served`."""
-    rows = _ROW.findall(PAGE.read_text())
+    """What the table has, as `served`."""
+    rows = _ROW.findall(TABLE.read_text())
     return {name: (kind, frozenset(re.findall(r"``(\w+)``", labels))) for name, kind, labels in rows}
 
 
-class MetricsTableTest(base.BaseTestCase):
-    def setUp(self):
-        super().setUp()
-        self.told = told_metrics()
-        self.assertEqual(len(_ROW.findall(PAGE.read_text())), len(self.told), "a metric has two rows")
-
-    def assert_told(self, prefix, text):
-        self.assertEqual({name: facts for name, facts in self.told.items() if name.startswith(prefix)}, served(text))
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                for value in sample.labels.values():
-                    self.assertNotRegex(value, r"\s", f"a value of a label of {sample.name}")
-
-    def test_api(self):
-        kafka = self.useFixture(MemoryKafka())
+def api():
+    with MemoryKafka() as kafka:
         producers = ProducerPool(lambda _: kafka.producer())
         producers.of("metrics")
         own = ApiMetrics(producers)
@@ -90,78 +84,130 @@ class MetricsTableTest(base.BaseTestCase):
         )
         own.count([refused], 1)
         own.validated("valid", 0.1)
-        self.assert_told("monasca_api_", own.text().decode())
+        return own.text()
 
-    def test_persister(self):
-        members = [
-            MemberStatus(f"metrics-{number}", state=state, lag={"metrics/0": 1})
-            for number, state in enumerate(MemberState)
-        ]
-        worker = WorkerMetrics(PREFIX, ["metrics-0"], OUTCOMES)
-        worker.wrote("metrics-0", Written(stored=1), 0.1)
-        board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
-        self.assert_told("monasca_persister_", generate_latest(WorkersMetrics(PREFIX, board).registry).decode())
 
-    def test_job_of_the_pipeline(self):
-        job = JobMetrics("evaluate")
-        job.registry.register(self.evaluation())
-        job.registry.register(lost_transitions())
-        job.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
-        self.assert_told("monasca_pipeline_", generate_latest(job.registry).decode())
+def audit():
+    made = AuditMetrics()
+    made.reconciled([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
+    made.failed()
+    return generate_latest(made.registry) + generate_latest(CounterStatus(SystemClock()).registry)
 
-    def evaluation(self):
-        url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/alarms.sqlite"
+
+def lag():
+    made = LagMetrics(1)
+    state = PartitionState(0, 9, (Commit(1, 5, 9),), 1, 1000)
+    states = {TopicPartition("metrics", number): state for number in range(2)}
+    made.completed(following({"g": states}, 2, LagWindow()), 0.1)
+    made.failed()
+    return generate_latest(made.registry)
+
+
+def mirror():
+    status = MirrorStatus(SystemClock())
+    status.committed("metrics", 1, 1, 1)
+    status.skipped("metrics", 1)
+    status.lag = lambda: {"metrics": 1}
+    return generate_latest(status.registry)
+
+
+def notification():
+    made = NotificationMetrics()
+    for what in (*_BY_TYPE, *_OTHERS):
+        made.count(what, "WEBHOOK")
+    made.took("WEBHOOK", 0.1)
+    StoredNotifications(mock.Mock(rows=lambda _: [("scheduled", 1)]), made)
+    return generate_latest(made.registry)
+
+
+def persister():
+    members = [
+        MemberStatus(f"metrics-{number}", state=state, lag={"metrics/0": 1}) for number, state in enumerate(MemberState)
+    ]
+    worker = WorkerMetrics(PREFIX, ["metrics-0"], OUTCOMES)
+    worker.wrote("metrics-0", Written(stored=1), 0.1)
+    board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
+    return generate_latest(WorkersMetrics(PREFIX, board).registry)
+
+
+def job_of_the_pipeline():
+    job = JobMetrics("evaluate")
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/alarms.sqlite"
         open_storage(StorageSettings("sqlite", url)).upgrade()
         with OffsetStore(url).writing() as connection:
             watermark.save(connection, "job", EvaluatorState(1, 0, watermarks_ms={0: 1}))
-        return EvaluationMetrics(url, "job").registry
+        job.registry.register(EvaluationMetrics(url, "job").registry)
+        job.registry.register(lost_transitions())
+        job.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
+        return generate_latest(job.registry)
 
-    def test_notification(self):
-        made = NotificationMetrics()
-        for what in (*_BY_TYPE, *_OTHERS):
-            made.count(what, "WEBHOOK")
-        made.took("WEBHOOK", 0.1)
-        StoredNotifications(mock.Mock(rows=lambda _: [("scheduled", 1)]), made)
-        self.assert_told("monasca_notification_", generate_latest(made.registry).decode())
 
-    def test_mirror(self):
-        status = MirrorStatus(SystemClock())
-        status.committed("metrics", 1, 1, 1)
-        status.skipped("metrics", 1)
-        status.lag = lambda: {"metrics": 1}
-        self.assert_told("monasca_mirror_", generate_latest(status.registry).decode())
+def every_service():
+    registry = CollectorRegistry()
+    health = ServiceHealth("s", *[lambda: (True, {})] * 3)
+    declare_health(health, registry)
+    return generate_latest(registry)
 
-    def test_lag(self):
-        made = LagMetrics(1)
-        state = PartitionState(0, 9, (Commit(1, 5, 9),), 1, 1000)
-        states = {TopicPartition("metrics", number): state for number in range(2)}
-        made.completed(following({"g": states}, 2, LagWindow()), 0.1)
-        made.failed()
-        self.assert_told("monasca_lag_", generate_latest(made.registry).decode())
 
-    def test_audit(self):
-        made = AuditMetrics()
-        made.reconciled([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
-        made.failed()
-        counted = CounterStatus(SystemClock())
-        text = generate_latest(made.registry) + generate_latest(counted.registry)
-        self.assert_told("monasca_audit_", text.decode())
+SERVED = {
+    "api": api,
+    "audit": audit,
+    "lag": lag,
+    "mirror": mirror,
+    "notification": notification,
+    "persister": persister,
+    "pipeline": job_of_the_pipeline,
+    "service": every_service,
+}
 
-    def test_every_service(self):
-        registry = CollectorRegistry()
-        health = ServiceHealth("s", *[lambda: (True, {})] * 3)
-        declare_health(health, registry)
-        self.assert_told("monasca_service_", generate_latest(registry).decode())
 
-    def test_each_service_is_named_beside_whether_it_is_ready(self):
+def table():
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 40 12 18 30", ""]
+    rows = [("Name", "Type", "Labels", "Meaning")]
+    for metrics in SERVED.values():
+        for name, kind, labels, text in families(metrics().decode()):
+            rows.append((f"``{name}``", kind, ", ".join(f"``{label}``" for label in sorted(labels)), marked(text)))
+    for first, *others in rows:
+        lines += [f"   * - {first}", *(f"     - {cell}".rstrip() for cell in others)]
+    return "\n".join(lines) + "\n"
+
+
+def marked(text):
+    """Mark names of options and paths as code."""
+    return _CODE.sub(lambda found: f"``{found[0]}``", text)
+
+
+class MetricsTableTest(base.BaseTestCase):
+    def test_the_table_has_every_metric_that_a_service_serves(self):
+        command = "python -m monasca_common.tests.unit.test_metrics_table"
+        self.assertEqual(table(), TABLE.read_text(), f"run {command}")
+
+    def test_each_name_starts_with_the_prefix_of_its_service(self):
+        for service, metrics in SERVED.items():
+            for name in served(metrics().decode()):
+                self.assertRegex(name, rf"^monasca_{service}_")
+
+    def test_no_value_of_a_label_contains_a_blank(self):
+        for metrics in SERVED.values():
+            for family in text_string_to_metric_families(metrics().decode()):
+                for sample in family.samples:
+                    for value in sample.labels.values():
+                        self.assertNotRegex(value, r"\s", f"a value of a label of {sample.name}")
+
+    def test_the_page_lists_each_service_that_has_probes(self):
         code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if "tests" not in path.parts)
-        row = PAGE.read_text().partition("``monasca_service_ready``")[2].partition("\n   * - ")[0]
-        self.assertEqual(set(_SERVICE.findall(code)), set(re.findall(r"``([a-z_]+)``", row)) - {"service"})
+        services = (
+            (TABLE.parent / "watching.rst").read_text().partition("The label ``service`` is ")[2].partition(".\n")[0]
+        )
+        self.assertEqual(set(_SERVICE.findall(code)), set(re.findall(r"``([a-z_]+)``", services)))
 
-    def test_no_other_is_told_and_what_any_module_serves_is_looked_at_here(self):
-        own = {name.removeprefix("test_") for name in dir(self) if name.startswith("test_")}
+    def test_each_prefix_in_the_code_has_metrics_here_and_is_written_once(self):
         code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if "tests" not in path.parts)
         prefixes = set(_PREFIX.findall(code))
-        self.assertEqual(set(), prefixes - own - {"pipeline", "service"})
+        self.assertEqual(set(), prefixes - SERVED.keys())
         self.assertNotRegex(code, rf'"monasca_({"|".join(prefixes)})_', "the prefix of a name is written once")
-        self.assertRegex(" ".join(self.told), rf"^(monasca_({'|'.join(sorted(prefixes))})_\w+ ?)+$")
+
+
+if __name__ == "__main__":
+    TABLE.write_text(table())
