@@ -18,7 +18,7 @@ _HEAD = (
 
 @dataclass
 class Canvas:
-    """A figure under way; ``title`` is read by those who do not see it."""
+    """A figure. ``title``: its text for screen readers."""
 
     width: int
     height: int
@@ -28,7 +28,7 @@ class Canvas:
     def box(
         self, x: int, y: int, width: int, height: int, text: str, *, fill: str = WHITE, dashed: bool = False
     ) -> None:
-        """A rounded box with its text, of one or several lines, in the middle."""
+        """Draw a rounded box with one or several centered lines of text."""
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self._parts.append(
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="{fill}" stroke="{INK}"{dash}/>'
@@ -43,13 +43,13 @@ class Canvas:
     def label(
         self, x: float, y: float, text: str, *, anchor: str = "start", bold: bool = False, small: bool = False
     ) -> None:
-        """A line of text; ``y`` is its base line."""
+        """Draw a line of text. ``y``: its base line."""
         weight = ' font-weight="bold"' if bold else ""
         size = ' font-size="12"' if small else ""
         self._parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{weight}{size}>{escape(text)}</text>')
 
     def arrow(self, *points: tuple[int, int], dashed: bool = False) -> None:
-        """A line through the points, with a head at the last."""
+        """Draw a line through the points, with an arrowhead at the last one."""
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         path = " ".join(f"{x},{y}" for x, y in points)
         self._parts.append(f'<polyline points="{path}" fill="none" stroke="{INK}"{dash} marker-end="url(#head)"/>')
@@ -59,7 +59,7 @@ class Canvas:
         self._parts.append(f'<polyline points="{path}" fill="none" stroke="{INK}"/>')
 
     def svg(self) -> str:
-        """The whole figure as a document."""
+        """Return the figure as a document."""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" '
             f'viewBox="0 0 {self.width} {self.height}" font-family="Helvetica, Arial, sans-serif" font-size="14" '

@@ -47,7 +47,7 @@ _PARTITION = ("group", "topic", "partition")
 
 
 class LagMetrics(ServiceMetrics):
-    """``max_partitions``: the number of partitions with own metrics. Metrics of groups count all partitions."""
+    """``max_partitions``: the number of partitions with their own metrics. Metrics of groups count all partitions."""
 
     def __init__(self, max_partitions: int) -> None:
         super().__init__(_PREFIX)
