@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from monasca_common.cli.command import MonascaCommand, add_line_format
-from monasca_common.devbroker import DevBrokerError, KafkaCluster
+from monasca_common.devbroker import ApicurioRegistry, DevBrokerError, KafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 from monasca_common.devbroker.node import START_SECONDS
+from monasca_common.devbroker.supervisor import ServerProcess
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT_PORT = 9092
+_REGISTRY_PORT = 8081  # that of Confluent's registry
 _LAST_PORT = 65533  # three nodes take the two after it as well
 _WATCH_SECONDS = 0.5
 USER = "monasca"
@@ -63,6 +65,12 @@ class BrokerStart(MonascaCommand):
             help=f"require passwords (SCRAM-SHA-512); the users are admin and {USER}",
         )
         parser.add_argument(
+            "--registry",
+            action="store_true",
+            help="also start a schema registry (Apicurio Registry, 142 MB to fetch once) on port "
+            f"{_REGISTRY_PORT}, or on a free one with --port 0; its schemas are lost at the end",
+        )
+        parser.add_argument(
             "--timeout",
             type=_seconds,
             default=START_SECONDS,
@@ -84,36 +92,45 @@ class BrokerStart(MonascaCommand):
             config={"auto.create.topics.enable": "true"},
             start_timeout=parsed_args.timeout,
         )
+        registry = None
+        if parsed_args.registry:
+            port = _REGISTRY_PORT if parsed_args.port else None
+            registry = ApicurioRegistry(port=port, start_timeout=parsed_args.timeout)
         try:
-            with _stopped_by_signals(), cluster:
+            with _stopped_by_signals(), registry or contextlib.nullcontext(), cluster:
                 is_json = parsed_args.formatter == "json"
-                self.print(json.dumps(description(cluster)) if is_json else instructions(cluster))
-                return self._watch(cluster)
+                self.print(json.dumps(description(cluster, registry)) if is_json else instructions(cluster, registry))
+                return self._watch(cluster, registry)
         except _Stopped:
             return 0
 
-    def _watch(self, cluster: KafkaCluster) -> int:
-        """Return 1 when a node ends; a signal raises."""
-        while all(node.running for node in cluster.nodes):
+    def _watch(self, cluster: KafkaCluster, registry: ApicurioRegistry | None) -> int:
+        """Return 1 when a node or the registry ends; a signal raises."""
+        servers: dict[str, ServerProcess] = {f"node {node.id}": node for node in cluster.nodes}
+        if registry is not None:
+            servers["the schema registry"] = registry
+        while all(server.running for server in servers.values()):
             time.sleep(_WATCH_SECONDS)
-        for node in cluster.nodes:
-            if not node.running:
-                self.report(f"node {node.id} ended; its log ends with\n{node.log_tail()}")
+        for name, server in servers.items():
+            if not server.running:
+                self.report(f"{name} ended; its log ends with\n{server.log_tail()}")
         return 1
 
 
-def description(cluster: KafkaCluster) -> dict[str, Any]:
-    """Return the object of ``-f json``: ``client`` has librdkafka's options, ``service`` those of ``[kafka]``."""
-    return {
+def description(cluster: KafkaCluster, registry: ApicurioRegistry | None = None) -> dict[str, Any]:
+    """Return the object of ``-f json``: ``client`` has librdkafka's options, ``service`` those of ``[kafka]``,
+    ``schema_registry`` those of ``[schema_registry]``."""
+    found = {
         "bootstrap_servers": cluster.bootstrap_servers,
         "kafka_version": kafka_version(),
         "pids": [node.pid for node in cluster.nodes],
         "client": cluster.client_options(USER),
         "service": service_options(cluster),
     }
+    return found if registry is None else {**found, "schema_registry": {"url": registry.url}}
 
 
-def instructions(cluster: KafkaCluster) -> str:
+def instructions(cluster: KafkaCluster, registry: ApicurioRegistry | None = None) -> str:
     """Return text to copy into configurations and shells."""
     nodes = len(cluster.nodes)
     client = cluster.client_options(USER)
@@ -126,6 +143,7 @@ def instructions(cluster: KafkaCluster) -> str:
             "",
             "  [kafka]",
             *(f"  {name} = {value}" for name, value in service_options(cluster).items()),
+            *(("  [schema_registry]", f"  url = {registry.url}") if registry else ()),
             "",
             "For any client of librdkafka:",
             "",

@@ -14,9 +14,11 @@ from monasca_common.devbroker.framing import ApiKey, KafkaRequest
 from monasca_common.devbroker.node import Node
 from monasca_common.devbroker.proxy import KafkaProxy
 from monasca_common.devbroker.proxy_rules import Fault
+from monasca_common.devbroker.schema_registry import ApicurioRegistry
 
 __all__ = [
     "ApiKey",
+    "ApicurioRegistry",
     "BrokerFailed",
     "DevBrokerError",
     "Fault",

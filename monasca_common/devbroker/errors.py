@@ -5,7 +5,7 @@
 
     DevBrokerError
     ├── JavaNotFound            no Java of the version that Kafka and Spark need
-    ├── JarsUnavailable         Kafka's jars are missing and cannot be fetched
+    ├── JarsUnavailable         jars are missing and cannot be fetched
     ├── InvalidCluster          contradictory settings
     ├── PortTaken               another program listens on the port
     ├── BrokerFailed            a broker ended; the message has the end of its log
@@ -24,7 +24,7 @@ class JavaNotFound(DevBrokerError):
 
 
 class JarsUnavailable(DevBrokerError):
-    """Kafka's jars are not in the cache and could not be fetched."""
+    """Jars are not in the cache and could not be fetched."""
 
 
 class InvalidCluster(DevBrokerError):

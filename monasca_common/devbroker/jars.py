@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's jars: fetched once and kept in the user's cache, or in a folder that the user names."""
+"""The jars of Kafka and of a schema registry: fetched once and kept in the user's cache, or in a folder that the user
+names."""
 
 import os
 import re
@@ -12,6 +13,7 @@ from monasca_common.jars import JarError, fetched, list_file
 KAFKA_VERSION = "4.3.0"
 JARS_VARIABLE = "MONASCA_COMMON_KAFKA_JARS"
 VERSION_VARIABLE = "MONASCA_COMMON_KAFKA_VERSION"
+REGISTRY_LIST = "apicurio-2.6.13.Final"
 _SCALA_VERSION = "2.13"
 
 
@@ -53,6 +55,16 @@ def kafka_jars(environ: Mapping[str, str] | None = None) -> Path:
             f"the digests of the jars of Kafka {version} are not pinned, so they cannot be verified: put the jars into "
             f"a folder that you trust and name it in {JARS_VARIABLE}, or unset {VERSION_VARIABLE}"
         )
+    return _fetched(jar_list, environ)
+
+
+def registry_archive(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the archive of the schema registry; fetch it if it is missing (142 MB). Raises `JarsUnavailable`."""
+    [archive] = _fetched(list_file(REGISTRY_LIST), os.environ if environ is None else environ).glob("*.tar.gz")
+    return archive
+
+
+def _fetched(jar_list: Path, environ: Mapping[str, str]) -> Path:
     try:
         return fetched(jar_list, environ)
     except JarError as error:

@@ -47,7 +47,7 @@ def fetched(jar_list: Path, environ: Mapping[str, str] | None = None) -> Path:
 
 def _check(folder: Path, jars: tuple[Jar, ...]) -> None:
     """Raise `JarError` unless the folder has exactly these jars."""
-    found = sorted(folder.glob("*.jar"))
+    found = sorted({*folder.glob("*.jar"), *folder.glob("*.tar.gz")})
     pinned = {jar.name: jar.sha256 for jar in jars}
     faults = [*foreign_jars(found, pinned)]
     faults += [f"{name} is missing" for name in sorted(pinned.keys() - {jar.name for jar in found})]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pinned jars and their SHA-256 digests, because a repository may deliver other files.
 
-Each file ``<list>.txt`` in this folder has one line for each jar: its digest and its Maven coordinates.
+Each file ``<list>.txt`` in this folder has one line for each jar: its digest and its Maven coordinates. An archive has
+``:classifier@extension`` after its version.
 ``tools/jar_digests.py`` writes these files.
 """
 
@@ -21,16 +22,18 @@ class JarError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One jar of a Maven repository."""
+    """One jar or archive of a Maven repository."""
 
     group: str
     artifact: str
     version: str
     sha256: str
+    classifier: str = ""
+    extension: str = "jar"
 
     @property
     def name(self) -> str:
-        return f"{self.artifact}-{self.version}.jar"
+        return f"{self.artifact}-{self.version}{self.classifier and f'-{self.classifier}'}.{self.extension}"
 
     @property
     def path(self) -> str:
@@ -50,14 +53,16 @@ def list_file(name: str) -> Path:
 
 def read_list(file: Path) -> tuple[Jar, ...]:
     """Return the jars of a list. Raises `OSError`; `ValueError` for a line without a digest and coordinates."""
-    return tuple(Jar(*_coordinates(file, text), digest) for text, digest in read_digests(file).items())
+    return tuple(_jar(file, text, digest) for text, digest in read_digests(file).items())
 
 
-def _coordinates(file: Path, text: str) -> tuple[str, str, str]:
-    parts = text.split(":")
-    if len(parts) != 3:
+def _jar(file: Path, text: str, digest: str) -> Jar:
+    coordinates, _, extension = text.partition("@")
+    parts = coordinates.split(":")
+    if len(parts) != (4 if extension else 3):
         raise ValueError(f"{file}: {text} is not group:artifact:version; write the file with tools/jar_digests.py")
-    return parts[0], parts[1], parts[2]
+    group, artifact, version = parts[:3]
+    return Jar(group, artifact, version, digest, "".join(parts[3:]), extension or "jar")
 
 
 def read_digests(file: Path) -> dict[str, str]:

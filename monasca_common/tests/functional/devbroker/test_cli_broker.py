@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import confluent_kafka
@@ -43,6 +44,19 @@ class TestBrokerStart(base.BaseTestCase):
             process.send_signal(signum)
             self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
             self.assertFalse(any(psutil.pid_exists(pid) for pid in told["pids"]))
+
+    @periodic("a second server, 142 MB to fetch; MemoryRegistryTest has the contract")
+    def test_a_schema_registry_runs_beside_the_broker_until_both_stop(self):
+        process = self.start("-f", "json", "--registry")
+        url = json.loads(process.stdout.readline())["schema_registry"]["url"]
+        with urllib.request.urlopen(f"{url}/subjects", timeout=SECONDS) as answer:
+            self.assertEqual([], json.load(answer))
+        children = psutil.Process(process.pid).children(recursive=True)
+        self.assertTrue(any("runner.jar" in " ".join(each.cmdline()) for each in children))
+        process.terminate()
+        self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
+        psutil.wait_procs(children, SECONDS)
+        self.assertFalse(any(each.is_running() for each in children))
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_what_a_broker_unpacks_is_gone_with_it(self):

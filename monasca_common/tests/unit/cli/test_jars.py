@@ -41,4 +41,4 @@ class JarsFetchTest(base.BaseTestCase):
         self.pyspark("4.9.9")
         status, names, stderr = self.said()
         self.assertEqual((1, []), (status, names))
-        self.assertIn("spark-4.9.9 is not pinned: name one or more of kafka-3.9.2,", stderr)
+        self.assertIn("spark-4.9.9 is not pinned: name one or more of apicurio-2.6.13.Final, kafka-3.9.2,", stderr)

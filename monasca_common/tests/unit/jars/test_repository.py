@@ -7,6 +7,7 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
+from monasca_common.devbroker.jars import REGISTRY_LIST
 from monasca_common.jars import REPOSITORY_VARIABLE, JarError, list_file, pinned_lists, read_digests, read_list
 from monasca_common.jars.repository import Repository, configured_repository, download
 from monasca_common.tests.unit.jars.registry import RIGHT, UNAVAILABLE, Registry
@@ -144,6 +145,12 @@ class TestLists(base.BaseTestCase):
             self.assertIn(f"kafka_2.13-{version}.jar", names)
             self.assertGreaterEqual(len(names), 45)
             self.assertEqual(len(names), len({*names}))
+
+    def test_the_archive_of_the_schema_registry_is_pinned(self):
+        [archive] = read_list(list_file(REGISTRY_LIST))
+
+        self.assertEqual("apicurio-registry-app-2.6.13.Final-all.tar.gz", archive.name)
+        self.assertEqual(f"io/apicurio/apicurio-registry-app/2.6.13.Final/{archive.name}", archive.path)
 
     def test_the_connector_is_pinned_without_the_jars_that_pyspark_ships(self):
         for version, pool, client in (("4.0.0", "2.12.0", "3.9.0"), ("4.2.0", "2.13.1", "3.9.2")):
