@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directive ``rule-tests``: the tests of a rule, found by the comment ``# Rule N`` above them."""
+"""Lists the tests of each rule in the page of invariants, found by the comment ``# Rule N`` above them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from docutils import nodes
-from docutils.parsers.rst import Directive
-from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = tuple(ROOT / "monasca_common" / folder for folder in ("tests", "storage/testing"))
 _MARK = re.compile(r"^ *# Rules? (\d+(?:, \d+)*)\n(?: *@.*\n)* *def (test_\w+)", re.MULTILINE)
+_RULE = re.compile(r"^(\d+)\. (?=\*\*)", re.MULTILINE)
 
 
 @functools.cache
@@ -30,19 +28,22 @@ def marked_tests() -> dict[int, list[tuple[Path, str]]]:
     return found
 
 
-class RuleTests(Directive):
-    """``.. rule-tests:: 5``: a list."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        tests = marked_tests()[int(self.arguments[0])]
-        lines = [f"- ``{file.relative_to(ROOT / 'monasca_common')}::{test}``" for file, test in tests]
-        holder = nodes.container()
-        self.state.nested_parse(StringList(lines, source=__file__), self.content_offset, holder)
-        return holder.children
+def add_tests(_: Sphinx, docname: str, source: list[str]) -> None:
+    """Append to each rule of the page the list of its tests."""
+    if docname != "contributor/invariants":
+        return
+    rules = _RULE.split(source[0])
+    for index in range(1, len(rules), 2):
+        indent = "\n" + " " * (len(rules[index]) + 2)
+        tests = [
+            f"{file.relative_to(ROOT / 'monasca_common')}::{test}" for file, test in marked_tests()[int(rules[index])]
+        ]
+        text, heading, rest = rules[index + 1].partition("\n\n")
+        rules[index] += ". "
+        rules[index + 1] = "".join([text, "\n", *(f"{indent}- ``{test}``" for test in tests), heading, rest])
+    source[0] = "".join(rules)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_directive("rule-tests", RuleTests)
+    app.connect("source-read", add_tests)
     return {"parallel_read_safe": True}

@@ -34,10 +34,8 @@ class InvariantsTest(base.BaseTestCase):
         self.texts = rules((SOURCE / "contributor" / "invariants.rst").read_text())
         self.tests = loaded(ROOT / "doc" / "extensions" / "rule_tests.py").marked_tests()
 
-    def test_each_marked_test_is_of_a_rule_whose_tests_the_page_lists(self):
+    def test_each_rule_has_marked_tests_and_each_marked_test_has_a_rule(self):
         self.assertEqual(self.texts.keys(), self.tests.keys())
-        for number, text in self.texts.items():
-            self.assertIn(f".. rule-tests:: {number}\n", text)
 
     def test_each_rule_keeps_a_test_in_the_everyday_run_and_a_crash_test_if_it_is_about_crashes(self):
         everyday = EverydayTests()
