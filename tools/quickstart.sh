@@ -17,7 +17,7 @@ Usage: bash tools/quickstart.sh [--once] [-f text|json] [--seconds S] [--keep-da
 Creates a missing .venv, installs the tested versions, starts a real Kafka, the API and the persister, posts this
 machine's own metrics, loses answers and kills the persister on purpose, and prints a table of posted, stored, duplicate
 and lost rows. Then a job on Spark computes hourly averages, generated load changes an alarm, and a webhook on this
-machine is notified of each change. Everything keeps running until Ctrl-C.
+machine is notified of each change. All services run until Ctrl-C.
 
   --once          end after the tables
   -f json         print one JSON object as the last line of standard output

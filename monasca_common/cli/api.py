@@ -21,13 +21,13 @@ class Api(MonascaCommand):
     """Serve the Monasca API over HTTP until SIGTERM or Ctrl-C.
 
     It listens on [api] host and port, with [api] workers processes. When stopped, it answers the requests in flight,
-    waits until Kafka has acknowledged their messages, and ends with status 0. A configuration that cannot work ends
-    with 1, a worker that cannot start with 3. For example:
+    waits until Kafka has acknowledged their messages, and ends with status 0. The exit status is 1 if the configuration
+    is invalid, and 3 if a worker cannot start. For example:
     monasca-common api --config-file /etc/monasca/api.conf
     """
 
     extra = "api"
-    configured = False  # it also reads the files of the original API
+    configured = False  # the command also accepts configuration files of the original API
     reported = (ConfigurationError,)
     terminated = 0
 
@@ -37,8 +37,8 @@ class Api(MonascaCommand):
             "--config-file",
             action="append",
             metavar="F",
-            help="configuration file of oslo.config; may be repeated, the last value of an option is used "
-            "(default: monasca-api.conf in the standard places)",
+            help="configuration file of oslo.config; can be repeated, the last value of an option is used (default: "
+            "monasca-api.conf in the standard locations)",
         )
         return parser
 
@@ -66,9 +66,8 @@ class Api(MonascaCommand):
 
 @contextlib.contextmanager
 def metrics_of_all_workers() -> Iterator[None]:
-    """Let prometheus_client, which must not be imported yet, count in files that all workers share.
-
-    The folder is the one in the environment, or a temporary one.
+    """Let prometheus_client count in files that all workers share. Call this before prometheus_client is imported. The
+    folder is taken from the environment, otherwise a temporary folder is used.
     """
     named = os.environ.get(_FOLDER)
     if named is not None:
@@ -76,7 +75,7 @@ def metrics_of_all_workers() -> Iterator[None]:
             left_over.unlink()
         yield
         return
-    with temporary_folder("monasca-api-") as folder:  # a worker ends with an exception that passes here
+    with temporary_folder("monasca-api-") as folder:  # a worker also ends by an exception raised in this block
         os.environ[_FOLDER] = str(folder)
         try:
             yield

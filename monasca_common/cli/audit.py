@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common audit show | serve | count``: whether every message that was sent arrived at every tier."""
+"""``monasca-common audit show | serve | count``: check that every sent message arrived at every tier."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _MS = 1000
 
 
 class AuditShow(ClusterCommand, Lister):
-    """Show for each topic, time bucket and tier the messages that arrived, are lost, late or duplicated.
+    """Show the numbers of arrived, lost, late and duplicate messages for each topic, time bucket and tier.
 
-    Verdict OK: all messages arrived. OPEN: messages are missing, and the grace period is not over. INCOMPLETE: it is
-    over. UNCOUNTED: it is over, and no `audit count` reads the topic, so it is unknown which messages arrived.
-    RECREATED: the topic was deleted and recreated, so this is unknown, too. The exit status is 1 if a verdict is
-    INCOMPLETE or UNCOUNTED, 2 if the brokers do not answer, 3 if there are no reports.
+    Verdict OK: all messages arrived. OPEN: messages are missing, but the grace period is not over. INCOMPLETE: messages
+    are missing after the grace period. UNCOUNTED: no `audit count` reads the topic, so it is unknown which messages
+    arrived. RECREATED: the topic was deleted and recreated, so it is unknown which messages arrived. The exit status is
+    1 if a verdict is INCOMPLETE or UNCOUNTED, 2 if the brokers do not answer, 3 if there are no reports.
     For example, the missing messages of the last hour:
     monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
@@ -57,8 +57,8 @@ class AuditShow(ClusterCommand, Lister):
             "--last-seconds",
             type=positive,
             metavar="N",
-            help="the time window; too small: older buckets are not shown; too large: reading takes long (default: "
-            "window_seconds in group [audit])",
+            help="length of the time window; too small: older buckets are not shown; too large: reading takes long "
+            "(default: window_seconds in group [audit])",
         )
         parser.add_argument("--missing", action="store_true", help="show only rows with lost or late messages")
         return parser
@@ -97,14 +97,14 @@ class AuditShow(ClusterCommand, Lister):
         if found:
             return int(any(each.verdict.is_final for each in found))
         self.report(
-            f"--topic {pattern}: there are no reports for such a topic in this window, so its completeness is unknown: "
-            "correct the name, increase --last-seconds, or enable the audit in the services that write and read it"
+            f"--topic {pattern}: this window has no reports for this topic, so its completeness is unknown: correct "
+            "the name, increase --last-seconds, or enable the audit in the services that write and read the topic"
         )
         return NOTHING_FOUND
 
 
 class AuditServe(ServiceCommand):
-    """Run the audit service until SIGTERM: reconcile all reports periodically, log and export missing messages.
+    """Run the audit service until SIGTERM: reconcile all reports periodically, and log and export missing messages.
 
     The options are in [audit] and [kafka]. For example:
     monasca-common audit serve --config-file /etc/monasca/monitoring.conf
@@ -120,16 +120,16 @@ class AuditServe(ServiceCommand):
 
 
 class AuditCounting(ServiceCommand):
-    """Run the audit counter until SIGTERM: read topics only to count their messages, and report the counts.
+    """Run the audit counter until SIGTERM: count the messages in topics, and report the counts.
 
-    The counter is the tier broker of the audit, with which readers are compared. With --tier mirror it counts a copy in
-    another cluster, whose brokers --section names; reports are always sent to the brokers of [kafka]. Messages that it
-    counts again after a crash have the same offsets. One process counts all topics; a second one of the same group
-    shares the partitions and detects only duplicates within its own. For example, the copies of a mirror:
+    The counter provides the tier broker of the audit, with which the counts of consumers are compared. With --tier
+    mirror, it counts the copies in another cluster, whose brokers --section names; reports are always sent to the
+    brokers of [kafka]. One process counts all topics; if a second process has the same group, each detects only the
+    duplicates within its own partitions. For example, count the copies of a mirror:
     monasca-common audit count --tier mirror --section mirror_target --topic metrics
     """
 
-    extra = "monitoring"  # where the status is served
+    extra = "monitoring"  # required by the status server
     checked = "audit counter"
     any_file = True
     reported = (MessagingError, cfg.Error)
@@ -137,18 +137,18 @@ class AuditCounting(ServiceCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add_section(parser)
-        add_topics(parser, "all topics, including new ones, except those of the reports and Kafka's internal ones")
+        add_topics(parser, "all topics, including new ones, except the topic of reports and Kafka's internal topics")
         parser.add_argument(
             "--tier",
             choices=(LOG, *sorted(COPIES)),
             default=LOG,
-            help="broker: the log that services write and read; mirror: a copy of it (default: %(default)s)",
+            help="broker: the cluster that services write and read; mirror: a copy of it (default: %(default)s)",
         )
         parser.add_argument(
             "--group",
             default=_COUNTER_GROUP,
             metavar="G",
-            help="the consumer group, and the application in reports: one for each cluster (default: %(default)s)",
+            help="the consumer group and the application in reports; use one per cluster (default: %(default)s)",
         )
         return parser
 
@@ -187,6 +187,6 @@ def _row(each: Reconciliation) -> tuple[Any, ...]:
 
 
 def _completeness(each: Reconciliation) -> float:
-    """Return the rounded completeness, which is below 1 even if only one message of a million is missing."""
+    """Return the rounded completeness; it is below 1 even if only one message of a million is missing."""
     rounded = round(each.completeness, 4)
     return rounded if rounded < 1 or each.completeness == 1 else 0.9999

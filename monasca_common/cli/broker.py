@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common broker start``: a real Kafka for development."""
+"""``monasca-common broker start``: Apache Kafka for development."""
 
 import argparse
 import contextlib
@@ -18,18 +18,18 @@ from monasca_common.devbroker.supervisor import ServerProcess
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT_PORT = 9092
-_REGISTRY_PORT = 8081  # that of Confluent's registry
-_LAST_PORT = 65533  # three nodes take the two after it as well
+_REGISTRY_PORT = 8081  # the port of Confluent's registry
+_LAST_PORT = 65533  # three nodes also use the two following ports
 _WATCH_SECONDS = 0.5
 USER = "monasca"
 
 
 class BrokerStart(MonascaCommand):
-    """Start a real Apache Kafka on this machine and run it until Ctrl-C.
+    """Start Apache Kafka on this machine and run it until Ctrl-C.
 
-    It needs Java 17 or newer. Kafka's jars (44 MB) are fetched at the first start and stored in the user's cache.
-    Clients connect on the loopback address. Topics are created at their first use. Not for production. For example,
-    three nodes that keep their data:
+    It requires Java 17 or newer. Kafka's jars (44 MB) are fetched at the first start and stored in the user's cache.
+    Clients connect to the loopback address. Topics are created at their first use. Do not use it in production. For
+    example, start three nodes that keep their data:
     monasca-common broker start --nodes 3 --data-dir /tmp/kafka
     """
 
@@ -43,20 +43,20 @@ class BrokerStart(MonascaCommand):
             type=int,
             choices=(1, 3),
             default=1,
-            help="number of brokers; with 3 every topic has three replicas and one broker may fail (default: 1)",
+            help="number of brokers; with 3, every topic has three replicas and one broker can fail (default: 1)",
         )
         parser.add_argument(
             "--port",
             type=_port,
             default=_DEFAULT_PORT,
             metavar="P",
-            help="port for clients; three nodes use P, P+1 and P+2; 0: free ports (default: %(default)s)",
+            help="port for clients; three nodes use P, P+1 and P+2; 0 selects free ports (default: %(default)s)",
         )
         parser.add_argument(
             "--data-dir",
             type=Path,
             metavar="D",
-            help="keep the data in this folder for the next start (default: remove them at the end)",
+            help="keep the data in this folder for the next start (default: remove the data at the end)",
         )
         parser.add_argument("--tls", action="store_true", help="use TLS, with a new certificate authority")
         parser.add_argument(
@@ -75,14 +75,14 @@ class BrokerStart(MonascaCommand):
             type=_seconds,
             default=START_SECONDS,
             metavar="S",
-            help="seconds after which a start fails, without fetching jars; a start takes 3 s with one node and 7 s "
-            "with three on an idle machine, and much longer on a busy one (default: %(default)g)",
+            help="time-out of a start, not counting the time to fetch jars; on an idle machine, a start takes 3 s with "
+            "one node and 7 s with three nodes (default: %(default)g)",
         )
         add_line_format(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until a signal; return 0, or 1 if a start fails or a broker ends."""
+        """Serve until a signal. Return 0, or 1 if a start fails or a broker ends."""
         cluster = KafkaCluster(
             parsed_args.nodes,
             data_dir=parsed_args.data_dir,
@@ -118,8 +118,8 @@ class BrokerStart(MonascaCommand):
 
 
 def description(cluster: KafkaCluster, registry: ApicurioRegistry | None = None) -> dict[str, Any]:
-    """Return the object of ``-f json``: ``client`` has librdkafka's options, ``service`` those of ``[kafka]``,
-    ``schema_registry`` those of ``[schema_registry]``."""
+    """Return the object for ``-f json``: ``client`` has options for librdkafka, ``service`` options for ``[kafka]``,
+    ``schema_registry`` options for ``[schema_registry]``."""
     found = {
         "bootstrap_servers": cluster.bootstrap_servers,
         "kafka_version": kafka_version(),
@@ -137,7 +137,7 @@ def instructions(cluster: KafkaCluster, registry: ApicurioRegistry | None = None
     secured = (f"-X {name}={value}" for name, value in client.items() if name != "bootstrap.servers")
     return "\n".join(
         [
-            f"Apache Kafka {kafka_version()} is running: {nodes} node{'s' if nodes > 1 else ''}, Ctrl-C stops it.",
+            f"Apache Kafka {kafka_version()} is running with {nodes} node{'s' if nodes > 1 else ''}. Ctrl-C stops it.",
             "",
             "For a service (oslo.config):",
             "",

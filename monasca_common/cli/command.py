@@ -29,7 +29,7 @@ from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.storage.errors import StorageError
 
-# Exit statuses in addition to 0 (success), 1 (failure), 2 (wrong usage) and 130 (Ctrl-C).
+# Exit statuses in addition to 0 (success), 1 (failure), 2 (wrong usage) and 130 (Ctrl-C)
 NOT_ANSWERED = 2  # the brokers do not answer
 NOTHING_FOUND = 3
 PARTLY_DONE = 4
@@ -43,7 +43,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class _Help(argparse.HelpFormatter):
-    """Keeps the paragraphs of a docstring, and each example on its own line."""
+    """Formats help: keeps the paragraphs of a docstring, and each example on its own line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = _EXAMPLE_OR_PARAGRAPH.split(text)
@@ -56,16 +56,16 @@ class Terminated(KeyboardInterrupt):
 
 
 class NothingFound(Exception):
-    """Ends a command with the exit status 3 and its text on standard error."""
+    """Ends a command with exit status 3, and prints the text on standard error."""
 
 
 class MonascaCommand(Command):
     """A command that reads configuration files, and reports errors in one line.
 
     ``extra``: the extra of this package that installs the command's imports. ``configured``: whether the command has
-    the option ``--config-file``. ``reported``: the errors that end it with one line on standard error and the exit
-    status ``failed``. ``terminated``: its exit status after SIGTERM, which aborts transactions and prints results as
-    Ctrl-C does. ``_status``: its exit status if nothing raises.
+    the option ``--config-file``. ``reported``: the errors that end the command with one line on standard error and the
+    exit status ``failed``. ``terminated``: the exit status after SIGTERM, which aborts transactions and prints results
+    like Ctrl-C. ``_status``: the exit status if no error is raised.
     """
 
     extra: ClassVar[str] = ""
@@ -83,7 +83,7 @@ class MonascaCommand(Command):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Return the exit status: 1, with the name of the extra, if a package is not installed."""
+        """Run the command and return its exit status. If a package is missing, report the extra and return 1."""
         try:
             with interrupted_by_sigterm(), no_signal_lost(), interrupts_unwrapped():
                 return int(super().run(parsed_args)) or self._status
@@ -99,13 +99,13 @@ class MonascaCommand(Command):
             return self.failed
 
     def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
-        """Read the files with the options of all services registered. Raises `ConfigurationError`."""
+        """Read the configuration files, with the options of all services registered. Raises `ConfigurationError`."""
         conf = configuration.read(parsed_args)
         configuration.register_own_options(conf)
         return conf
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]) -> int:
-        """Print the result of `take_action` in one of cliff's formats, but no empty table."""
+        """Print the result of `take_action` in one of cliff's formats. An empty table is not printed."""
         data = list(data)
         if parsed_args.formatter == "table" and not data and not parsed_args.print_empty:
             return 0
@@ -114,7 +114,7 @@ class MonascaCommand(Command):
         return super().produce_output(parsed_args, column_names, data)  # type: ignore[misc,no-any-return]
 
     def report(self, text: str) -> int:
-        """Write one line to standard error; return the exit status 1."""
+        """Write one line to standard error and return the exit status 1."""
         self.app.stderr.write(f"monasca-common {self.cmd_name}: {text}\n")
         return 1
 
@@ -128,7 +128,7 @@ class MonascaCommand(Command):
 
 
 class ObjectColumn(FormattableColumn[Any]):
-    """A text in tables, an object in JSON and YAML, and JSON in other formats."""
+    """A column that contains text in tables, objects in JSON and YAML, and JSON in other formats."""
 
     def __init__(self, text: str, value: Any) -> None:
         super().__init__(value)
@@ -152,7 +152,7 @@ class ChangeLister(Lister):
     _ended_by: BaseException | None = None
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
-        """Append a row to ``rows`` for each change that was applied, or that ``--execute`` would apply."""
+        """Append a row to ``rows`` for each applied change, or for each change that ``--execute`` would apply."""
         raise NotImplementedError
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -188,14 +188,14 @@ class ClusterCommand(MonascaCommand):
 
 
 def check_section(conf: cfg.ConfigOpts, section: str) -> None:
-    """Raise `ConfigurationError` for a group in no file: it would inherit the brokers of ``[kafka]``."""
+    """Raise `ConfigurationError` for a group that is in no file; it would inherit the brokers of ``[kafka]``."""
     if section != KAFKA_GROUP and section not in conf.list_all_sections():
         raise ConfigurationError(f"--section {section}: the configuration has no group [{section}]: correct the name")
 
 
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Do nothing outside the main thread of a program, where signals cannot be handled."""
+    """Raise an interrupt at SIGTERM. Does nothing outside the main thread, where signals cannot be handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -207,13 +207,13 @@ def interrupted_by_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is on_signal:  # a service that runs handles its signals itself
+        if signal.getsignal(signal.SIGTERM) is on_signal:  # a running service handles its signals itself
             signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
 def no_signal_lost() -> Iterator[None]:
-    """Send a signal again whose exception Python discards, as in destructors and callbacks of weak references."""
+    """Send a signal again if Python discards its exception, as in destructors and callbacks of weak references."""
     again: list[threading.Timer] = []
 
     def on_discarded(discarded: sys.UnraisableHookArgs) -> None:
@@ -221,7 +221,7 @@ def no_signal_lost() -> Iterator[None]:
             before(discarded)
             return
         signum = signal.SIGTERM if isinstance(discarded.exc_value, Terminated) else signal.SIGINT
-        # Sent to the main thread, to wake it up.
+        # Signal the main thread, so that it wakes up.
         again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signum)))
         again[-1].start()
 
@@ -237,7 +237,7 @@ def no_signal_lost() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_unwrapped() -> Iterator[None]:
-    """Raise the interrupt itself if a call of the client returned a result in spite of it, which is a `SystemError`."""
+    """Raise the interrupt instead of Python's `SystemError` for a client's call that returned despite the interrupt."""
     try:
         yield
     except SystemError as error:
@@ -254,9 +254,9 @@ def until_interrupted() -> Iterator[None]:
 
 
 def positive(text: str) -> int:
-    """Parse an argument that is a count."""
+    """Parse a positive number."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count: write a number, 1 or greater")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a number of 1 or greater")
     return int(text)
 
 
@@ -269,13 +269,13 @@ def add_section(parser: argparse.ArgumentParser) -> None:
         "--section",
         default=KAFKA_GROUP,
         metavar="S",
-        help="the group of options in the configuration whose brokers are used (default: %(default)s)",
+        help="the option group with the connection to the brokers (default: %(default)s)",
     )
 
 
 def add_topics(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="T", help=f"a topic; may be repeated (default: {default})"
+        "--topic", action="append", default=[], metavar="T", help=f"a topic; can be repeated (default: {default})"
     )
 
 
@@ -290,7 +290,7 @@ def add_since(parser: argparse.ArgumentParser, items: str) -> None:
         "--since",
         type=moment_ms,
         metavar="TIME",
-        help=f"only {items} of this time or later, such as 2026-01-31T06:00:00Z (UTC without a time zone)",
+        help=f"only {items} at or after this time, such as 2026-01-31T06:00:00Z (default time zone: UTC)",
     )
 
 
@@ -300,7 +300,7 @@ def add_since_and_until(parser: argparse.ArgumentParser, items: str) -> None:
 
 
 def add_line_format(parser: argparse.ArgumentParser) -> None:
-    """Add ``-f`` to a command that prints while it runs, and so has none of cliff's formats."""
+    """Add ``-f`` to a command that prints while it runs, so that cliff's formats are not available."""
     parser.add_argument(
         "-f",
         "--format",
@@ -312,28 +312,28 @@ def add_line_format(parser: argparse.ArgumentParser) -> None:
 
 
 def moment_ms(text: str) -> int:
-    """Parse an argument that is a time, in UTC without a time zone."""
+    """Parse a time; the default time zone is UTC."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write one such as 2026-01-31T06:00:00Z") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: use a time such as 2026-01-31T06:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     if moment.timestamp() < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is before 1970: write a later time")
+        raise argparse.ArgumentTypeError(f"{text!r} is before 1970: use a later time")
     return int(moment.timestamp() * 1000)
 
 
 def duration_seconds(text: str) -> int:
-    """Parse an argument that is a duration."""
+    """Parse a duration."""
     unit = _UNITS.get(text[-1:])
     if unit is None or not text[:-1].isascii() or not text[:-1].isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write a number and s, m, h or d, such as 90m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: use a number and s, m, h or d, such as 90m")
     return int(text[:-1]) * unit
 
 
 def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse an argument ``topic`` or ``topic:0,1`` to the topic and its partitions; none means all."""
+    """Parse ``topic`` or ``topic:0,1`` to the topic and its partitions; no partitions mean all partitions."""
     topic, _, numbers = text.partition(":")
     chosen = numbers.split(",") if numbers else []
     if not topic or not all(number.isascii() and number.isdigit() for number in chosen):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common config check``: errors in configuration files, without connecting to anything."""
+"""``monasca-common config check``: find errors in configuration files, without opening connections."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _EXTRAS = {
 }
 _MISSPELT = 0.85  # the similarity of two names, from 0 to 1
 _LOGGERS = ("monasca_common", "oslo_config")
-# Groups of libraries, which services also read.
+# Option groups of libraries, which services also read.
 _FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware", "oslo_policy"})
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``faults``: errors that prevent a start. ``notes``: warnings. ``driver``: the producer's driver if the options
-    for Kafka are complete."""
+    """The findings on a service. ``faults``: errors that prevent a start. ``notes``: warnings. ``driver``: the
+    producer's driver, if the options for Kafka are complete."""
 
     faults: tuple[str, ...]
     notes: tuple[str, ...]
@@ -68,7 +68,7 @@ class Findings:
 
 
 class ConfigCheck(MonascaCommand, Lister):
-    """Show errors and warnings in the configuration files of each service, without connecting to anything.
+    """Show errors and warnings in the configuration files of each service, without opening connections.
 
     FAULT: the service would not start. NOTE: the service would log this warning. The exit status is 1 if there is a
     FAULT. For example:
@@ -84,7 +84,7 @@ class ConfigCheck(MonascaCommand, Lister):
         rows = []
         for service in services.chosen(parsed_args):
             found = check_service(service, parsed_args.config_file)
-            driver = f"it produces with driver {found.driver}"
+            driver = f"the producer uses the driver {found.driver}"
             rows += [(service, "FAULT", text) for text in found.faults] or [(service, "OK", driver)]
             rows += [(service, "NOTE", text) for text in found.notes]
         self._status = int(any(severity == "FAULT" for _, severity, _ in rows))
@@ -92,8 +92,8 @@ class ConfigCheck(MonascaCommand, Lister):
 
 
 def check_service(service: str, files: Sequence[str]) -> Findings:
-    """Run all checks of a service, with the given configuration and with one that has all required options, so that a
-    missing option hides no other fault."""
+    """Run all checks of a service twice: with the given configuration, and with all required options added, so that a
+    missing option does not hide other errors."""
     extra = _EXTRAS[service]
     missing = [f"{name} is not installed: install {DISTRIBUTION}[{extra}]" for name in missing_distributions(extra)]
     faults, notes = dict.fromkeys(missing), dict[str, None]()
@@ -137,7 +137,7 @@ def _storage(conf: cfg.ConfigOpts) -> None:
 
 
 def _authentication(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.api import auth  # needs an extra
+    from monasca_common.api import auth  # requires an extra
 
     for group, options in api_options():
         conf.register_opts(options, group=group)
@@ -146,19 +146,19 @@ def _authentication(conf: cfg.ConfigOpts) -> None:
 
 
 def _api(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.api.service import check  # needs an extra
+    from monasca_common.api.service import check  # requires an extra
 
     check(conf)
 
 
 def _address_keys(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.alarms.address_keys import address_keys  # needs an extra
+    from monasca_common.alarms.address_keys import address_keys  # requires an extra
 
     address_keys(conf)
 
 
 def _persister(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.persister.service import worker_specs  # needs an extra
+    from monasca_common.persister.service import worker_specs  # requires an extra
     from monasca_common.persister.settings import persister_settings
 
     settings = persister_settings(conf)
@@ -178,7 +178,7 @@ def _archive(conf: cfg.ConfigOpts) -> None:
 
 
 def _evaluate(conf: cfg.ConfigOpts) -> None:
-    """Allow a missing alarms database, unless the group of the evaluator is in a file."""
+    """Check the evaluator. A missing alarms database is permitted, unless the evaluator's group is in a file."""
     try:
         evaluate_settings(conf)
     except NoAlarmsDatabase:
@@ -187,11 +187,11 @@ def _evaluate(conf: cfg.ConfigOpts) -> None:
 
 
 def _groups(conf: cfg.ConfigOpts) -> None:
-    """Warn of groups that no service reads; other programs may read them, so they are allowed."""
+    """Warn of groups that no service reads. They are not errors, because other programs can read them."""
     notifiers = {f"{each.name}_notifier" for each in importlib.metadata.entry_points(group="monasca_common.notifiers")}
     known = {group for group, _ in configuration.own_options()} | notifiers | _FOREIGN
     for group in sorted(set(conf.list_all_sections()) - known):
-        if group.startswith(KAFKA_GROUP):  # readers of groups warn of misspelt ones
+        if group.startswith(KAFKA_GROUP):  # the services that read these groups warn of misspelt names
             continue
         close = difflib.get_close_matches(group, sorted(known), n=1, cutoff=_MISSPELT)
         hint = f": did you mean [{close[0]}]?" if close else ""

@@ -24,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="F",
-        help="configuration file; may be repeated, the last value of an option is used (default: "
-        f"{PROJECT}.conf in ~/.{PROJECT}, ~, /etc/{PROJECT} or /etc)",
+        help=f"configuration file; can be repeated, the last value of an option is used (default: {PROJECT}.conf in "
+        f"~/.{PROJECT}, ~, /etc/{PROJECT} or /etc)",
     )
 
 
-@functools.cache  # a scan of the installed packages takes 0.06 s, and the options as long
+@functools.cache  # scanning the installed packages takes 0.06 s, and loading the options takes the same
 def own_options() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Return the option groups of every service, except those of extras that are not installed."""
     found: list[tuple[str, Sequence[cfg.Opt]]] = []
@@ -47,15 +47,14 @@ def register_own_options(conf: cfg.ConfigOpts) -> None:
 
 
 def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
-    """Read the files. ``conf``: has options that must be registered before, such as those of oslo.log.
-
+    """Read the files. ``conf``: already has options that are registered before files are read, such as oslo.log's.
     Raises `ConfigurationError` for a file that is missing or invalid.
     """
     return read_files(parsed_args.config_file, cfg.ConfigOpts() if conf is None else conf)
 
 
 def read_files(files: Sequence[str], conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """Read these files, or those in the standard locations if there are none."""
+    """Read these files, or without any, the files in the standard locations."""
     arguments = [argument for path in files for argument in ("--config-file", path)]
     config_file.read(conf, arguments, project=PROJECT)
     return conf

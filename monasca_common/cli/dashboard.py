@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dashboard``: the page for browsers; ``dashboard password``: its users."""
+"""``monasca-common dashboard``: the dashboard for browsers; ``dashboard password``: its users."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _LEAST_CHARACTERS = 12
 class Dashboard(ServiceCommand):
     """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: completeness, lag, dead letters, durability and load.
 
-    It listens on [dashboard] host and port, and only reads. The exit status is 0 when stopped, 1 if the configuration
-    cannot work or is not safe. For example:
+    It listens on [dashboard] host and port, and changes no data. The exit status is 0 when stopped, and 1 if the
+    configuration is invalid or unsafe. For example:
     monasca-common dashboard --config-file /etc/monasca/dashboard.conf
     """
 
@@ -66,10 +66,9 @@ class Dashboard(ServiceCommand):
 
 
 class DashboardPassword(MonascaCommand):
-    """Print the line of a user for [dashboard] password_file. The password is read from the terminal or standard input;
-    the line has only its hash.
+    """Print the line of a user for [dashboard] password_file.
 
-    For example:
+    The password is read from the terminal or standard input; the line contains only its hash. For example:
     monasca-common dashboard password --user operator
     """
 
@@ -78,7 +77,7 @@ class DashboardPassword(MonascaCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--user", required=True, metavar="U", help="the name that the user logs in with")
+        parser.add_argument("--user", required=True, metavar="U", help="the user's name for logins")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common db upgrade | prune | status``: the database."""
+"""``monasca-common db upgrade | prune | status``: manage the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from monasca_common.storage.settings import storage_settings
 class DbUpgrade(MonascaCommand, Lister):
     """Create the tables of the database, or upgrade them to the schema of this program.
 
-    It may be repeated; a schema that is up to date is not changed. A failed upgrade is rolled back. For example:
+    The command can be repeated; an up-to-date schema is not changed. A failed upgrade is rolled back. For example:
     monasca-common db upgrade --config-file /etc/monasca/persister.conf
     """
 
@@ -64,7 +64,7 @@ def _revision(storage: Storage) -> str | None:
 class DbPrune(MonascaCommand, ChangeLister):
     """Remove rows that are older than [storage] retention_days.
 
-    Services may run in the meantime. Rows that were removed before an interruption stay removed. For example:
+    Services can run in the meantime. Rows that were removed before an interruption stay removed. For example:
     monasca-common db prune --config-file /etc/monasca/persister.conf
     """
 

@@ -39,17 +39,17 @@ from monasca_common.operations.dead_letters import (
 from monasca_common.operations.settings import DLQ_GROUP
 
 _LISTED = 20
-_SHOWN_CHARACTERS = 100  # of an error's text
+_SHOWN_CHARACTERS = 100  # characters of an error's text
 _REPORT_EVERY = 100  # dead letters
 _REPLAYED, _REPLAYABLE, _NOT_REPLAYABLE, _REFUSED = "replayed", "replayable", "not replayable", "refused"
 _OF_JOBS = "monasca_common.pipeline.errors."  # the prefix of errors in dead letters of jobs on Spark
 _IGNORED_BY_JOBS = (
-    "of jobs on Spark: a job whose duplicates_lookback includes the original ignores the copy; after a repair, "
+    "from jobs on Spark: a job whose duplicates_lookback includes the original ignores the copy; after a repair, "
     "recompute the aggregates of that time from the original with `monasca-common pipeline run backfill`"
 )
 _COLUMNS = ("dead_letter", "time", "origin", "group", "error", "replays", "action")
 _REASON_COLUMNS = ("topic", "origin", "error", "dead_letters")
-_NO_MATCH = "no pending dead letter is selected: `monasca-common dlq list` shows them"
+_NO_MATCH = "no pending dead letter is selected: `monasca-common dlq list` shows pending dead letters"
 
 
 class _DlqCommand(MonascaCommand):
@@ -68,12 +68,12 @@ class _DlqCommand(MonascaCommand):
     def topics(
         self, parsed_args: argparse.Namespace, names: Sequence[str], *, with_others: bool = False
     ) -> list[DeadLetterTopic]:
-        """Return the named topics, or the dead-letter topics of the services. ``with_others``: also the other ones of
-        the brokers of ``[kafka]``. Raises `ConfigurationError` if there are none."""
+        """Return the named topics, or the dead-letter topics of the services. ``with_others``: also return the other
+        dead-letter topics of the brokers of ``[kafka]``. Raises `ConfigurationError` if there are none."""
         found: dict[tuple[str, str], DeadLetterTopic] = {}
         sent: defaultdict[str, SentMessages] = defaultdict(
             SentMessages
-        )  # by brokers, because mirrored copies keep their ids
+        )  # by brokers, because mirrored copies have the same ids
         refusals = []
         for service in services.SERVICES:
             try:
@@ -113,26 +113,26 @@ class _SelectingCommand(_DlqCommand):
             help="only dead letters whose error contains this text, ignoring case (default: any reason)",
         )
         parser.add_argument(
-            "--origin", metavar="T", help="only dead letters of this original topic (default: of any topic)"
+            "--origin", metavar="T", help="only dead letters of this original topic (default: all topics)"
         )
         add_since_and_until(parser, "dead letters")
         progress.add_argument(parser)
         return parser
 
     def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
-        """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names it."""
+        """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names this topic."""
         partitions = topic.partitions()
         if not partitions and topic.name in parsed_args.topic:
-            raise ConfigurationError(f"--topic {topic.name}: there is no such topic: correct its name")
+            raise ConfigurationError(f"--topic {topic.name}: this topic does not exist: correct its name")
         if not partitions:
             self.report(
-                f"{topic.name}: there is no such topic: `monasca-common init` creates the topics that services need"
+                f"{topic.name}: this topic does not exist: `monasca-common init` creates the topics that services need"
             )
         return partitions
 
 
 class _PendingCommand(_SelectingCommand):
-    """Reads pending dead letters: those that the group has not handled."""
+    """Reads the pending dead letters, which the group has not handled."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -158,7 +158,7 @@ class DlqList(_PendingCommand, Lister):
     monasca-common dlq list --by-reason -f csv
     """
 
-    default_topics = "those of the configured services, and others whose name ends in .dlq"
+    default_topics = "the dead-letter topics of the configured services, and other topics whose names end in .dlq"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -172,7 +172,7 @@ class DlqList(_PendingCommand, Lister):
         parser.add_argument(
             "--by-reason",
             action="store_true",
-            help="read all dead letters, and show their number by original topic and class of error",
+            help="show the numbers of all pending dead letters by original topic and class of error",
         )
         return parser
 
@@ -240,16 +240,16 @@ class DlqShow(_DlqCommand, ShowOne):
             if letter is not None:
                 return self.dict2columns(_facts(letter, parsed_args))
         place = f"{partition.topic}/{partition.partition}/{offset}"
-        raise NothingFound(f"there is no dead letter {place}: `monasca-common dlq list` shows pending ones")
+        raise NothingFound(f"there is no dead letter {place}: `monasca-common dlq list` shows pending dead letters")
 
 
 class DlqReplay(_PendingCommand, ChangeLister):
     """Replay dead letters to their original topics; without --execute, only count them.
 
-    Repair the reader or the input first. A run ends at the present end of the topics, so the next run handles a message
-    that fails again. Messages keep their ids, by which readers ignore repeats. If a topic refuses a message, its dead
-    letter stays pending and the run continues with later ones. The next run continues an interrupted one; of two
-    concurrent runs, the later one continues. For example, 100 per second of one topic:
+    Repair the consumer or the input first. A run ends at the current end of the topics, so a message that fails again
+    is left to the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic refuses a
+    message, its dead letter stays pending and the run continues with later dead letters. The next run continues an
+    interrupted run; of two concurrent runs, the later one continues. For example, replay 100 messages per second:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
@@ -264,7 +264,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
             "--rate",
             type=positive,
             metavar="N",
-            help="maximum number of messages per second; too large: readers fall behind (default: no limit)",
+            help="maximum number of messages per second; too large: consumers fall behind (default: no limit)",
         )
         add_execute(parser)
         return parser
@@ -273,7 +273,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
         self._of_jobs = 0
         failed = False
         found = [(topic, self.partitions(parsed_args, topic)) for topic in self.topics(parsed_args, parsed_args.topic)]
-        for topic, partitions in found:  # missing topics are errors before the first message is sent
+        for topic, partitions in found:  # report missing topics before the first message is sent
             counts: Counter[tuple[str, str]] = Counter()
             try:
                 failed |= not self._send(parsed_args, topic, partitions, counts)
@@ -282,7 +282,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
         refused = sum(count for _, outcome, _, count in rows if outcome == _REFUSED)
         done = sum(count for _, outcome, _, count in rows if outcome != _REFUSED)
         if refused:
-            self.report(f"{_count(refused)} left to another run: the original topic refused the message")
+            self.report(f"{_count(refused)} left to the next run, because the original topic refused the message")
         if self._of_jobs:
             self.report(f"{_count(self._of_jobs)} {_IGNORED_BY_JOBS}")
         if failed or refused:
@@ -320,7 +320,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
                         shown.update(counts.total(), replay.offsets_left())
         except UndeliveredError as error:
             first = [*error.report.failed, *error.report.unknown][0]
-            self.report(f"not delivered to {first.topic}, and left to the next run: {first.error}")
+            self.report(f"not delivered to {first.topic} and left to the next run: {first.error}")
         except TransactionError as error:
             self.report(f"{topic.name}: left to the next run: {error}")
         except FencedError:
@@ -333,8 +333,8 @@ class DlqReplay(_PendingCommand, ChangeLister):
 class DlqPurge(_SelectingCommand, ChangeLister):
     """Delete the selected dead letters at the beginning of their partition; without --execute, only count them.
 
-    Kafka deletes only from the beginning. Deletion stops at the first dead letter of a partition that is not selected;
-    selected ones after it are kept and counted. For example, handled dead letters, or those of last year:
+    Kafka deletes only from the beginning. Deletion stops at the first dead letter that is not selected; selected dead
+    letters after it are kept and counted. For example, delete handled dead letters, or those of last year:
     monasca-common dlq purge --dealt-with
     monasca-common dlq purge --until 2026-01-01T00:00:00Z --execute
     """
@@ -346,10 +346,10 @@ class DlqPurge(_SelectingCommand, ChangeLister):
         parser.add_argument(
             "--dealt-with",
             action="store_true",
-            help="select the dead letters before the first pending one, in addition to those of other options; with "
-            "--reason, deletion stops at the first pending one with another reason, although handled ones may follow",
+            help="also select the handled dead letters before the first pending one; with --reason, deletion stops at "
+            "the first pending dead letter with a different reason, even if handled ones follow",
         )
-        parser.add_argument("--all", action="store_true", help="select all present dead letters")
+        parser.add_argument("--all", action="store_true", help="select all dead letters")
         add_execute(parser)
         return parser
 
@@ -382,7 +382,7 @@ class DlqPurge(_SelectingCommand, ChangeLister):
                 rows.append((topic.name, selected, topic in deleted, kept))
         selected, kept = (sum(row[column] for row in rows) for column in (1, 3))
         if kept:
-            self.report(f"{_count(kept)} also selected cannot be deleted: Kafka deletes only from the beginning")
+            self.report(f"{_count(kept)} also selected but not deletable: Kafka deletes only from the beginning")
         if not selected:
             self._status = NOTHING_FOUND
             self.report("no dead letter is selected" if not kept else "no selected dead letter can be deleted")
@@ -455,12 +455,12 @@ def _shown(time_ms: int | None) -> str | None:
 
 
 def _place(text: str) -> tuple[TopicPartition, int]:
-    """Parse an argument that identifies a dead letter."""
+    """Parse the position of a dead letter."""
     name, _, numbers = text.partition("/")
     partition, _, offset = numbers.partition("/")
     if not name or not all(each.isascii() and each.isdigit() for each in (partition, offset)):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a dead letter: write topic/partition/offset, as in the output of `dlq list`"
+            f"{text!r} is not a dead letter: use topic/partition/offset, as in the output of `dlq list`"
         )
     return TopicPartition(name, int(partition)), int(offset)
 

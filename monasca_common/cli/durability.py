@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common durability check``: what could lose acknowledged messages."""
+"""``monasca-common durability check``: find risks of losing acknowledged messages."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _STEPS = 3
 
 
 class DurabilityCheck(ClusterCommand, Lister):
-    """Show what could lose acknowledged messages, topic by topic: copies, leaders, settings, and slow consumers.
+    """Show the risks of losing acknowledged messages by topic: replicas, leaders, settings, and slow consumers.
 
     The exit status is 1 if there is an error, 2 if the brokers do not answer. For example, in a script that also fails
-    after warnings:
+    if there are warnings:
     monasca-common durability check --topic metrics --strict -f json
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        add_topics(parser, "every topic, including the internal ones")
+        add_topics(parser, "every topic, including internal topics")
         parser.add_argument("--strict", action="store_true", help="treat warnings as errors in the exit status")
         progress.add_argument(parser)
         return parser
@@ -70,9 +70,9 @@ class DurabilityCheck(ClusterCommand, Lister):
         to_come = [each for each in INTERNAL_TOPICS if each.name not in there and each.name in (wanted or [each.name])]
         topics = topic_durability(admin, _chosen(wanted, there, to_come))
         yield [finding for topic in topics for finding in durability_findings(topic)]
-        with self._known("how brokers will create the offsets and transactions topics"):
+        with self._known("the configuration of future offsets and transactions topics"):
             yield _findings_to_come(admin, to_come)
-        with self._known("how late consumers are"):
+        with self._known("the lag of consumers"):
             window = lag_window(conf)
             survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
             history = read_history(admin, connection, history_topic(conf), timeout_seconds=_READ_SECONDS)
@@ -114,7 +114,7 @@ class DurabilityCheck(ClusterCommand, Lister):
 def _chosen(wanted: Sequence[str] | None, there: Collection[str], to_come: Iterable[InternalTopic]) -> list[str]:
     missing = sorted(set(wanted or ()) - set(there) - {each.name for each in to_come})
     if missing:
-        raise ConfigurationError(f"--topic {missing[0]}: there is no such topic: correct its name")
+        raise ConfigurationError(f"--topic {missing[0]}: this topic does not exist: correct its name")
     return sorted(set(wanted or there) & set(there))
 
 

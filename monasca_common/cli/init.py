@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common init``: the databases and topics that the services of a configuration need."""
+"""``monasca-common init``: create the databases and topics that the services of a configuration need."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _ALREADY_THERE = "TOPIC_ALREADY_EXISTS"
 
 @dataclass(frozen=True, slots=True)
 class NeededDatabase:
-    """A database of some services. ``url``: without secrets."""
+    """A database that services need. ``url``: does not contain secrets."""
 
     storage: Storage
     url: str
     services: tuple[str, ...]
 
     def plan(self, _: argparse.Namespace) -> dict[str, Any]:
-        """Return the values to print; ``schema`` is the present or future revision. Raises `StorageError`."""
+        """Return the values to print; ``schema`` is the current or future revision. Raises `StorageError`."""
         facts = {"kind": "database", "name": self.url, "services": joined(self.services)}
         try:
             status = self.storage.status()
-        except NotSupported:  # a driver without a schema: `upgrade` creates a missing database
+        except NotSupported:  # the driver has no schema; `upgrade` creates a missing database
             return {**facts, "missing": True}
         if not status.usable and status.refusal:
             raise SchemaMismatch(status.refusal)
@@ -55,8 +55,8 @@ class NeededDatabase:
 
 @dataclass(frozen=True, slots=True)
 class NeededTopic:
-    """A topic of some services, in the cluster of ``admin``. ``is_compacted``: whether the topic has one partition and
-    compaction."""
+    """A topic that services need, in the cluster of ``admin``. ``is_compacted``: it is compacted and has one
+    partition."""
 
     admin: Admin
     servers: str
@@ -66,9 +66,8 @@ class NeededTopic:
     is_compacted: bool = False
 
     def plan(self, wanted: argparse.Namespace) -> dict[str, Any]:
-        """Return the values to print; ``partitions`` and ``replicas`` are the present or future numbers.
-
-        Raises `TransportError`, and `ConfigurationError` if the brokers would refuse to create the topic.
+        """Return the values to print; ``partitions`` and ``replicas`` are the current or future numbers. Raises
+        `TransportError`, and `ConfigurationError` if the brokers would refuse to create the topic.
         """
         facts = {"kind": "topic", "name": self.name, "services": joined(self.services)}
         if self.name in self.admin.topic_ids([self.name], timeout=_ASK_SECONDS):
@@ -106,8 +105,8 @@ class NeededTopic:
 class Init(MonascaCommand, ChangeLister):
     """Create the databases and topics that the services of the configuration need; without --execute, only show them.
 
-    Topics are those that services read and write, and their dead-letter topics. Existing databases and topics are not
-    changed, so the command may be repeated. Everything is checked before anything is created.
+    These are the topics that services read and write, and their dead-letter topics. Existing databases and topics are
+    not changed, so the command can be repeated. All of them are checked before the first one is created.
     For example, after a run without --execute:
     monasca-common init --service api --replication-factor 3 --execute
     """
@@ -122,20 +121,20 @@ class Init(MonascaCommand, ChangeLister):
             type=positive,
             default=_PARTITIONS,
             metavar="N",
-            help="partitions of each new topic; also the maximum number of consumers in a group (default: %(default)s)",
+            help="number of partitions of each new topic, which limits the consumers in a group (default: %(default)s)",
         )
         parser.add_argument(
             "--dead-letter-partitions",
             type=positive,
             default=_DEAD_LETTER_PARTITIONS,
             metavar="N",
-            help="partitions of each new dead-letter topic (default: %(default)s)",
+            help="number of partitions of each new dead-letter topic (default: %(default)s)",
         )
         parser.add_argument(
             "--replication-factor",
             type=positive,
             metavar="N",
-            help="copies of each partition (default: the brokers' default.replication.factor)",
+            help="number of replicas of each partition (default: the brokers' default.replication.factor)",
         )
         add_execute(parser)
         return parser
@@ -165,7 +164,7 @@ def needed_databases(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededDatabase
 
 
 def needed_topics(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededTopic]:
-    """Return each topic once, with the services that need it; dead letters last. Raises `ConfigurationError`."""
+    """Return each topic once, with the services that need it; dead-letter topics last. Raises `ConfigurationError`."""
     admins: dict[str, Admin] = {}
     found: dict[tuple[str, str], NeededTopic] = {}
     for service, conf in confs.items():
@@ -182,7 +181,7 @@ def needed_topics(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededTopic]:
 
 
 def _needs(service: str, of: Callable[[str, cfg.ConfigOpts], list[T]], conf: cfg.ConfigOpts) -> list[T]:
-    """Return what a service needs. Errors name the service."""
+    """Return the databases or topics that a service needs. Errors name the service."""
     try:
         return of(service, conf)
     except ConfigurationError as error:

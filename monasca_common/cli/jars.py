@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common jars fetch``: the jars of Kafka and of Spark's Kafka connector."""
+"""``monasca-common jars fetch``: fetch the jars of Kafka and of Spark's Kafka connector."""
 
 import argparse
 import importlib.metadata
@@ -15,12 +15,12 @@ _TESTED_SPARK = "4.0.0"
 
 
 class JarsFetch(MonascaCommand):
-    """Fetch the jars of Kafka (44 MB) and of Spark's Kafka connector (10 MB), and compare them with pinned digests.
+    """Fetch the jars of Kafka (44 MB) and of Spark's Kafka connector (10 MB), and check them against pinned digests.
 
-    Other commands fetch them when they first need them. For a machine without internet access, fetch them on
-    another machine, copy the folder, and set MONASCA_COMMON_JARS to it. The jars come from the URL in
+    Other commands fetch jars when they first need them. For a machine without internet access, fetch the jars on
+    another machine, copy the folder, and set MONASCA_COMMON_JARS to its path. The jars come from the URL in
     MONASCA_COMMON_MAVEN_REPOSITORY, otherwise from the mirror in Maven's settings.xml, otherwise from Maven Central.
-    For example, the connector for a machine with pyspark 4.0.0:
+    For example, fetch the connector for a machine with pyspark 4.0.0:
     monasca-common jars fetch --to /srv/jars spark-4.0.0
     """
 
@@ -36,7 +36,10 @@ class JarsFetch(MonascaCommand):
             help=f"{', '.join(pinned_lists())} (default: the tested Kafka, and the connector of the installed pyspark)",
         )
         parser.add_argument(
-            "--to", type=Path, metavar="DIR", help="the folder to write to (default: the folder that is searched)"
+            "--to",
+            type=Path,
+            metavar="DIR",
+            help="the folder to write to (default: the folder that commands search)",
         )
         return parser
 
@@ -56,7 +59,7 @@ class JarsFetch(MonascaCommand):
 
 
 def _spark_version() -> str:
-    """The version of the installed pyspark; without one, the tested version."""
+    """Return the version of the installed pyspark, or the tested version if pyspark is not installed."""
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:

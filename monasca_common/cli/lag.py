@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common lag list | show | serve``: whether consumer groups keep up."""
+"""``monasca-common lag list | show | serve``: check that consumer groups keep up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERDICT_COLUMNS = (
     *("status", "unread", "oldest_unread_seconds", "deleted_unread", "deleted_in_seconds", "lost_in_seconds"),
     *("expires_soon", "truncated", "hidden", "window"),
 )
-# The authoritative position, and whether the verdict is based on another one.
+# The authoritative position, and whether the verdict is based on a different position.
 _POSITION_COLUMNS = ("kept_in", "copy_differs")
 _READ_SECONDS = 30.0
 _MS = 1000
@@ -52,22 +52,22 @@ class _LagCommand(ClusterCommand, Lister):
             "--window-seconds",
             type=positive,
             metavar="N",
-            help="how long a consumer may be idle or late before this affects its status; too small: pauses look like "
+            help="seconds that a consumer may be idle or late before its status changes; too small: pauses look like "
             "faults; too large: faults are reported late (default: [lag] window_seconds)",
         )
         parser.add_argument(
             "--history-topic",
             metavar="T",
-            help="the topic in which `monasca-common lag serve` stores its surveys (default: [lag] topic)",
+            help="the topic in which `monasca-common lag serve` stores surveys (default: [lag] topic)",
         )
         return parser
 
     def survey(self, parsed_args: argparse.Namespace, *, is_pattern: bool) -> _Surveyed:
-        """Return the verdicts, and report on standard error what limits them. Raises `ConfigurationError`."""
+        """Return the verdicts, and report missing information on standard error. Raises `ConfigurationError`."""
         if parsed_args.group == DLQ_GROUP:
             raise ConfigurationError(
-                f"--group {DLQ_GROUP}: it is the dead-letter replay group and has no lag status: "
-                "`monasca-common dlq list` shows pending dead letters"
+                f"--group {DLQ_GROUP}: this is the dead-letter replay group, which has no lag status: `monasca-common "
+                "dlq list` shows pending dead letters"
             )
         conf = self.read(parsed_args)
         window = lag_window(conf)
@@ -83,15 +83,15 @@ class _LagCommand(ClusterCommand, Lister):
             self.report(f"topic {topic} cannot be read: {error}")
         if history is None or history.surveyed_ms is None:
             self.report(
-                "no history, which `monasca-common lag serve` stores: old timestamps may look like a stop, and "
-                "retention by size is unknown"
+                "there is no history, which `monasca-common lag serve` stores: old timestamps can look like a stop, "
+                "and deletions by size cannot be predicted"
             )
         now_ms = round(time.time() * _MS)
         surveyed = following(cluster.scan(groups, now_ms, history=history or LagHistory()), now_ms, window).groups
         self._stored = position_reader(conf, parsed_args.section)()
         lines = position_remarks(surveyed, self._stored)
         if offline := sorted({each for partitions in surveyed.values() for each in offline_partitions(partitions)}):
-            lines.append(f"no status, because these partitions have no leader: {', '.join(offline)}")
+            lines.append(f"these partitions have no status, because they have no leader: {', '.join(offline)}")
         if lines:
             self.report("\n".join(lines))
         return surveyed
@@ -107,9 +107,9 @@ class LagList(_LagCommand):
 
     Status OK: the group keeps up or catches up. WARNING: it commits, but its lag never decreases. STALL: it commits the
     same offset repeatedly. STOP: it has unread messages and does not commit. REWIND: its offset decreased. OFFLINE: a
-    partition has no leader. The exit status is 1 if a group has one of the last four, loses unread messages to
+    partition has no leader. The exit status is 1 if a group has one of the last four statuses, loses unread messages to
     retention now or soon ([lag] least_headroom), or has offsets after the end of the log; 2 if the brokers do not
-    answer; 3 if no group has the name. For example, for a program:
+    answer; 3 if no group has the requested name. For example, for a program:
     monasca-common lag list --group 1_metrics -f json
     """
 
@@ -121,7 +121,7 @@ class LagList(_LagCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         surveyed = self.survey(parsed_args, is_pattern=True)
         if not surveyed and parsed_args.group != "*":
-            self.report(f"--group {parsed_args.group}: the cluster has no such group: correct its name")
+            self.report(f"--group {parsed_args.group}: this group does not exist: correct its name")
             self._status = NOTHING_FOUND
         groups = {group: group_lag(each.lag for each in partitions.values()) for group, partitions in surveyed.items()}
         self._status |= any(lag.is_error for lag in groups.values())
@@ -133,15 +133,15 @@ class LagList(_LagCommand):
 
 
 class LagShow(_LagCommand):
-    """Show the lag of one consumer group in each partition. Statuses and exit status: see `lag list`.
+    """Show the lag of one consumer group in each partition.
 
-    For example:
+    See `lag list` for the statuses and the exit status. For example:
     monasca-common lag show --group 1_metrics
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--group", required=True, metavar="G", help="the consumer group: its option group_id")
+        parser.add_argument("--group", required=True, metavar="G", help="the consumer group (option group_id)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
@@ -160,9 +160,9 @@ class LagShow(_LagCommand):
 
 
 class LagServe(ServiceCommand):
-    """Run the lag service until SIGTERM: survey all consumer groups periodically, for Prometheus and the history topic.
+    """Run the lag service until SIGTERM: survey all consumer groups periodically, and export and store the results.
 
-    The options are in [lag] and [kafka]. SIGTERM and Ctrl-C end it after the current survey. For example:
+    The options are in [lag] and [kafka]. SIGTERM and Ctrl-C end the service after the current survey. For example:
     monasca-common lag serve --config-file /etc/monasca/monitoring.conf
     """
 

@@ -17,7 +17,7 @@ COMMANDS = "monasca_common.cli"
 
 
 class _Commands(CommandManager):
-    """Loads only the called command, because others may need extras that are not installed."""
+    """Loads only the called command, because other commands can need extras that are not installed."""
 
     def load_commands(self, namespace: str) -> None:
         self.group_list.append(namespace)
@@ -25,7 +25,7 @@ class _Commands(CommandManager):
             self.commands[command.name.replace("_", " ")] = command
 
 
-@functools.cache  # a scan of the installed packages takes 0.06 s
+@functools.cache  # scanning the installed packages takes 0.06 s
 def _installed_commands(namespace: str) -> Sequence[importlib.metadata.EntryPoint]:
     return list(importlib.metadata.entry_points(group=namespace))
 
@@ -46,21 +46,21 @@ class MonascaCommon(App):
     def configure_logging(self) -> None:
         super().configure_logging()
         if self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL:
-            logging.getLogger("alembic").setLevel(logging.WARNING)  # commands report their results themselves
+            logging.getLogger("alembic").setLevel(logging.WARNING)  # commands report their errors themselves
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Show the help of a command even if ``--help`` follows other options, which cliff passes to ``help``."""
+        """Show the help of a command even if other options precede ``--help``; cliff passes them to ``help``."""
         if argv[:1] == ["help"]:
             options = (index for index, argument in enumerate(argv) if argument.startswith("-"))
             del argv[next(options, len(argv)) :]
 
     def interact(self) -> None:
-        """Refuse a call without a command, for which cliff would start a shell."""
+        """Refuse a call without a command; cliff would start a shell."""
         self.parser.error("name a command: monasca-common --help lists them")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status."""
+    """Run a command and return its exit status."""
     return int(MonascaCommon().run(list(sys.argv[1:] if argv is None else argv)))
 
 

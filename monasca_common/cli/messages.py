@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as operators select them (by key, header, field of a JSON value, time) and see them."""
+"""Selecting messages by key, header, field of a JSON value or time, and showing them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from monasca_common.models import times
 
 _PAYLOAD_CHARACTERS = 200
 _MASK = "***"
-# Headers whose values are never shown, because they grant access.
+# Headers whose values are never shown, because they can contain credentials.
 _SECRET = re.compile(r"auth|cookie|credential|passw|secret|token|api.?key", re.IGNORECASE)
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--key", metavar="K", help="only messages with this key, as text (default: any)")
+    parser.add_argument("--key", metavar="K", help="only messages with this key (default: all messages)")
     parser.add_argument(
         "--header",
         action="append",
         metavar="NAME[=VALUE]",
-        help="only messages with this header, or with this value of it; may be repeated",
+        help="only messages with this header, or with this header and value; can be repeated",
     )
     parser.add_argument(
         "--field",
@@ -33,7 +33,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         type=_field,
         metavar="PATH=VALUE",
         help="only messages whose value is JSON with this field, such as metric.name=cpu.idle; numbers are list "
-        "indexes; may be repeated",
+        "indexes; can be repeated",
     )
     add_since_and_until(parser, "messages")
 
@@ -54,7 +54,7 @@ def add_payload(parser: argparse.ArgumentParser) -> None:
 
 
 def selects_by_content(parsed_args: argparse.Namespace) -> bool:
-    """Return whether messages must be read to select them."""
+    """Return whether an option selects messages by their content, so that all messages are read."""
     return parsed_args.key is not None or bool(parsed_args.header or parsed_args.field)
 
 
@@ -68,7 +68,7 @@ def is_selected(message: Message, parsed_args: argparse.Namespace) -> bool:
 
 
 def is_in_time(message: Message, parsed_args: argparse.Namespace) -> bool:
-    """Return whether the message is in the time of ``--since`` and ``--until``."""
+    """Return whether the message is in the time range of ``--since`` and ``--until``."""
     time_ms = message.timestamp_ms or 0
     return (parsed_args.since is None or time_ms >= parsed_args.since) and (
         parsed_args.until is None or time_ms < parsed_args.until
@@ -126,7 +126,7 @@ def _has_fields(message: Message, wanted: list[tuple[list[str], str]]) -> bool:
 
 
 def _at(content: Any, path: list[str]) -> Any:
-    """Return the field at a path. Raises `LookupError` or `ValueError` if there is no such field."""
+    """Return the field at a path. Raises `LookupError` or `ValueError` if the field does not exist."""
     for name in path:
         if isinstance(content, list):
             content = content[int(name)]
@@ -160,5 +160,5 @@ def _cut(value: bytes | None, limit: int) -> str | None:
 
 
 def _printable(text: str) -> str:
-    """Replace control characters, which a terminal would interpret."""
+    """Replace control characters, because a terminal would interpret them."""
     return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)

@@ -48,8 +48,8 @@ class MirrorRun(ServiceCommand):
 class MirrorVerify(MonascaCommand, Lister):
     """Compare the copies of a mirror with their source, message by message.
 
-    It changes nothing and may run while the mirror copies. The exit status is 0 if everything compared is the same, 1
-    if something differs, 2 if it could not be compared. For example:
+    It only reads, and can run while the mirror copies. The exit status is 0 if all compared messages are equal, 1 if
+    messages differ, 2 if partitions could not be compared. For example:
     monasca-common mirror verify --config-file mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
     """
 
@@ -62,7 +62,7 @@ class MirrorVerify(MonascaCommand, Lister):
         parser.add_argument(
             "--messages",
             action="store_true",
-            help="print a row for each message that differs instead of one for each partition",
+            help="print a row per differing message instead of a row per partition",
         )
         progress.add_argument(parser)
         return parser
@@ -81,7 +81,7 @@ class MirrorVerify(MonascaCommand, Lister):
 
 
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
-    """Compare one partition after the other."""
+    """Compare the partitions one after the other."""
     since_ms = parsed_args.since
     ranges = verification.ranges(parsed_args.topic, since_ms)
     compacted = verification.compacted(each.partition.topic for each in ranges)

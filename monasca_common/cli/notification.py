@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common notification``: the notification service; ``test`` and ``rotate-keys`` for operators."""
+"""``monasca-common notification``: run the notification service; ``test`` and ``rotate-keys`` are for operators."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NotificationService(ServiceCommand):
 
 
 class NotificationTest(MonascaCommand):
-    """Send a test message as the notification service does, with the same rules for addresses.
+    """Send a test message in the same way as the notification service, with the same rules for addresses.
 
     The output is the id by which a receiver identifies the message. For example:
     monasca-common notification test --type EMAIL --address ann@example.org
@@ -58,7 +58,7 @@ class NotificationTest(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Return 0 if the receiver accepted the message, 1 if not, 2 after wrong usage."""
+        """Return 0 if the receiver accepted the message, 1 if not, and 2 for wrong usage."""
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.notification import notification_of
         from monasca_common.notification.notifiers.plugins import Notifiers
@@ -128,20 +128,20 @@ def _test_change() -> AlarmChange:
 class RotateKeys(MonascaCommand):
     """Encrypt the addresses of all notification methods with the first of [alarms] address_keys.
 
-    Services that have this key may run in the meantime. It may be repeated. For example:
+    Services that have this key can run in the meantime. The command can be repeated. For example:
     monasca-common notification rotate-keys --config-file /etc/monasca/notification.conf
     """
 
     extra = "notification"
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Return 0 if all are encrypted with it, 1 without keys or if an address needs a missing key."""
+        """Return 0 if all addresses are encrypted with it, 1 if no key is set or an address needs a missing key."""
         from monasca_common.alarms.address_keys import rotate_configured
 
         rotated = rotate_configured(configuration.read(parsed_args))
         if rotated is None:
             return self.report("address_keys in group [alarms] is not set: set an encryption key")
-        self.print(f"{rotated.changed} addresses were encrypted with the first key; the others had been before.")
+        self.print(f"{rotated.changed} addresses were encrypted with the first key; all others already were.")
         for name, count in sorted(rotated.unreadable.items()):
-            self.report(f"{count} need the key {name}, which is not among address_keys in group [alarms]: add it")
+            self.report(f"{count} need the key {name}, which is not in address_keys in group [alarms]: add it")
         return 1 if rotated.unreadable else 0

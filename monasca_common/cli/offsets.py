@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common offsets show | reset``: the offsets of a consumer group, and how an operator changes them."""
+"""``monasca-common offsets show | reset``: show and change the offsets of a consumer group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Table = tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _GroupState:
-    """The stored offsets of a group. ``copies``: those in Kafka."""
+    """The stored offsets of a group. ``copies``: the offsets in Kafka."""
 
     admin: Admin
     kept: GroupOffsets
@@ -49,26 +49,26 @@ class _GroupState:
 class _OffsetsCommand(MonascaCommand, Lister):
     """Reads the offsets of a consumer group."""
 
-    _stores_rows = False  # the group is a persister's
+    _stores_rows = False  # whether the group is a persister's
     _database = ""  # its URL
     _members: Sequence[str] = ()
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--group", required=True, metavar="G", help="the consumer group: its option group_id")
+        parser.add_argument("--group", required=True, metavar="G", help="the consumer group (option group_id)")
         parser.add_argument(
             "--topic",
             action="append",
             type=partitions_of_topic,
             metavar="T[:P,P…]",
-            help="a topic, or some of its partitions; may be repeated (default: the topics of the configuration's "
-            "consumer with this group_id)",
+            help="a topic, or some of its partitions; can be repeated (default: the topics of the configured consumer "
+            "with this group_id)",
         )
         parser.add_argument(
             "--kept-in",
             choices=("database", "kafka"),
-            help="the authoritative store of the offsets (default: the database of the configuration if it has offsets "
-            "of this group, otherwise Kafka)",
+            help="the authoritative store of the offsets (default: the configured database if it has offsets of this "
+            "group, otherwise Kafka)",
         )
         return parser
 
@@ -81,7 +81,7 @@ class _OffsetsCommand(MonascaCommand, Lister):
         kept = group_positions.find(load_storage(conf) if self._database else None, admin, group, parsed_args.kept_in)
         chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
         if not chosen:
-            raise ConfigurationError("no consumer in the configuration has this group_id: name its topics with --topic")
+            raise ConfigurationError("no configured consumer has this group_id: name its topics with --topic")
         partitions = offset_plan.read_partition_offsets(admin, kept.read(), chosen)
         self._members = _members(admin, group)
         copies = admin.group_offsets(group)
@@ -99,7 +99,7 @@ class _OffsetsCommand(MonascaCommand, Lister):
 
 
 class OffsetsShow(_OffsetsCommand):
-    """Show the offsets of a consumer group, and whether it can continue.
+    """Show the offsets of a consumer group, and whether it can resume.
 
     The exit status is 1 if a partition has a problem: use `offsets reset`. For example:
     monasca-common offsets show --group 1_metrics --topic metrics:0,3
@@ -118,8 +118,8 @@ class OffsetsShow(_OffsetsCommand):
 class OffsetsReset(_OffsetsCommand):
     """Change the offsets of a consumer group; without --execute, only show the effect.
 
-    Use it after a topic was recreated, or after retention deleted unread messages. It is refused while the group has
-    members, or a running pipeline job reads as this group: stop them first. For example, to read two hours again:
+    Use it after a topic was recreated, or after retention deleted unread messages. The command is refused while the
+    group has members, or while a pipeline job reads as this group: stop them first. For example, read two hours again:
     monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
 
@@ -127,12 +127,12 @@ class OffsetsReset(_OffsetsCommand):
         parser = super().get_parser(prog_name)
         target = parser.add_mutually_exclusive_group(required=True)
         target.add_argument("--to-earliest", action="store_true", help="the oldest message in the log")
-        target.add_argument("--to-latest", action="store_true", help="the end of the log: skip all present messages")
+        target.add_argument("--to-latest", action="store_true", help="the end of the log: skip all existing messages")
         target.add_argument(
             "--to-datetime",
             type=moment_ms,
             metavar="TIME",
-            help="the first message of this time or later, such as 2026-01-31T06:00:00Z (UTC without a time zone), or "
+            help="the first message at or after this time, such as 2026-01-31T06:00:00Z (default time zone: UTC), or "
             "the end",
         )
         target.add_argument(
@@ -142,7 +142,7 @@ class OffsetsReset(_OffsetsCommand):
             "--by-duration",
             type=duration_seconds,
             metavar="D",
-            help="the first message that is not older than this, such as 90m (s, m, h or d), or the end",
+            help="the first message that is not older than this duration, such as 90m (s, m, h or d), or the end",
         )
         target.add_argument(
             "--shift-by",
@@ -156,15 +156,15 @@ class OffsetsReset(_OffsetsCommand):
     def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
         kept, partitions = state.kept, state.partitions
         targets = _targets(parsed_args, state.admin, partitions)
-        # Offsets of partitions that no longer exist would stop readers if the partitions are created again.
+        # Offsets of missing partitions would stop consumers if the partitions are created again.
         moves = [Move(each, targets.get(each.partition)) for each in partitions if each.log or kept.place == "database"]
         for line in offset_plan.summary(moves, rows=self._stores_rows):
             self.report(line)
         if self._members:
             self._status = self.report(
                 f"group {parsed_args.group!r} has {_count(self._members)}, which would continue at the old offsets "
-                f"({', '.join(self._members[:3])}): stop them first; a killed one is a member until its session times "
-                "out"
+                f"({', '.join(self._members[:3])}): stop them first; a killed consumer stays a member until its "
+                "session times out"
             )
         else:
             if parsed_args.execute:
@@ -189,8 +189,8 @@ class OffsetsReset(_OffsetsCommand):
         )
 
     def _refuse_if_a_job_runs(self, group: str, topics: Iterable[str]) -> None:
-        """Refuse if a job is running according to the database: a Spark job is not a member of its group."""
-        from monasca_common.pipeline.jobs import activity  # needs the extra of a database
+        """Refuse if a job is running according to the database, because a Spark job is not a member of its group."""
+        from monasca_common.pipeline.jobs import activity  # requires the extra of a database
 
         for topic in sorted(topics):
             found = activity.of_job(self._database, group, topic)
@@ -238,7 +238,7 @@ def _targets(
 
 
 def _left_behind(kept: GroupOffsets, moves: Sequence[Move]) -> str:
-    """Name other partitions of recreated topics, whose offsets still stop readers."""
+    """Report other partitions of recreated topics, because their offsets still stop consumers."""
     topics = {move.offsets.partition.topic for move in moves if move.offsets.is_recreated}
     moved = {move.offsets.partition for move in moves}
     rest = sorted(each for each in kept.read() if each.topic in topics and each not in moved)
@@ -247,7 +247,7 @@ def _left_behind(kept: GroupOffsets, moves: Sequence[Move]) -> str:
 
 
 def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]]:
-    """Return the options group and the topics of the consumer with this id, or ``[kafka]`` and no topics."""
+    """Return the option group and the topics of the consumer with this group id, or ``[kafka]`` and no topics."""
     in_files = sorted(name for name in conf.list_all_sections() if name.startswith(f"{KAFKA_GROUP}_"))
     for name in dict.fromkeys((*CONSUMER_GROUPS, *in_files)):
         register(conf, name)
@@ -258,5 +258,5 @@ def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]
 
 def _offset(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an offset: write a number, 0 or greater")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an offset: use a number of 0 or greater")
     return int(text)

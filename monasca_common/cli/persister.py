@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common persister``: the persister."""
+"""``monasca-common persister``: run the persister."""
 
 import argparse
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from monasca_common.storage.errors import StorageError
 
 
 class Persister(ServiceCommand):
-    """Run the persister until SIGTERM: store the messages of Kafka's topics in the database, each once.
+    """Run the persister until SIGTERM: store each message of Kafka's topics in the database once.
 
     The options are in [persister], [storage], [database], [kafka] and a group for each kind of data: [kafka_metrics],
-    [kafka_alarm_history], [kafka_logs], [kafka_events]. SIGHUP reads them again. For example:
+    [kafka_alarm_history], [kafka_logs], [kafka_events]. SIGHUP reloads them. For example:
     monasca-common persister --config-file /etc/monasca/persister.conf
     """
 

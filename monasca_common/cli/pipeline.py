@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline list | run``: jobs on Spark."""
+"""``monasca-common pipeline list | run``: list and run jobs on Spark."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class PipelineList(PipelineCommand, Lister):
 class PipelineRun(PipelineCommand):
     """Run a job on Spark until SIGTERM, or once.
 
-    The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the current batch. After any
-    other end, the next run resumes at the offsets in the database. For example, to recompute two hours:
+    The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the current batch. However
+    the job ends, the next run resumes at the offsets in the database. For example, recompute two hours:
     monasca-common pipeline run backfill --from 2026-01-31T06:00:00Z --to 2026-01-31T08:00:00Z
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("job", metavar="JOB", help="a job that `monasca-common pipeline list` lists")
-        parser.add_argument("--once", action="store_true", help="end at the present end of the topics")
+        parser.add_argument("job", metavar="JOB", help="the name of a job from `monasca-common pipeline list`")
+        parser.add_argument("--once", action="store_true", help="end at the current end of the topics")
         parser.add_argument(
             "--execute",
             action="store_true",
-            help="of the job replay: send messages (default: count them)",
+            help="only for the job replay: send the messages (default: count them)",
         )
         for name, text in (("from", "from this event time"), ("to", "before this event time")):
             parser.add_argument(
@@ -78,7 +78,7 @@ class PipelineRun(PipelineCommand):
         start_logging(conf)
         job = load_job(parsed_args.job, conf)
         if request.execute and not job.executes:
-            raise ConfigurationError("--execute: only the job replay has this option: remove it")
+            raise ConfigurationError("--execute: only the job replay accepts this option: remove it")
         check_at_start("pipeline", conf)
         LOG.info("%s", started(f"pipeline {parsed_args.job}", **job.facts()))
         stop = threading.Event()

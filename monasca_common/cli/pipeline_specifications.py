@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline specifications check``: the specifications of aggregates."""
+"""``monasca-common pipeline specifications check``: check the specifications of aggregates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from monasca_common.kafka.errors import ConfigurationError
 class SpecificationsCheck(PipelineCommand, ShowOne):
     """Check specifications, by default the shipped ones, and warn of probable mistakes.
 
-    The exit status is 1 if a row is refused; all errors are printed. For example:
+    All errors are printed. The exit status is 1 if a row is refused. For example:
     monasca-common pipeline specifications check --pre-transforms pre.json --transforms transforms.json
     """
 
@@ -27,8 +27,8 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         for name, what in (
-            ("pre-transforms", "which records metrics are computed from"),
-            ("transforms", "how metrics are computed"),
+            ("pre-transforms", "the selection of input records"),
+            ("transforms", "the computation of metrics"),
         ):
             parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"file of JSON lines: {what}")
         return parser

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline status``: the state and progress of jobs."""
+"""``monasca-common pipeline status``: show the state and progress of jobs."""
 
 from __future__ import annotations
 

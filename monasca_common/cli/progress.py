@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of long work on standard error: a bar on a terminal if the end is known, otherwise a line at most every
-ten seconds."""
+"""Shows the progress of long operations on standard error: as a bar on a terminal if the total is known, otherwise as a
+line at most every ten seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 class Shown:
-    """Shows progress in ``unit``. ``bounded``: whether the total is known. ``lines``: whether to print lines without a
+    """Shows progress in ``unit``. ``bounded``: whether the total is known. ``lines``: also print lines without a
     terminal."""
 
     def __init__(self, work: str, *, bounded: bool, lines: bool = True, unit: str = "offsets") -> None:

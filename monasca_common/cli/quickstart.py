@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common quickstart``: from HTTP to rows and alarms with this machine's metrics and failures on purpose."""
+"""``monasca-common quickstart``: from HTTP to rows and alarms, with this machine's metrics and injected failures."""
 
 import argparse
 import contextlib
@@ -50,12 +50,12 @@ _NEEDED = (
 
 
 class Quickstart(MonascaCommand):
-    """Post this machine's own metrics to the API and count their rows, in spite of lost answers and a killed process.
+    """Post this machine's metrics to the API and count their rows, despite lost acknowledgements and a killed process.
 
-    The quickstart starts a real Kafka, the API and the persister on this machine, loses some of Kafka's
-    acknowledgements on purpose, kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly
-    averages on Spark, generated load changes an alarm, a webhook on this machine is notified, and everything keeps
-    running until Ctrl-C. It needs Java 17 or newer. The exit status is 0 if no row was lost or duplicate, the alarm
+    The quickstart starts Kafka, the API and the persister on this machine, drops some of Kafka's acknowledgements on
+    purpose, kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly averages on Spark,
+    generated load changes the state of an alarm, and a webhook on this machine is notified. All services run until
+    Ctrl-C. The quickstart requires Java 17 or newer. The exit status is 0 if no row was lost or duplicated, the alarm
     went from OK to ALARM and back, and the webhook received each change.
     For example, without waiting for Ctrl-C:
     monasca-common quickstart --once --seconds 30
@@ -74,13 +74,13 @@ class Quickstart(MonascaCommand):
             type=_seconds,
             default=20.0,
             metavar="S",
-            help="how long to post metrics, 5 to 3600 seconds (default: %(default)g)",
+            help="seconds to post metrics, from 5 to 3600 (default: %(default)g)",
         )
         parser.add_argument(
             "--keep-data",
             type=Path,
             metavar="D",
-            help="keep the database, the configuration and the logs in this empty or new folder (default: remove them)",
+            help="keep the database, the configuration and the logs in this new or empty folder (default: remove them)",
         )
         return parser
 
@@ -92,7 +92,7 @@ class Quickstart(MonascaCommand):
         self._interrupted = False
         try:
             for part in _NEEDED:
-                importlib.import_module(part)  # reports missing packages before the start
+                importlib.import_module(part)  # report missing packages before the start
         except ImportError as error:
             if parsed_args.formatter == "json":
                 self._stages.append(StageResult("installed packages", 0.0, remedy(error)))
@@ -115,7 +115,7 @@ class Quickstart(MonascaCommand):
             self._say("interrupted again; the services were killed")
             return 130
         if self._interrupted:
-            self._say("everything is stopped")
+            self._say("all services are stopped")
         return status
 
     @contextlib.contextmanager
@@ -172,7 +172,7 @@ class Quickstart(MonascaCommand):
 
         with self._stage("services"):
             self._say("starting the services")
-            # Spark starts slowly, so the evaluator starts while metrics are posted.
+            # Spark takes long to start, so the evaluator is started while metrics are posted.
             names = ("persister", "api", "pipeline run evaluate", "audit count", "lag serve", "dashboard")
             services = [started(name) for name in names]
             services.append(started("notification", write_notification_configuration(folder)))
@@ -215,7 +215,7 @@ class Quickstart(MonascaCommand):
                 service.check()
 
         self._say(f"defining an alarm: {alarm.EXPRESSION}")
-        self._say(f"the process {PROCESS_NAME} is idle, uses one core until the alarm is in ALARM, then is idle again")
+        self._say(f"the process {PROCESS_NAME} is idle, uses one core until the state is ALARM, and is idle again")
         try:
             summary = alarm.AlarmRun(port, load, hook, check=check, say=self._say).go()
         finally:
@@ -223,7 +223,7 @@ class Quickstart(MonascaCommand):
         self._outcome = replace(self._outcome, alarm=summary)
         alarm.show(summary, self._console)
         webhook.show(summary.notifications, self._console)
-        self._say("the webhook refuses the first attempt of an ALARM on purpose; the second one has the same id")
+        self._say("the webhook refuses the first attempt of an ALARM on purpose; the second attempt has the same id")
         hook.report_to(self._say_received)
 
     def _say_received(self, received: webhook.ReceivedNotification) -> None:
@@ -256,7 +256,7 @@ class Quickstart(MonascaCommand):
     ) -> None:
         base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
-        self._say("Everything keeps running until Ctrl-C. Try:")
+        self._say("All services run until Ctrl-C. Try:")
         self._say(f"  {dashboard} in a browser: the dashboard")
         alarm_id = self._outcome.alarm and self._outcome.alarm.alarm_id
         history = f"/v2.0/alarms/{alarm_id}/state-history"
@@ -289,7 +289,7 @@ class Quickstart(MonascaCommand):
 
 @contextlib.contextmanager
 def _ends_at_signals() -> Iterator[None]:
-    """Stop in order at SIGTERM and SIGHUP, as at Ctrl-C."""
+    """Stop in an orderly way at SIGTERM and SIGHUP, like at Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common notification list | show | resend``: sent notifications, for operators."""
+"""``monasca-common notification list | show | resend``: manage sent notifications."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMNS = ("id", "created", "state", "attempts", "alarm", "new_state", "method"
 class NotificationList(MonascaCommand, Lister):
     """List notifications of all tenants, newest first.
 
-    For example, those that failed since a time:
+    For example, list the notifications that failed since a time:
     monasca-common notification list --state failed --since 2026-01-31T06:00:00Z
     """
 
@@ -40,15 +40,15 @@ class NotificationList(MonascaCommand, Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--tenant", help="only those of this project")
-        parser.add_argument("--alarm", help="only those of the alarm with this id")
-        parser.add_argument("--method", help="only those by the notification method with this id")
+        parser.add_argument("--tenant", help="only notifications of this project")
+        parser.add_argument("--alarm", help="only notifications of the alarm with this id")
+        parser.add_argument("--method", help="only notifications by the method with this id")
         parser.add_argument(
-            "--state", action="append", choices=_STATES, help="only those in this state; may be repeated"
+            "--state", action="append", choices=_STATES, help="only notifications in this state; can be repeated"
         )
         add_since(parser, "those created")
         parser.add_argument(
-            "--until", type=moment_ms, metavar="TIME", help="only those created at this time or earlier"
+            "--until", type=moment_ms, metavar="TIME", help="only notifications created at or before this time"
         )
         parser.add_argument(
             "--limit", type=positive, default=_LISTED, metavar="N", help="maximum number of rows (default: %(default)s)"
@@ -96,7 +96,7 @@ class NotificationShow(MonascaCommand, ShowOne):
 class NotificationResend(MonascaCommand):
     """Send a notification again with the same id, as another attempt.
 
-    The configuration's rules for addresses apply. The receiver may ignore an id that it knows. For example:
+    The configured rules for addresses apply. The receiver may ignore an id that it has already received. For example:
     monasca-common notification resend 0123456789abcdef
     """
 
@@ -108,7 +108,7 @@ class NotificationResend(MonascaCommand):
         parser.add_argument(
             "--force",
             action="store_true",
-            help="send although an attempt seems to be in progress, because its process no longer exists",
+            help="send even if an attempt seems to be in progress; use this if its process no longer exists",
         )
         return parser
 

@@ -18,8 +18,8 @@ from monasca_common.runtime import register_logging, start_logging
 
 
 class ServiceCommand(MonascaCommand):
-    """``checked``: the service in `services` whose topics are checked before it starts. ``any_file``: whether the
-    command accepts the file of any service."""
+    """A command that runs a service. ``checked``: the service in `services` whose topics are checked before it starts.
+    ``any_file``: whether the command accepts the configuration file of any service."""
 
     checked: ClassVar[str]
     any_file: ClassVar[bool] = False
@@ -30,8 +30,8 @@ class ServiceCommand(MonascaCommand):
         try:
             return super().run(parsed_args)
         finally:
-            # cotyledon leaves the alarm of its stop timeout set. The interpreter removes the handler when it ends, and
-            # the alarm would kill the process.
+            # cotyledon does not cancel the alarm of its stop timeout. The interpreter removes the signal handler when
+            # it ends, and the alarm would then kill the process.
             signal.alarm(0)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -48,6 +48,6 @@ class ServiceCommand(MonascaCommand):
         return 0
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        """Return a function that runs the service. It imports the extra, so that a missing package is reported before
+        """Return a function that runs the service. Imports the extra, so that a missing package is reported before
         brokers are queried."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration, topics and databases of each service, for commands that prepare or check services.
 
-The configuration is read as at the start of the service, with the same errors.
+The configuration is read in the same way as by the service, with the same errors.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from monasca_common.pipeline.settings import AGGREGATE_GROUP, aggregate_stream
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
 
 SERVICES = ("api", "persister", "pipeline", "lag")
-# Services that many installations do not run: files need not configure them.
+# Services that many installations do not run; configuration files do not need to configure them.
 ON_REQUEST = ("notification",)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTopic:
     """A topic that a service reads or writes. ``name``: the topic's name, or a pattern for a mirror. ``group``: the
-    options group of its brokers."""
+    option group of its brokers."""
 
     name: str
     group: str
@@ -52,7 +52,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
         "--service",
         action="append",
         choices=(*SERVICES, *ON_REQUEST),
-        help="a service of the configuration; may be repeated (default: all except notification)",
+        help="a service of the configuration; can be repeated (default: all except notification)",
     )
 
 
@@ -76,7 +76,7 @@ def read_service(service: str, files: Sequence[str]) -> cfg.ConfigOpts:
 
 
 def topics(service: str, conf: cfg.ConfigOpts) -> list[ServiceTopic]:
-    """Return the topics of a service, each once, dead letters last. Raises `ConfigurationError`."""
+    """Return the topics of a service, each once, dead-letter topics last. Raises `ConfigurationError`."""
     found = [*_TOPICS[service](conf), *_of_audit(conf)]
     return sorted(dict.fromkeys(found), key=lambda each: each.dead_letters)
 
@@ -159,18 +159,18 @@ def _of_audit_service(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 
 def _of_audit_counter(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """Yield the topic of reports; counted topics belong to other services."""
+    """Yield the topic of reports, because counted topics belong to other services."""
     yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
 
 
 def _of_dashboard(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """Yield the topics of the audit and the lag history; dead letters belong to other services."""
+    """Yield the topics of the audit and the lag history, because dead-letter topics belong to other services."""
     yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
     yield from _of_lag(conf)
 
 
 def _of_mirror(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """Yield the topics in the target."""
+    """Yield the topics in the target cluster."""
     for pattern in mirror_settings(conf).topics:
         yield ServiceTopic(pattern, TARGET_GROUP)
     yield ServiceTopic(POSITIONS_TOPIC, TARGET_GROUP, is_compacted=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks at the start of a service whether its topics could lose messages: [monitoring] durability_check."""
+"""Checks at the start of a service whether its topics can lose messages; see [monitoring] durability_check."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from monasca_common.operations.settings import MONITORING_GROUP, start_check_set
 
 LOG = logging.getLogger(__name__)
 
-_WARN_SECONDS = 3.0  # the start of a service without brokers is delayed by at most this
+_WARN_SECONDS = 3.0  # the maximum delay of a service's start if the brokers do not answer
 _REFUSE_SECONDS = 30.0
 _ALL = "`monasca-common durability check` shows all findings"
 
 
 @dataclass(frozen=True, slots=True)
 class StartFindings:
-    """The errors found. ``unknown``: why the check failed, or empty."""
+    """The found errors. ``unknown``: the reason why the check failed, or empty."""
 
     errors: tuple[Finding, ...] = ()
     unknown: str = ""
@@ -61,7 +61,7 @@ def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
 
 def _refused(reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{reason}; durability_check in group [{MONITORING_GROUP}] is refuse: with warn the service would start"
+        f"{reason}; durability_check in group [{MONITORING_GROUP}] is refuse; with warn, the service would start"
     )
 
 
@@ -85,7 +85,7 @@ def _check_in_child(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, second
         assert isinstance(findings, StartFindings)
         return findings
     except EOFError:
-        return StartFindings(unknown="the process that checks ended without a result")
+        return StartFindings(unknown="the process of the check ended without a result")
     finally:
         results.close()
         child.kill()
@@ -93,7 +93,7 @@ def _check_in_child(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, second
 
 
 def _send_findings(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, results: Connection) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler of the parent
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler inherited from the parent must not run
     try:
         results.send(StartFindings(tuple(durability_errors(topics, conf))))
     except MessagingError as error:
@@ -101,7 +101,7 @@ def _send_findings(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, results
 
 
 def topics_by_group(service: str, conf: cfg.ConfigOpts) -> dict[str, set[str]]:
-    """Return the service's topics by the options group of their brokers. Raises `ConfigurationError`."""
+    """Return the service's topics by the option group of their brokers. Raises `ConfigurationError`."""
     names = defaultdict(set)
     for topic in services.topics(service, conf):
         if connection_settings(conf, topic.group).has_cluster:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protects terminals from control characters in names and errors, which may come from any client."""
+"""Protects terminals from control characters in names and errors, which any client can send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 class PlainStream:
-    """Writes to another stream, with control characters replaced by their code points."""
+    """Writes to another stream, and replaces control characters by their code points."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -25,7 +25,7 @@ class PlainStream:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the wrapped stream, for own colors and progress bars."""
+    """Return the wrapped stream, for the program's own colors and progress bars."""
     return stream._stream if isinstance(stream, PlainStream) else stream
 
 

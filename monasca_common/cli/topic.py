@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common topic list | show | create``: the topics of a cluster."""
+"""``monasca-common topic list | show | create``: show and create topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOK_AGAIN_SECONDS = 0.2
 class TopicList(ClusterCommand, Lister):
     """Show the topics of the cluster with their partitions, replicas, number of messages and state.
 
-    The exit status is 1 if a partition has no leader, 3 if no topic has the name. For example:
+    The exit status is 1 if a partition has no leader, and 3 if no topic has the requested name. For example:
     monasca-common topic list --name "metrics*" --sort-column messages -f csv
     """
 
@@ -49,7 +49,7 @@ class TopicList(ClusterCommand, Lister):
 
 
 class TopicShow(ClusterCommand, Lister):
-    """Show the partitions of a topic with leader, replicas, first offset and end; or its settings.
+    """Show the partitions of a topic with leader, replicas, first offset and end; or the settings of the topic.
 
     The exit status is 1 if a partition has no leader. For example:
     monasca-common topic show metrics --settings
@@ -57,7 +57,7 @@ class TopicShow(ClusterCommand, Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("name", metavar="TOPIC", help="a topic of the cluster")
+        parser.add_argument("name", metavar="TOPIC", help="the name of the topic")
         parser.add_argument("--settings", action="store_true", help="show the settings instead of the partitions")
         return parser
 
@@ -73,9 +73,9 @@ class TopicShow(ClusterCommand, Lister):
 
 
 class TopicCreate(ClusterCommand):
-    """Create a topic with --execute, and wait until the leader of each partition serves it.
+    """Create a topic and wait until its partitions have leaders; without --execute, only check the request.
 
-    Without --execute the brokers only check it. The exit status is 1 if it exists or they refuse it. For example:
+    The exit status is 1 if the topic exists or the brokers refuse it. For example:
     monasca-common topic create metrics --partitions 12 --replication-factor 3 --execute
     monasca-common topic create metrics --partitions 12 --setting retention.ms=86400000
     """
@@ -95,7 +95,7 @@ class TopicCreate(ClusterCommand):
             type=positive,
             default=_AS_BROKERS_SAY,
             metavar="N",
-            help="copies of each partition; 1 loses messages with a disk (default: the brokers' setting)",
+            help="replicas of each partition; with 1, a failed disk loses messages (default: the brokers' setting)",
         )
         parser.add_argument(
             "--setting",
@@ -103,7 +103,7 @@ class TopicCreate(ClusterCommand):
             default=[],
             type=_setting,
             metavar="NAME=VALUE",
-            help="a setting of the topic, such as retention.ms=86400000; may be repeated",
+            help="a setting of the topic, such as retention.ms=86400000; can be repeated",
         )
         add_execute(parser)
         return parser
@@ -131,7 +131,7 @@ class TopicCreate(ClusterCommand):
 
 
 def known_topic(admin: Admin, name: str) -> int:
-    """Return the number of partitions. Raises `ConfigurationError` if the topic does not exist."""
+    """Return the topic's number of partitions. Raises `ConfigurationError` if the topic does not exist."""
     count = admin.partition_counts().get(name)
     if count is None:
         raise ConfigurationError(f"{name}: there is no such topic: `monasca-common topic list` lists topics")
@@ -139,14 +139,14 @@ def known_topic(admin: Admin, name: str) -> int:
 
 
 class _Topics:
-    """The descriptions and offsets of topics, from three requests."""
+    """The descriptions and offsets of topics, read with three requests."""
 
     def __init__(self, admin: Admin, names: Sequence[str]) -> None:
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
             try:
                 return self._ask(admin, names)
-            except RetriableError:  # the leader of a partition may be changing
+            except RetriableError:  # the leader of a partition can be changing
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_LOOK_AGAIN_SECONDS)
@@ -194,5 +194,5 @@ class _Topics:
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a setting: write name and value, as retention.ms=3600000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a setting: use name=value, such as retention.ms=3600000")
     return name, value

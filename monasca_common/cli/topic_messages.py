@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common topic tail | sample``: follows the messages of a topic, or draws some at random; read-only."""
+"""``monasca-common topic tail | sample``: follow the messages of a topic, or draw messages at random."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class _MessagesCommand(ClusterCommand):
 
 
 class TopicTail(_MessagesCommand):
-    """Follow a topic: print new messages, or those after a position, until Ctrl-C or a limit.
+    """Follow a topic: print new messages, or the messages after a position, until Ctrl-C or a limit.
 
-    Key, headers and value are shown only with --payload. The exit status is 0 after Ctrl-C and SIGTERM, 3 if a limit
-    was reached and no message was selected. For example:
+    Key, headers and value are shown only with --payload. The exit status is 0 after Ctrl-C and SIGTERM, and 3 if a
+    limit was reached and no message was selected. For example:
     monasca-common topic tail metrics:0 --last 10 --field metric.name=cpu.idle --payload
     """
 
@@ -67,7 +67,9 @@ class TopicTail(_MessagesCommand):
             "--last", type=positive, metavar="N", help="start N offsets before the end of each partition"
         )
         parser.add_argument(
-            "--no-follow", action="store_true", help="end at the present end of the topic (default: wait for messages)"
+            "--no-follow",
+            action="store_true",
+            help="end at the current end of the topic (default: wait for messages)",
         )
         parser.add_argument("--count", type=positive, metavar="N", help="end after N messages (default: never)")
         parser.add_argument("--seconds", type=positive, metavar="N", help="end after N seconds (default: never)")
@@ -110,7 +112,7 @@ class TopicTail(_MessagesCommand):
 class TopicSample(_MessagesCommand):
     """Show some messages of a topic, drawn at random.
 
-    Without --key, --header and --field only the shown messages are read, so a large topic takes no longer. The exit
+    Without --key, --header and --field, only the shown messages are read, so a large topic takes no longer. The exit
     status is 3 if no message is selected. For example:
     monasca-common topic sample metrics --count 5 --since 2026-01-31T06:00:00Z --payload
     """
@@ -178,7 +180,7 @@ def draw_offsets(
 
 
 def draw_messages(found: Iterable[Message], count: int) -> list[Message]:
-    """Draw ``count`` messages, all with the same probability, and keep no more in memory."""
+    """Draw ``count`` messages, all with the same probability, and keep only these in memory."""
     drawn: list[Message] = []
     for number, message in enumerate(found):
         if len(drawn) < count:
@@ -193,12 +195,14 @@ def _partitions(admin: Admin, topic: tuple[str, Sequence[int]]) -> list[TopicPar
     count = known_topic(admin, name)
     missing = [number for number in numbers if number >= count]
     if missing:
-        raise ConfigurationError(f"topic {name!r} has {count} partitions, and no {missing[0]}: they begin with 0")
+        raise ConfigurationError(
+            f"topic {name!r} has {count} partitions, but no partition {missing[0]}: numbers begin with 0"
+        )
     return [TopicPartition(name, number) for number in numbers or range(count)]
 
 
 def _at_time(admin: Admin, ends: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the first offset of this time or later; the end if there is none."""
+    """Return the first offset at or after this time, or the end if there is none."""
     found = admin.offsets_for_times(dict.fromkeys(ends, time_ms))
     return {partition: end if (at := found[partition]) is None else at for partition, end in ends.items()}
 
@@ -207,6 +211,6 @@ def _sample_size(text: str) -> int:
     count = positive(text)
     if count > _MAX_SAMPLE:
         raise argparse.ArgumentTypeError(
-            f"{count} are too many: {_MAX_SAMPLE} at most; `topic tail --no-follow` reads all"
+            f"{count} messages are too many: draw at most {_MAX_SAMPLE}, or read all with `topic tail --no-follow`"
         )
     return count

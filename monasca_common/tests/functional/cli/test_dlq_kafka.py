@@ -147,7 +147,7 @@ class TestReplay(DlqCase):
             self.assertEqual(sent, outcomes.get(("replayed", ""), 0))
             self.assertEqual(2, outcomes["refused", f"there is no topic {gone}"])
             self.assertIn("1048588", " ".join(reason for _, reason in outcomes))
-            self.assertIn("4 dead letters left to another run: ", self.said)
+            self.assertIn("4 dead letters left to the next run, because ", self.said)
         self.cluster.create_topic(gone, 1)
         set_topic_config(self.admin, self.origin, {"max.message.bytes": "2000000"})
         set_topic_config(self.admin, narrow, {"max.message.bytes": "2000000"})

@@ -45,7 +45,7 @@ class TestEveryCommand(ClusterCommandCase):
             ("topic tail x", 2, "x: there is no such topic"),
             ("topic sample x", 2, "x: there is no such topic"),
             ("topic create x --partitions 1", 0, "x: can be created"),
-            ("lag list --group g", 3, "g: the cluster has no such group"),
+            ("lag list --group g", 3, "g: this group does not exist"),
             ("lag show --group g", 2, "g: this group has no offset in any topic"),
             ("lag list", 0, "no history"),
             ("offsets show --group g --topic x --kept-in kafka", 1, "topic 'x' does not exist"),

@@ -145,7 +145,7 @@ class QuickstartTest(base.BaseTestCase):
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(130, process.returncode)
-        self.assertIn("everything is stopped", out)
+        self.assertIn("all services are stopped", out)
         self.assert_nothing_runs()
 
     @periodic("a walk-through; test_ctrl_c_stops_everything is the smoke test")

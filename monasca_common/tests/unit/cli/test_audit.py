@@ -72,7 +72,7 @@ class ShowTest(AuditCommandCase):
     def test_without_reports_the_status_is_3(self):
         status, out, err = self.run_command("show", "-f", "json")
         self.assertEqual((3, []), (status, json.loads(out)))
-        self.assertIn("--topic *: there are no reports for such a topic", err)
+        self.assertIn("--topic *: this window has no reports for this topic", err)
 
         self.sent(10)
         self.logged(0, 10)
@@ -80,7 +80,7 @@ class ShowTest(AuditCommandCase):
         for name in ("metricks", "event*"):
             status, out, err = self.run_command("show", "--topic", name)
             self.assertEqual(3, status)
-            self.assertIn(f"monasca-common audit show: --topic {name}: there are no reports for such a topic", err)
+            self.assertIn(f"monasca-common audit show: --topic {name}: this window has no reports for this topic", err)
 
     def test_missing_messages_return_status_1_with_and_without_other_rows(self):
         self.sent(10)

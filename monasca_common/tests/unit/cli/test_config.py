@@ -41,7 +41,9 @@ class ConfigCheckTest(CommandCase):
     def test_a_valid_file_has_no_faults(self):
         status, out, err = self.run_command("-f", "json", text=_GOOD + _KEYS)
         self.assertEqual((0, ""), (status, err))
-        finding = f"it produces with driver {producing_driver(ProducerSettings(ConnectionSettings('nowhere:9092')))}"
+        finding = (
+            f"the producer uses the driver {producing_driver(ProducerSettings(ConnectionSettings('nowhere:9092')))}"
+        )
         services = ("api", "persister", "pipeline", "lag")
         expected = [{"service": service, "severity": "OK", "finding": finding} for service in services]
         self.assertEqual(expected, json.loads(out))

@@ -58,7 +58,7 @@ class LagVerdictsTest(LagCommandCase):
     def test_a_name_that_matches_no_group_is_status_3(self):
         for name in ("gg", "x*", "?x"):
             status, _, err = self.run_command("list", "--group", name)
-            self.assertEqual((3, 1), (status, err.count(f"--group {name}: the cluster has no such group")), err)
+            self.assertEqual((3, 1), (status, err.count(f"--group {name}: this group does not exist")), err)
         for name in ("g", "?", "*"):
             self.assertEqual((0, ""), self.run_command("list", "--group", name)[::2])
 

@@ -66,7 +66,7 @@ class PipelineCommandTest(CommandCase):
         self.assert_refused("run", "aggregate", "--from", "2026-01-01T00:00:00Z", says="run the job backfill")
 
     def test_only_a_replay_takes_execute(self):
-        self.assert_refused("run", "aggregate", "--execute", says="--execute: only the job replay has this option")
+        self.assert_refused("run", "aggregate", "--execute", says="--execute: only the job replay accepts this option")
 
     def test_the_progress_of_a_job_names_its_unit(self):
         class Done(Job):

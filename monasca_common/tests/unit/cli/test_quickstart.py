@@ -77,7 +77,7 @@ class InterruptTest(QuickstartCase):
     def test_an_interrupt_is_reported_before_and_after_the_services_stop(self):
         status, lines = self.interrupted(self.stand_ins["Run"].return_value.go)
         self.assertEqual(130, status)
-        self.assertEqual(["stopping; the data is removed", "(Kafka ends)", "everything is stopped"], lines)
+        self.assertEqual(["stopping; the data is removed", "(Kafka ends)", "all services are stopped"], lines)
 
     def test_an_interrupt_after_the_tables_ends_with_status_0(self):
         status, lines = self.interrupted(
@@ -85,7 +85,7 @@ class InterruptTest(QuickstartCase):
         )
         self.assertEqual(0, status)
         self.assertEqual(f"stopping; the data is kept in {self.folder}", lines[0])
-        self.assertEqual("everything is stopped", lines[-1])
+        self.assertEqual("all services are stopped", lines[-1])
 
     def test_a_lost_row_is_status_1(self):
         self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=1, lost=1)

@@ -248,5 +248,5 @@ class MessagesTest(TopicCase):
 
     def test_missing_partitions_are_named(self):
         status, _, err = self.run_command("tail", "metrics:0,7")
-        self.assertEqual((2, True), (status, "has 2 partitions, and no 7" in err))
+        self.assertEqual((2, True), (status, "has 2 partitions, but no partition 7" in err))
         self.assertEqual(2, self.run_command("sample", "metrics", "--count", "1001")[0])
