@@ -117,6 +117,7 @@ class ConfigCheckTest(CommandCase):
     def test_a_missing_package_is_reported_with_its_extra(self):
         with mock.patch.dict(sys.modules):
             sys.modules.pop("monasca_common.persister.service", None)
+            sys.modules.pop("monasca_common.runtime.workers", None)
             sys.modules["cotyledon"] = None
             found = self.faults(_GOOD, service="persister")
         self.assertEqual(["cotyledon is not installed: install monasca-common[persister]"], found)
