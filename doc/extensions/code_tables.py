@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of what files and code declare: ``alerts``, ``refused-properties``, ``shipped-specifications``."""
+"""Tables of declarations: ``alerts``, ``api-requests``, ``refused-properties``, ``shipped-specifications``."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from docutils import nodes
@@ -55,6 +57,31 @@ def shipped_specifications() -> Iterator[Row]:
         yield ", ".join(inputs), f"``{transform.name}``", f"``{metric_id}``", by
 
 
+def api_requests() -> Iterator[Row]:
+    """Yield the requests that OpenAPI describes, with their parameters and the fields of their body."""
+    document = json.loads((ROOT / "monasca_common" / "api" / "openapi.json").read_text())
+
+    def resolved(found: dict[str, Any]) -> dict[str, Any]:
+        while reference := found.get("$ref"):
+            found = document
+            for part in reference.removeprefix("#/").split("/"):
+                found = found[part]
+        return resolved(found["oneOf"][0]) if "oneOf" in found and "properties" not in found else found
+
+    yield "Request", "Effect", "Parameters, or fields of the body"
+    for path, operations in document["paths"].items():
+        if path.startswith(("/v1.0/", "/v2.0/")):
+            for method in ("get", "post", "put", "patch", "delete"):
+                if operation := operations.get(method):
+                    parameters = map(resolved, operation.get("parameters", ()))
+                    names = [(each["name"], each.get("required")) for each in parameters]
+                    if body := operation.get("requestBody"):
+                        schema = resolved(body["content"]["application/json"]["schema"])
+                        names += [(name, name in schema.get("required", ())) for name in schema["properties"]]
+                    listed = ", ".join(f"**{name}**" if required else f"``{name}``" for name, required in names)
+                    yield f"``{method.upper()} {path}``", operation["summary"], listed
+
+
 def table(rows: Callable[[], Iterable[Row]]) -> type[Directive]:
     """Return a directive without arguments that shows the rows, of which the first has the titles."""
 
@@ -72,6 +99,7 @@ def table(rows: Callable[[], Iterable[Row]]) -> type[Directive]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("alerts", table(alerts))
+    app.add_directive("api-requests", table(api_requests))
     app.add_directive("refused-properties", table(refused_properties))
     app.add_directive("shipped-specifications", table(shipped_specifications))
     return {"parallel_read_safe": True}
