@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Envelopes in Avro: the shipped schemas, and the conversion between records and envelopes in JSON.
+
+A schema file is never changed, only followed by another version, because readers may need it for years. Free JSON (the
+payload of an event, other members of a log, sub-alarms) is JSON text in a string field.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import fastavro
+import msgspec
+
+from monasca_common.models import json_text
+from monasca_common.models.errors import InvalidEnvelope, Violation
+
+METRICS, LOGS, EVENTS, TRANSITIONS = "metrics", "logs", "events", "transitions"
+_NEWEST = {METRICS: 1, LOGS: 1, EVENTS: 1, TRANSITIONS: 1}
+_OF_LOG = ("message", "dimensions", "timestamp")
+
+Schema = Mapping[str, Any]
+"""A schema that `fastavro.parse_schema` returns."""
+
+
+def versions(kind: str) -> range:
+    """Return the numbers of the shipped versions of a schema."""
+    return range(1, _NEWEST[kind] + 1)
+
+
+def schema_text(kind: str, version: int | None = None) -> str:
+    """Return a shipped schema, by default the newest, as JSON."""
+    name = f"{kind}-{version or _NEWEST[kind]}.avsc"
+    return resources.files(__package__).joinpath("schemas", name).read_text("utf-8")
+
+
+@cache
+def schema(kind: str) -> Schema:
+    """Return the newest shipped schema."""
+    return fastavro.parse_schema(json.loads(schema_text(kind)))  # type: ignore[no-any-return,arg-type]
+
+
+def encode(kind: str, envelope: bytes) -> bytes:
+    """Return the Avro record of an envelope in JSON that the API or a job has written."""
+    record = io.BytesIO()
+    fastavro.schemaless_writer(record, schema(kind), _TO_RECORD[kind](json_text.read(envelope)))
+    return record.getvalue()
+
+
+def decoder(writer: object) -> Callable[[bytes], bytes]:
+    """Return a function that converts a record to its envelope in JSON, and raises `InvalidEnvelope` without any text
+    of the record.
+
+    ``writer``: the parsed schema with which records were written. Raises `InvalidEnvelope` unless it is a version of an
+    envelope.
+    """
+    name = writer.get("name") if isinstance(writer, Mapping) else None
+    kind = _KINDS.get(name or "")
+    if kind is None:
+        raise _invalid(f"has the schema {name or 'of another type'}, which is none of {', '.join(_KINDS)}")
+    reader = None if writer == schema(kind) else schema(kind)
+    to_envelope = _TO_ENVELOPE[kind]
+
+    def decode(record: bytes) -> bytes:
+        source = io.BytesIO(record)
+        try:
+            found: Any = fastavro.schemaless_reader(source, writer, reader)  # type: ignore[call-arg,arg-type]
+            excess_bytes = len(record) - source.tell()
+            envelope = json_text.write(to_envelope(found))
+        except Exception as error:  # fastavro raises errors of many types
+            raise _invalid(f"is not a record of {name}: {type(error).__name__}") from None
+        if excess_bytes:
+            raise _invalid(f"has {excess_bytes} bytes after its record of {name}")
+        return envelope
+
+    return decode
+
+
+def _invalid(rule: str) -> InvalidEnvelope:
+    return InvalidEnvelope([Violation("", rule)])
+
+
+def _text(value: Any) -> str:
+    return json_text.write(value).decode()
+
+
+def _raw(text: str) -> msgspec.Raw:
+    json_text.read(text.encode())
+    return msgspec.Raw(text.encode())
+
+
+def _log_record(envelope: dict[str, Any]) -> dict[str, Any]:
+    log = envelope["log"]
+    own = {key: log[key] for key in _OF_LOG if key in log}
+    return {**envelope, "log": {**own, "fields": _text({key: log[key] for key in log.keys() - own.keys()})}}
+
+
+def _log_envelope(record: dict[str, Any]) -> dict[str, Any]:
+    log = record["log"]
+    fields = json_text.read(log.pop("fields").encode())
+    return {**record, "log": {**fields, **log}}
+
+
+def _event_record(envelope: dict[str, Any]) -> dict[str, Any]:
+    return {**envelope, "event": {**envelope["event"], "payload": _text(envelope["event"]["payload"])}}
+
+
+def _event_envelope(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record, "event": {**record["event"], "payload": _raw(record["event"]["payload"])}}
+
+
+def _transition_record(envelope: dict[str, Any]) -> dict[str, Any]:
+    alarm = envelope["alarm-transitioned"]
+    texts = {key: _text(alarm[key]) for key in ("subAlarms", "metrics")}
+    return {"alarm_transitioned": {**alarm, **texts}}
+
+
+def _transition_envelope(record: dict[str, Any]) -> dict[str, Any]:
+    alarm = record["alarm_transitioned"]
+    return {"alarm-transitioned": {**alarm, **{key: _raw(alarm[key]) for key in ("subAlarms", "metrics")}}}
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+_Convert = Callable[[dict[str, Any]], dict[str, Any]]
+_TO_RECORD: Mapping[str, _Convert] = {
+    METRICS: _same,
+    LOGS: _log_record,
+    EVENTS: _event_record,
+    TRANSITIONS: _transition_record,
+}
+_TO_ENVELOPE: Mapping[str, _Convert] = {
+    METRICS: _same,
+    LOGS: _log_envelope,
+    EVENTS: _event_envelope,
+    TRANSITIONS: _transition_envelope,
+}
+_KINDS = {
+    "monasca.MetricEnvelope": METRICS,
+    "monasca.LogEnvelope": LOGS,
+    "monasca.EventEnvelope": EVENTS,
+    "monasca.TransitionEnvelope": TRANSITIONS,
+}
