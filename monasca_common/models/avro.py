@@ -52,7 +52,7 @@ def encode(kind: str, envelope: bytes) -> bytes:
     return record.getvalue()
 
 
-def decoder(writer: object) -> Callable[[bytes], bytes]:
+def decoder(writer: Schema) -> Callable[[bytes], bytes]:
     """Return a function that converts a record to its envelope in JSON, and raises `InvalidEnvelope` without any text
     of the record.
 
