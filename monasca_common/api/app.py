@@ -39,6 +39,7 @@ from monasca_common.api.resources.versions import Version, Versions
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import ClosedError, ProducerPool
+from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage.errors import NotSupported, StorageError
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import RowLimits
@@ -92,7 +93,7 @@ def make_app(
     max_series = settings.max_series_per_tenant
     series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
     publishing = Publishing(producers, settings)
-    posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now)
+    posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, _writers(settings))
     _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys))
     own_metrics = ApiMetrics(producers)
     if settings.status.port is None:
@@ -114,6 +115,20 @@ class _RoutedApp(falcon.App[Any, Any]):
     def add_route(self, uri_template: str, resource: object, **named: Any) -> None:
         self.routes[uri_template] = resource
         super().add_route(uri_template, resource, **named)
+
+
+def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
+    """Return the writers of the topics whose messages are in Avro."""
+    topics = {
+        "metrics": (settings.metrics_format, settings.metrics_topic),
+        "logs": (settings.logs_format, settings.logs_topic),
+        "events": (settings.events_format, settings.events_topic),
+    }
+    return {
+        topic: EnvelopeWriter(settings.registry, kind, topic)
+        for kind, (written, topic) in topics.items()
+        if written == "avro" and settings.registry is not None
+    }
 
 
 def _authentication(

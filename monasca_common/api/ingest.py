@@ -9,25 +9,31 @@ Readers handle each id once, and a repeat that arrives while the first request i
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import falcon
 
-from monasca_common.api.log_fields import note_delivered
-from monasca_common.api.problems import Problem, bad_request, too_large, unprocessable
+from monasca_common.api.limits import RETRY_AFTER_SECONDS
+from monasca_common.api.log_fields import Reason, note_delivered
+from monasca_common.api.problems import Problem, bad_request, too_large, unavailable, unprocessable
 from monasca_common.api.publishing import Publishing
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import Record
+from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused
 from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
 from monasca_common.models.post import ParsedPost
+from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage import retention
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import RowLimits
+
+LOG = logging.getLogger(__name__)
 
 IDEMPOTENCY_KEY_HEADER = "Idempotency-Key"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -39,13 +45,15 @@ _SHOWN_VIOLATIONS = 20  # in the error message; the details list all violations
 
 @dataclass(frozen=True, slots=True)
 class PostContext:
-    """Dependencies of all posts. ``limits``: the storage limits; ``now``: seconds since the epoch."""
+    """Dependencies of all posts. ``limits``: the storage limits; ``now``: seconds since the epoch;
+    ``writers``: of the topics whose messages are in Avro."""
 
     settings: ApiSettings
     publishing: Publishing
     limits: RowLimits = field(default_factory=RowLimits)
     series_limit: SeriesLimit | None = None
     now: Callable[[], float] = time.time
+    writers: Mapping[str, EnvelopeWriter] = field(default_factory=dict)
 
     def creation_time(self, key: str | None) -> float:
         """Return the time in the key if it is a version 7 UUID of the last day, so that repeats have the same time;
@@ -54,6 +62,22 @@ class PostContext:
         match = None if key is None else _UUID_7.fullmatch(key)
         key_ms = 0 if match is None else int(match[1] + match[2], 16)
         return (key_ms if now_ms - _KEY_AGE_MS < key_ms <= now_ms + _KEY_AHEAD_MS else now_ms) / 1000
+
+    def encoded(self, topic: str, envelopes: list[bytes]) -> list[bytes]:
+        """Return the values of envelopes in the format of the topic. Raises `Problem` (503) if the schema registry does
+        not return the schema's id."""
+        writer = self.writers.get(topic)
+        if writer is None:
+            return envelopes
+        try:
+            return writer.values(envelopes)
+        except (RegistryUnavailable, SchemaRefused) as error:
+            LOG.warning("envelopes for topic %s cannot be written in Avro: %s", topic, error)
+            raise unavailable(
+                "the schema of the messages is unavailable, so no message of this request was sent: repeat it later",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+                reason=Reason.REGISTRY,
+            ) from None
 
     def within(
         self, limits_of: Kind, parse: Callable[..., ParsedPost], created: float

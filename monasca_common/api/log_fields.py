@@ -47,6 +47,7 @@ class Reason(StrEnum):
     KAFKA = "kafka"
     DATABASE = "database"
     KEYSTONE = "keystone"
+    REGISTRY = "registry"
     UNAVAILABLE = "unavailable"
     OTHER = "other"
 

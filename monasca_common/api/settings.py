@@ -20,6 +20,7 @@ from monasca_common.kafka.config import (
     options_of,
     producer_settings,
 )
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, registry_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
@@ -27,6 +28,7 @@ API_GROUP = "api"
 CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # environment variable for a server that is not started by our command
 
 _KIB, _MIB = 1024, 1024 * 1024
+_FORMATS = {"json": None, "avro": "with a schema id; needs [schema_registry] url"}
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -133,11 +135,16 @@ class ApiSettings:
         unset="the value of metrics_topic followed by .dlq",
         help="The topic to which invalid metrics are sent with invalid_metrics=drop.",
     )
+    metrics_format: str = option("json", choices=_FORMATS, help="The format of the messages of metrics.")
+    logs_format: str = option("json", choices=_FORMATS, help="The format of the messages of logs.")
+    events_format: str = option("json", choices=_FORMATS, help="The format of the messages of events.")
     alarm_transitions_topic: str = option(
         "alarm-state-transitions",
         old_names=("kafka.alarm_state_transitions_topic",),
         help="The topic to which alarm transitions set by clients are sent.",
     )
+
+    registry: SchemaRegistrySettings | None = None  # if a format is avro
 
     @property
     def posted_topics(self) -> frozenset[str]:
@@ -181,11 +188,13 @@ def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
     read = GroupReader(conf, _API)
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)
+    formats = {read[f"{kind}_format"] for kind in ("metrics", "logs", "events")}
     settings = read.settings(
         ApiSettings,
         status=read.settings(StatusSettings),
         publish_timeout_seconds=read["publish_timeout_seconds"] or kafka.publish_timeout_seconds,
         rejected_metrics_topic=read["rejected_metrics_topic"] or f"{read['metrics_topic']}.dlq",
+        registry=registry_settings(conf) if "avro" in formats else None,
     )
     for name in ("metrics_topic", "logs_topic", "events_topic", "rejected_metrics_topic", "alarm_transitions_topic"):
         topic = getattr(settings, name)

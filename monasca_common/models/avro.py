@@ -52,12 +52,12 @@ def encode(kind: str, envelope: bytes) -> bytes:
     return record.getvalue()
 
 
-def decoder(writer: Schema) -> Callable[[bytes], bytes]:
+def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reader) -> Callable[[bytes], bytes]:
     """Return a function that converts a record to its envelope in JSON, and raises `InvalidEnvelope` without any text
     of the record.
 
-    ``writer``: the parsed schema with which records were written. Raises `InvalidEnvelope` unless it is a version of an
-    envelope.
+    ``writer``: the parsed schema with which records were written; ``read``: the function of fastavro that reads them.
+    Raises `InvalidEnvelope` unless it is a version of the schema of an envelope.
     """
     name = writer.get("name") if isinstance(writer, Mapping) else None
     kind = _KINDS.get(name or "")
@@ -69,7 +69,7 @@ def decoder(writer: Schema) -> Callable[[bytes], bytes]:
     def decode(record: bytes) -> bytes:
         source = io.BytesIO(record)
         try:
-            found: Any = fastavro.schemaless_reader(source, writer, reader)
+            found: Any = read(source, writer, reader)
             excess_bytes = len(record) - source.tell()
             envelope = json_text.write(to_envelope(found))
         except Exception as error:  # fastavro raises errors of many types

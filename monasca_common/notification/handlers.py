@@ -27,6 +27,7 @@ from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.slots import TenantSlots
 from monasca_common.notification.stages import Facts
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 
@@ -43,6 +44,7 @@ class ChangesHandler:
         delivery: NotificationDelivery,
         clock: Clock,
         *,
+        envelopes: EnvelopeReader,
         ttl_seconds: float,
         threads: int,
         executor: Executor,
@@ -52,12 +54,13 @@ class ChangesHandler:
         self._methods = methods
         self._pipeline = pipeline
         self._delivery = delivery
+        self._envelopes = envelopes
         self._clock = clock
         self._ttl_ms = ttl_seconds * 1000
 
     def __call__(self, message: Message) -> None:
         try:
-            change = AlarmChange.read(message.value)
+            change = AlarmChange.read(self._envelopes.text(message.value))
         except InvalidEnvelope as error:
             raise Poison(str(error)) from error
         if not change.actions_enabled:

@@ -39,6 +39,7 @@ from monasca_common.notification.settings import (
     status_settings,
 )
 from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
 from monasca_common.runtime.settings import StatusSettings
@@ -74,6 +75,7 @@ class NotificationWork:
             pipeline,
             delivery,
             clock,
+            envelopes=EnvelopeReader(settings.registry),
             ttl_seconds=processing.ttl,
             threads=processing.number,
             executor=self._methods,

@@ -24,6 +24,7 @@ from monasca_common.kafka.config import (
     producer_settings,
     register,
 )
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, optional_registry_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.notification import legacy
@@ -271,7 +272,7 @@ class RetrySettings:
 @dataclass(frozen=True, slots=True)
 class NotificationSettings:
     """``producer``: the settings of the producer of dead letters. ``audit``: ``None``: handled messages are not
-    reported."""
+    reported. ``registry``: ``None``: changes in Avro become dead letters."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
@@ -280,6 +281,7 @@ class NotificationSettings:
     processing: ProcessorSettings
     retry: RetrySettings
     rules: StageRules
+    registry: SchemaRegistrySettings | None = None
 
 
 _PROCESSOR = OptionGroup(
@@ -346,6 +348,7 @@ def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
         GroupReader(conf, _PROCESSOR).settings(ProcessorSettings),
         GroupReader(conf, _RETRY).settings(RetrySettings),
         stage_rules(conf),
+        optional_registry_settings(conf),
     )
 
 

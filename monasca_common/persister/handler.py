@@ -16,6 +16,7 @@ from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
 from monasca_common.persister.settings import GroupSettings
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.member_health import MemberHealth
 from monasca_common.storage import parts, row_keys
 from monasca_common.storage.base import Kind, Rows, Written
@@ -87,7 +88,11 @@ def message_ids(part: PartitionBatch) -> list[bytes]:
 
 
 def decoder(group: GroupSettings) -> Decoder:
-    """Return a thread-safe function that decodes values of the group's topic to rows."""
+    """Return a thread-safe function that decodes values of the group's topic, in JSON or Avro, to rows."""
+    return EnvelopeReader(group.registry).reading(_decoder(group))
+
+
+def _decoder(group: GroupSettings) -> Decoder:
     if group.kind is Kind.METRICS:
         return _MetricDecoders(group.max_cached_series, group.max_dimensions)
     if group.kind is Kind.ALARM_HISTORY:

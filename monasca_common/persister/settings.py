@@ -21,6 +21,7 @@ from monasca_common.kafka.config import (
     register,
     with_defaults,
 )
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, optional_registry_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.models.limits import MOST_DIMENSIONS
@@ -64,6 +65,7 @@ class GroupSettings:
 
     ``producer``: the settings of the producer of dead letters, with the brokers of the consumer. ``max_dimensions``:
     the limit in ``[storage]``; messages with more become dead letters. ``audit``: ``None`` disables audit reports.
+    ``registry``: ``None``: values in Avro become dead letters.
     """
 
     name: str
@@ -104,6 +106,7 @@ class GroupSettings:
     producer: ProducerSettings
     max_dimensions: int = MOST_DIMENSIONS
     audit: AuditSettings | None = None
+    registry: SchemaRegistrySettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +157,12 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
     read = GroupReader(conf, _PERSISTER)
     readers = [GroupReader(conf, group) for group in _GROUPS.values()]
     storage = storage_settings(conf)
-    audit = audit_settings(conf)
+    audit, registry = audit_settings(conf), optional_registry_settings(conf)
     groups = tuple(
         replace(
             _group_settings(conf, each, read["max_cached_series"], storage.max_dimensions),
             audit=audit if audit.enabled else None,
+            registry=registry,
         )
         for each in readers
         if each["enabled"]

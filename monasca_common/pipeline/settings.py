@@ -30,6 +30,7 @@ from monasca_common.kafka.config import (
     register,
     with_defaults,
 )
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, optional_registry_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.specification.reader import load
@@ -87,7 +88,8 @@ class JobStatusSettings(StatusSettings):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits."""
+    """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits. ``registry``:
+    ``None``: records in Avro are rejected."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
@@ -126,6 +128,7 @@ class StreamSettings:
     )
     status: JobStatusSettings = field(default_factory=JobStatusSettings, metadata=made_of(JobStatusSettings))
     audit: AuditSettings | None = None
+    registry: SchemaRegistrySettings | None = None
 
     @property
     def name(self) -> str:
@@ -283,6 +286,7 @@ class StreamGroup:
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
             connection=connection or read["connection"] or storage_settings(conf).connection,
             audit=audit if audit.enabled else None,
+            registry=optional_registry_settings(conf),
         )
         return read, stream
 

@@ -134,6 +134,11 @@ def registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings:
     return settings
 
 
+def optional_registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings | None:
+    """Return `registry_settings`, or ``None`` if no registry is configured."""
+    return registry_settings(conf) if GroupReader(conf, REGISTRY_GROUP)["url"] else None
+
+
 def _files(read: GroupReader, name: str) -> dict[str, str]:
     """Return the files by topic. Raises `ConfigurationError` for a line that has none or one that cannot be read."""
     found = {}

@@ -55,23 +55,10 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
                 ) from error
 
     def parse(self, text: str, names: Names) -> AvroSchema:
-        named: dict[str, Any] = {}
-        try:
-            for _, each in names:
-                fastavro.parse_schema(json.loads(each), named_schemas=named)
-            parsed = fastavro.parse_schema(json.loads(text), named_schemas=named)
-            recursive = _Inspection(named).is_recursive(parsed)
-        except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
-        if recursive:
-            return AvroSchema(parsed, _read_py.schemaless_reader, _write_py.schemaless_writer)
-        return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
+        return parse(text, names)
 
     def canonical(self, text: str) -> Any:
-        try:
-            return to_parsing_canonical_form(json.loads(text))
-        except Exception:
-            return text
+        return canonical(text)
 
     def record_name(self, schema: AvroSchema) -> str:
         name = schema.parsed.get("name") if isinstance(schema.parsed, dict) else None
@@ -104,6 +91,29 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
                 return decoded
             reason = f"{len(value) - stream.tell()} bytes remain"
         raise SerializationError(f"not a value of the Avro schema {key}: {reason}")
+
+
+def parse(text: str, names: Names) -> AvroSchema:
+    """See `SchemaParser`."""
+    named: dict[str, Any] = {}
+    try:
+        for _, each in names:
+            fastavro.parse_schema(json.loads(each), named_schemas=named)
+        parsed = fastavro.parse_schema(json.loads(text), named_schemas=named)
+        recursive = _Inspection(named).is_recursive(parsed)
+    except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
+    if recursive:
+        return AvroSchema(parsed, _read_py.schemaless_reader, _write_py.schemaless_writer)
+    return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
+
+
+def canonical(text: str) -> Any:
+    """See `SchemaParser`."""
+    try:
+        return to_parsing_canonical_form(json.loads(text))
+    except Exception:
+        return text
 
 
 def _invalid_field(value: Any, schema: Any) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -31,6 +31,7 @@ from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.pipeline.jobs.durations import StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
 from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress
+from monasca_common.pipeline.rejection import MALFORMED, Rejection
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
@@ -49,6 +50,7 @@ from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql.tables import aggregate_staging
 
@@ -134,6 +136,7 @@ class StagedPartials:
         self._settings = settings
         self._offset_store = offset_store
         self._clock = clock
+        self._envelopes = EnvelopeReader(settings.stream.registry)
         self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
@@ -154,7 +157,9 @@ class StagedPartials:
         if windows is not None:
             # Records that retention passes in the meantime still count: the replaced windows contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
-        decoder = RecordDecoder(pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder())
+        decoder = RecordDecoder(
+            pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder(), self._envelopes
+        )
         if isinstance(records, DriverRecords):
             rows = merged_rows(decoder(records.batches()))
             return staging.stage_rows(rows, STAGING, self._offset_store, batch)
@@ -196,11 +201,14 @@ class RecordDecoder:
     bounds: TimeBounds
     on_rejected: OnRejected
     on_counts: OnCounts
+    envelopes: EnvelopeReader = field(default_factory=EnvelopeReader)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader, accumulator = _reader(self.specifications), Accumulator()
         for batch in batches:
-            records = reader.read(batch.column("value").to_pylist(), self.bounds)
+            values, errors = self.envelopes.as_json(batch.column("value").to_pylist())
+            records = reader.read(values, self.bounds)
+            records.rejected.update({index: Rejection(MALFORMED, str(error)) for index, error in errors.items()})
             partitions, offsets = numbers(batch, "partition"), numbers(batch, "offset")
             accumulator.add(records, partitions, offsets)
             for partition, rejected in by_partition(partitions, offsets, records.rejected).items():

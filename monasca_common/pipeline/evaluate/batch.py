@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.rows import Decoded
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
 from monasca_common.pipeline.errors import EvaluatorFenced, NotEvaluated
@@ -56,6 +57,7 @@ from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.windows import FUTURE_MS
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.sql.tables import alarm_staging
 
 if TYPE_CHECKING:
@@ -156,6 +158,7 @@ class FoldStage:
         self._spark = spark
         self._settings = settings
         self._offset_store = offset_store
+        self._envelopes = EnvelopeReader(settings.stream.registry)
         self._rejected = RejectedPublisher.of(settings.stream, NotEvaluated)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._known: DefinitionsSnapshot | None = None
@@ -172,7 +175,7 @@ class FoldStage:
             known = self._known = definitions.load_snapshot(connection, self._known)
         portable = portable_definitions(known.sub_expressions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
-        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
+        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), self._envelopes)
         table = StagingTable("alarm_staging", FOLDED, MergedRows(portable))
         if isinstance(records, DriverRecords):
             rows = table.rows(fold(records.batches()))
@@ -213,9 +216,11 @@ class RecordFold:
     on_rejected: OnRejected
     on_counts: OnCounts
     on_arrivals: OnArrivals
+    envelopes: EnvelopeReader = field(default_factory=EnvelopeReader)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = _TaskFold(_matcher(self.definitions))
+        matcher = _matcher(self.definitions)
+        task = _TaskFold(matcher, self.envelopes.reading(matcher.decode))
         for batch in batches:
             self._fold(task, batch)
         yield from row_batches(task.windows.rows(), arrow_schema(FOLDED))
@@ -253,8 +258,8 @@ class _TaskFold:
     """The rows of one task. ``known``: the windows of a series, by its id. Series without a definition, which may be
     many more, are not kept."""
 
-    def __init__(self, matcher: _Matcher) -> None:
-        self.decode = matcher.decode
+    def __init__(self, matcher: _Matcher, decode: Callable[..., Decoded[tuple[Series, int, float]]]) -> None:
+        self.decode = decode
         self.windows = WindowFold()
         self.known: dict[bytes, tuple[FoldedSeries, ...]] = {}
         self._targets = matcher.targets

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from monasca_common.kafka.errors import TransportError, UndeliveredError
+from monasca_common.kafka.errors import RegistryUnavailable, TransportError, UndeliveredError
 from monasca_common.pipeline.errors import (
     ArchiveUnavailable,
     Fenced,
@@ -114,5 +114,5 @@ class _Batches(Loop):
 
 
 def retriable_errors() -> tuple[type[Exception], ...]:
-    ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost, NotPublished)
-    return (*ours, *spark_errors())
+    kafka = (TransportError, UndeliveredError, RegistryUnavailable)
+    return (*kafka, StorageUnavailable, ArchiveUnavailable, StagingLost, NotPublished, *spark_errors())

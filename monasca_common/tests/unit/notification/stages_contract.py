@@ -26,6 +26,7 @@ from monasca_common.notification.notification import notification_of
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import Inhibition, StageRules
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.receivers import change
 
@@ -91,7 +92,9 @@ class StagesCase:
         executor = ThreadPoolExecutor(4)
         self.addCleanup(executor.shutdown)
         arguments = (self.methods, self.pipeline, self.delivery, self.clock)
-        self.changes = ChangesHandler(*arguments, ttl_seconds=14_400, threads=4, executor=executor)
+        self.changes = ChangesHandler(
+            *arguments, envelopes=EnvelopeReader(), ttl_seconds=14_400, threads=4, executor=executor
+        )
         self.retries = RetriesHandler(*arguments, threads=4)
         self.releases = self.release()
 

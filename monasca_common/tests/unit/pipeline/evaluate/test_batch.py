@@ -159,7 +159,8 @@ class ArrivalsTest(base.BaseTestCase):
 class TaskFoldTest(base.BaseTestCase):
     def test_of_series_that_no_definition_has_nothing_is_kept(self):
         sub = parse("max(m) > 1").sub_expressions[0]
-        task = batch._TaskFold(batch._Matcher([IndexedSubExpression("s", 0, "t", (), 0, sub)]))
+        matcher = batch._Matcher([IndexedSubExpression("s", 0, "t", (), 0, sub)])
+        task = batch._TaskFold(matcher, matcher.decode)
         one, other = (Series(name.encode(), "t", "r", name, {}) for name in ("m", "n"))
         self.assertEqual((1, 0), (len(task.folded(one)), len(task.folded(other))))
         self.assertEqual([b"m"], list(task.known))

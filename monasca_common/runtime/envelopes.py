@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Envelopes in the values of messages: JSON, or Avro with a schema id, message by message."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monasca_common.kafka import extras
+from monasca_common.kafka.config.schema_registry import GROUP, SchemaRegistrySettings
+from monasca_common.kafka.errors import ConfigurationError, SerializationError
+from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.rows import Decoded
+
+if TYPE_CHECKING:
+    from monasca_common.kafka.serialization.registry import SchemaRegistry
+
+Row = TypeVar("Row")
+Values = Sequence[bytes | None]
+
+_MAGIC = b"\0"  # no JSON text begins with it
+_ID_END = 5
+
+
+class EnvelopeReader:
+    """Converts values in Avro to JSON, which decoders of envelopes read. Thread-safe, and can be pickled."""
+
+    def __init__(self, settings: SchemaRegistrySettings | None = None) -> None:
+        self._settings = settings
+        self._registry = None if settings is None else _schemas(settings)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reader, (pickle.dumps(self._settings),)
+
+    def as_json(self, values: Values) -> tuple[Values, Mapping[int, InvalidEnvelope]]:
+        """Return the values in JSON, with ``None`` for those that cannot be read, and their errors by index.
+
+        Raises `RegistryUnavailable`. Without a registry, values in Avro are unchanged, and decoders refuse them.
+        """
+        if self._registry is None:
+            return values, {}
+        framed = [index for index, value in enumerate(values) if value is not None and value[:1] == _MAGIC]
+        if not framed:
+            return values, {}
+        texts, errors = list(values), {}
+        for index in framed:
+            try:
+                texts[index] = self.text(values[index])
+            except InvalidEnvelope as error:
+                texts[index], errors[index] = None, error
+        return texts, errors
+
+    def text(self, value: bytes | None) -> bytes | None:
+        """Return one value in JSON. Raises `InvalidEnvelope`, and `RegistryUnavailable`."""
+        if self._registry is None or value is None or value[:1] != _MAGIC:
+            return value
+        schema_id = int.from_bytes(value[1:_ID_END])
+        try:
+            decode = self._registry.cached.get(schema_id) or self._registry.get(schema_id)
+            return decode(value[_ID_END:])
+        except SerializationError as error:
+            raise InvalidEnvelope([Violation("", str(error))]) from None
+        except InvalidEnvelope as error:
+            raise InvalidEnvelope([Violation("", f"with the schema {schema_id} {error}")]) from None
+
+    def reading(self, decode: Callable[[Values], Decoded[Row]]) -> Callable[[Values], Decoded[Row]]:
+        """Return ``decode`` for values in both formats."""
+
+        def decode_both(values: Values) -> Decoded[Row]:
+            texts, errors = self.as_json(values)
+            decoded = decode(texts)
+            decoded.errors.update(errors)
+            return decoded
+
+        return decode if self._registry is None else decode_both
+
+
+class EnvelopeWriter:
+    """Converts envelopes in JSON to values of one topic in Avro. ``kind``: see `models.avro`."""
+
+    def __init__(self, settings: SchemaRegistrySettings, kind: str, topic: str) -> None:
+        self._registry = _schemas(settings)
+        self._register = settings.auto_register
+        self._kind = kind
+        self._subject = f"{topic}-value"
+        self._start = b""
+
+    def values(self, envelopes: Sequence[bytes]) -> list[bytes]:
+        """Return the values. Raises `RegistryUnavailable`, and `SchemaRefused` if the registry does not have the schema
+        under the subject of the topic."""
+        from monasca_common.models import avro
+
+        if not self._start:
+            text = avro.schema_text(self._kind)
+            schema_id = self._registry.schema_id(self._subject, text, register=self._register)
+            self._start = _MAGIC + schema_id.to_bytes(_ID_END - 1)
+        return [self._start + avro.encode(self._kind, envelope) for envelope in envelopes]
+
+
+@lru_cache(maxsize=2)
+def _reader(settings: bytes) -> EnvelopeReader:
+    """Return the reader of this process, whose schemas serve the next task of a job too."""
+    return EnvelopeReader(pickle.loads(settings))
+
+
+class _EnvelopeSchemas:
+    """A `SchemaParser` of envelopes. The parsed schema is the function that decodes a record."""
+
+    schema_type = "AVRO"
+
+    def parse(self, text: str, names: Sequence[tuple[str, str]]) -> Callable[[bytes], bytes]:
+        from monasca_common.kafka.serialization import avro
+        from monasca_common.models.avro import decoder
+
+        schema = avro.parse(text, names)
+        try:
+            return decoder(schema.parsed, schema.reads)
+        except InvalidEnvelope as error:
+            raise SerializationError(str(error)) from None
+
+    def canonical(self, text: str) -> Any:
+        from monasca_common.kafka.serialization import avro
+
+        return avro.canonical(text)
+
+
+def _schemas(settings: SchemaRegistrySettings) -> SchemaRegistry[Callable[[bytes], bytes]]:
+    """Raises `ConfigurationError` without the extra ``[avro]``."""
+    try:
+        import fastavro  # noqa: F401
+
+        from monasca_common.kafka.serialization.registry import SchemaRegistry
+    except ImportError as error:
+        raise ConfigurationError(f"url in group [{GROUP}] is set, but {extras.remedy(error, 'avro')}") from None
+    return SchemaRegistry(settings, _EnvelopeSchemas())

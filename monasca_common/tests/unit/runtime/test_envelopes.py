@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+import pickle
+from functools import partial
+
+from oslotest import base
+
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
+from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused
+from monasca_common.kafka.testing import MemoryRegistry
+from monasca_common.models import avro, event, metric
+from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeWriter
+
+JSON = [
+    metric.envelope(b'{"name":"cpu","dimensions":{"hostname":"h"},"timestamp":5,"value":%d}' % value, "t", "r", 1.5)
+    for value in range(3)
+]
+
+
+class EnvelopesTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.registry = self.useFixture(MemoryRegistry())
+        self.settings = partial(SchemaRegistrySettings, url=self.registry.url, timeout_seconds=5.0)
+        self.decode = metric.MetricDecoder().decode_all
+
+    def written(self, kind=avro.METRICS, envelopes=JSON):
+        return EnvelopeWriter(self.settings(auto_register=True), kind, "metrics").values(envelopes)
+
+    def test_both_formats_have_the_same_rows_in_their_order(self):
+        values = self.written()
+        self.assertEqual({b"\0"}, {value[:1] for value in values})
+        mixed = [JSON[0], values[1], JSON[2]]
+        decode = EnvelopeReader(self.settings()).reading(self.decode)
+
+        self.assertEqual(self.decode(JSON), decode(mixed))
+
+    def test_a_schema_is_requested_once(self):
+        reader, values = EnvelopeReader(self.settings()), self.written()
+        before = len(self.registry.requests)
+        reader.as_json(values)
+        reader.as_json(values)
+        self.assertEqual(1, len(self.registry.requests) - before)
+
+    def test_a_reader_with_known_schemas_needs_no_registry(self):
+        reader, values = EnvelopeReader(self.settings()), self.written()
+        reader.as_json(values)
+        self.registry.stop()
+        self.assertEqual({}, reader.as_json(values)[1])
+
+    def test_values_are_not_rejected_while_the_registry_is_unavailable(self):
+        values = self.written()
+        self.registry.stop()
+        self.assertRaises(RegistryUnavailable, EnvelopeReader(self.settings()).as_json, values)
+
+    def test_an_unreadable_value_is_rejected_with_its_schema_without_its_siblings(self):
+        values = self.written()
+        broken = [values[0], values[1][:-3], b"\0\0", JSON[2], None]
+        decoded = EnvelopeReader(self.settings(unknown_id_seconds=0.1)).reading(self.decode)
+
+        found = self.eventually(lambda: decoded(broken))
+        self.assertEqual([0, 3], found.indices)
+        self.assertEqual([1, 2, 4], sorted(found.errors))
+        self.assertIn("with the schema 1 is not a record of monasca.MetricEnvelope", str(found.errors[1]))
+        self.assertIn("has no schema 0", str(found.errors[2]))
+
+    def eventually(self, call):
+        while True:
+            try:
+                return call()
+            except RegistryUnavailable:  # until the unknown id has been asked for long enough
+                continue
+
+    def test_a_schema_that_is_not_of_an_envelope_is_refused(self):
+        self.registry.answer("POST", "/subjects/other/versions", {"schema": '"string"'})
+        error = self.assertRaises(InvalidEnvelope, EnvelopeReader(self.settings()).text, b"\0\0\0\0\1\2x")
+        self.assertIn("schema 1", str(error))
+        self.assertIn("monasca.MetricEnvelope", str(error))
+
+    def test_without_a_registry_values_are_unchanged(self):
+        values = self.written()
+        self.assertEqual((values, {}), EnvelopeReader().as_json(values))
+        self.assertEqual([0, 1, 2], sorted(EnvelopeReader().reading(self.decode)(values).errors))
+
+    def test_a_schema_that_is_not_registered_is_an_error_unless_it_may_be_registered(self):
+        writer = EnvelopeWriter(self.settings(), avro.METRICS, "metrics")
+        self.assertRaises(SchemaRefused, writer.values, JSON)
+        values = self.written()
+        self.assertEqual(values, writer.values(JSON))
+
+    def test_a_reader_is_shared_by_the_tasks_of_a_process(self):
+        pickled = pickle.dumps(EnvelopeReader(self.settings()))
+        self.assertIs(pickle.loads(pickled), pickle.loads(pickled))
+        self.assertEqual({}, pickle.loads(pickled).as_json(self.written())[1])
+
+    def test_other_kinds_are_converted_too(self):
+        envelopes = [event.envelope(b'{"event_type":"e","payload":{"a":1},"dimensions":{}}', "t", "r", 1.5)]
+        decode = EnvelopeReader(self.settings()).reading(event.decode_all)
+        self.assertEqual(event.decode_all(envelopes), decode(self.written(avro.EVENTS, envelopes)))
