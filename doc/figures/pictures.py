@@ -45,7 +45,7 @@ def digest() -> str:
 def take(folder: Path) -> None:
     """Run the quick start, and write its pictures and their digest to the folder."""
     with _quickstart() as lines:
-        text = "".join(itertools.takewhile(lambda line: "keeps running until Ctrl-C" not in line, lines))
+        text = "".join(itertools.takewhile(lambda line: "All services run until Ctrl-C" not in line, lines))
         dashboard = re.search(r"the dashboard is at (\S+)", text)
         if dashboard is None:
             raise SystemExit(f"the quick start failed:\n{text}")

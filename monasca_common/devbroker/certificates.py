@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A certificate authority of a local cluster, which issues PEM certificates for the broker and each user."""
+"""The certificate authority of a local cluster. It issues PEM certificates for the broker and each user."""
 
 import datetime
 import ipaddress
@@ -20,7 +20,7 @@ _CLOCK_SKEW = datetime.timedelta(minutes=5)
 def issue(folder: Path, users: Iterable[str]) -> None:
     """Write ``ca.pem``, ``broker.pem`` (key and chain), ``<user>.pem`` and ``<user>.key``.
 
-    ``other-ca.pem`` is another authority, to show the effect of a wrong one.
+    ``other-ca.pem`` is a different authority, to test the effect of a wrong one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     authority = _Authority("monasca-common development CA")
@@ -43,7 +43,7 @@ class _Authority:
         self.pem = builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def sign(self, subject: str, *, alternative_names: bool = False) -> tuple[bytes, bytes]:
-        """Return a new key (PKCS#8) and its certificate, both PEM."""
+        """Return a new key (PKCS#8) and its certificate, both in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(subject), self._name, key.public_key())
         if alternative_names:

@@ -31,8 +31,9 @@ _ORDERLY_STOP_SECONDS = 6.0
 _PORT_ATTEMPTS = 3
 _COORDINATOR_TOPICS = {"__consumer_offsets", "__transaction_state"}
 
-# Serial collection and no C2 halve the start (1.2 s a node) and cost little at a development broker's load. A node
-# whose heap is full ends: with a dead network thread it would run, and answer no client.
+# Serial garbage collection without the C2 compiler halves the start time (1.2 s per node) and costs little at the load
+# of a development broker. A node ends if its heap is full; otherwise it could run with a dead network thread and answer
+# no client.
 _JAVA_OPTIONS = (
     "-Xms128m",
     "-Xmx512m",
@@ -47,15 +48,12 @@ _JAVA_OPTIONS = (
 class KafkaCluster:
     """Apache Kafka (KRaft) on the loopback address: one node, or three with three replicas of every topic.
 
-    ``data_dir`` keeps the data for the next start; without it they are removed on stop. ``port``: the port for clients
-    (three nodes also use the next two). `Security` describes ``tls``, ``sasl``, ``acl`` and ``users``. ``proxied`` puts
-    ``proxy`` in front of every node. ``config`` overrides broker settings. ``start_timeout``: seconds for a start with
-    formatting, after which it raises `BrokerTooSlow`.
-
-    ``KAFKA_OPTS`` in the environment has JVM options, as for Kafka's own scripts; ``MONASCA_COMMON_KAFKA_VERSION``
-    selects another version.
-
-    A context manager. Even if this process is killed, no process and no temporary folder remains. A start raises a
+    ``data_dir`` keeps the data for the next start; without it, the data are removed on stop. ``port``: the port for
+    clients (three nodes also use the next two ports). `Security` describes ``tls``, ``sasl``, ``acl`` and ``users``.
+    ``proxied`` puts ``proxy`` in front of every node. ``config`` overrides broker settings. ``start_timeout``: seconds
+    for a start including formatting, after which it raises `BrokerTooSlow`. The environment variable ``KAFKA_OPTS``
+    contains JVM options, as for Kafka's own scripts; ``MONASCA_COMMON_KAFKA_VERSION`` selects a different version. A
+    context manager. Even if this process is killed, no process and no temporary folder remains. A failed start raises a
     `DevBrokerError` that names the remedy.
     """
 
@@ -74,18 +72,18 @@ class KafkaCluster:
         start_timeout: float = START_SECONDS,
     ) -> None:
         if nodes not in (1, 3):
-            raise InvalidCluster(f"nodes is {nodes}: a cluster has 1 node, or 3 so that one may fail")
+            raise InvalidCluster(f"nodes is {nodes}: a cluster has 1 node, or 3 so that one can fail")
         if proxied and tls:
-            raise InvalidCluster("proxied and tls: the proxy reads what passes, which TLS prevents; leave one out")
+            raise InvalidCluster("proxied and tls exclude each other, as the proxy reads requests: omit one")
         self.security = Security(tls=tls, sasl=sasl, acl=acl, users=users)
-        self.proxy = KafkaProxy()  # does nothing unless proxied
+        self.proxy = KafkaProxy()  # unused unless proxied
         self._node_count = nodes
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._port = port
         self._proxied = proxied
         self._config = dict(config or {})
         self._start_timeout = start_timeout
-        self._deadline = 0.0  # of the start in progress
+        self._deadline = 0.0  # the deadline of the start in progress
         self._nodes: tuple[Node, ...] = ()
         self._storage: DataFolder | None = None
         self._supervisor: Supervisor | None = None
@@ -105,7 +103,7 @@ class KafkaCluster:
             raise InvalidCluster("the cluster is already running: stop it first")
         java = [find_java(), *_JAVA_OPTIONS, *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
         java += ["-cp", f"{kafka_jars()}/*"]
-        self._deadline = time.monotonic() + self._start_timeout  # the first fetch of the jars does not count
+        self._deadline = time.monotonic() + self._start_timeout  # the time to fetch the jars is not included
         folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-broker-"))
         self._supervisor = Supervisor(remove=() if self._data_dir else (folder,))
         try:
@@ -118,7 +116,7 @@ class KafkaCluster:
             raise
 
     def stop(self) -> None:
-        """Stop every node, in order if the data are kept. May be called again."""
+        """Stop every node, in an orderly way if the data are kept. Can be called repeatedly."""
         if self._supervisor is None:
             return
         self.__dict__.pop("admin", None)
@@ -131,7 +129,7 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port,…`` for clients, which are those of the proxies if there are proxies."""
+        """The addresses for clients as ``host:port,…``: the addresses of the proxies if the cluster is proxied."""
         return ",".join(f"{HOST}:{node.ports.advertised}" for node in self._started())
 
     @property
@@ -139,7 +137,7 @@ class KafkaCluster:
         return self._started()
 
     def node(self, node_id: int) -> Node:
-        """Return node ``node_id``, from 1."""
+        """Return node ``node_id``; ids start at 1."""
         return self._started()[node_id - 1]
 
     def client_options(self, user: str = ADMIN) -> dict[str, str]:
@@ -148,9 +146,9 @@ class KafkaCluster:
         return servers | self.security.client_options(user, self.certificates)
 
     def mutual_tls_options(self, user: str = ADMIN) -> dict[str, str]:
-        """Return librdkafka's options for ``user`` with a certificate; needs ``tls`` and ``sasl``."""
+        """Return librdkafka's options for ``user`` with a certificate. Requires ``tls`` and ``sasl``."""
         if not self.security.has_mutual_tls:
-            raise InvalidCluster("the listener for certificates alone needs tls and sasl")
+            raise InvalidCluster("the listener for logins with only a certificate requires tls and sasl")
         servers = ",".join(f"{HOST}:{node.ports.mutual_tls}" for node in self._started())
         return {"bootstrap.servers": servers} | self.security.mutual_tls_options(user, self.certificates)
 
@@ -161,14 +159,14 @@ class KafkaCluster:
 
     @property
     def certificates(self) -> Path:
-        """The folder with ``ca.pem``, and ``<user>.pem`` and ``<user>.key`` of each user."""
+        """The folder that contains ``ca.pem``, and ``<user>.pem`` and ``<user>.key`` of each user."""
         if self._storage is None:
             raise InvalidCluster("the cluster is not running: call start(), or use it in a with statement")
         return self._storage.certificates
 
     @functools.cached_property
     def admin(self) -> "Admin":
-        """A client of a super user, without the proxy."""
+        """An admin client of a super user that does not use the proxy."""
         from monasca_common.kafka import Admin
 
         return Admin(self.direct_options())
@@ -181,7 +179,7 @@ class KafkaCluster:
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic with a replica on every node, or with ``replication_factor`` replicas."""
+        """Create a topic with ``replication_factor`` replicas, by default one on every node."""
         copies = replication_factor or self._node_count
         self.admin.create_topic(name, partitions, replication_factor=copies, config=config)
 
@@ -191,7 +189,7 @@ class KafkaCluster:
         return self._nodes
 
     def _start_nodes(self, java: list[str]) -> None:
-        """Start the nodes; choose other ports if one was taken before the start."""
+        """Start the nodes. Choose other ports if another program has taken one in the meantime."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._start_nodes_once(java)
@@ -223,9 +221,8 @@ class KafkaCluster:
             node.wait_until_listening(self._left())
 
     def _wait_until_ready(self) -> None:
-        """Wait for the nodes, and create the topics of groups and transactions.
-
-        A cluster would create them at the first request, which librdkafka repeats only after a second.
+        """Wait for the nodes, and create the topics of groups and transactions. Otherwise, the cluster would create
+        them at the first request, which librdkafka retries only after a second.
         """
         from monasca_common.kafka.errors import TransportError
 
@@ -238,10 +235,10 @@ class KafkaCluster:
                 self.admin.create_topics(partitions, replication_factor=-1, configs=configs, timeout=self._left())
         except TransportError as error:
             said = "\n".join([str(error), *(node.log_tail() for node in self._nodes)])
-            raise BrokerTooSlow("the nodes listen, but were not ready", self._start_timeout, said) from error
+            raise BrokerTooSlow("the nodes listened, but were not ready", self._start_timeout, said) from error
 
     def _left(self) -> float:
-        """Return the seconds until the start fails."""
+        """Return the seconds left until the start times out."""
         return max(1.0, self._deadline - time.monotonic())
 
     def _choose_ports(self) -> tuple[NodePorts, ...]:
@@ -252,16 +249,15 @@ class KafkaCluster:
             public = (proxy if self._proxied else client) if self._port is None else self._port + index
             if not ports.is_free(public):
                 raise PortTaken(
-                    f"another program listens on {HOST}:{public}: choose another port (broker start --port, "
-                    "KafkaCluster(port=...)), or a free one (--port 0)"
+                    f"another program listens on {HOST}:{public}: choose a different port (broker start --port, "
+                    "KafkaCluster(port=...)), or any free port (--port 0)"
                 )
             client = client if self._proxied else public
             chosen.append(NodePorts(client, internal, controller, mutual_tls, advertised=public))
         return tuple(chosen)
 
     def _stop_in_order(self) -> None:
-        """Stop all nodes concurrently, because the last ones would wait for a quorum; the supervisor kills nodes that
-        do not stop."""
+        """Stop all nodes concurrently; the last ones would wait for a quorum. The supervisor kills nodes that hang."""
         for node in self._nodes:
             node.signal(signal.SIGTERM)
         deadline = time.monotonic() + _ORDERLY_STOP_SECONDS

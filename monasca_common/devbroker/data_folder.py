@@ -37,12 +37,12 @@ class DataFolder:
         return self.folder / f"node-{node_id}"
 
     def prepare(self) -> None:
-        """Create the folders; refuse a folder of a cluster with other settings."""
+        """Create the folders. Refuse a folder of a cluster with different settings."""
         try:
             self._prepare()
         except OSError as error:
             raise InvalidCluster(
-                f"{self.folder} cannot hold the data ({error.strerror}): name a folder that this user may write to"
+                f"{self.folder} cannot store the data ({error.strerror}): name a folder that this user can write to"
             ) from error
 
     def _prepare(self) -> None:
@@ -53,7 +53,7 @@ class DataFolder:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(self.folder.iterdir()):
-            raise InvalidCluster(f"{self.folder} holds other files: name a folder that is empty or does not exist yet")
+            raise InvalidCluster(f"{self.folder} has other files: name a folder that is empty or does not exist yet")
         for node_id in range(1, self._nodes + 1):
             self.node(node_id).mkdir()
         if self._security.tls:
@@ -61,7 +61,7 @@ class DataFolder:
         note.write_text(json.dumps(purpose, indent=2) + "\n")
 
     def format(self, java: Sequence[str], timeout: float) -> None:
-        """Format node 1, unless it is formatted, and copy it for the other nodes, which is faster than a JVM for each.
+        """Format node 1 if needed, and copy it for the other nodes, which is faster than a JVM per node.
 
         Raises `BrokerTooSlow` after ``timeout`` seconds.
         """
@@ -98,13 +98,13 @@ class DataFolder:
             from monasca_common.devbroker.certificates import issue
         except ImportError as error:
             raise InvalidCluster(
-                "TLS needs the package 'cryptography': pip install 'monasca-common[devbroker]'"
+                "TLS requires the package 'cryptography': pip install 'monasca-common[devbroker]'"
             ) from error
         issue(self.certificates, self._security.users)
 
 
 def _run_storage_tool(java: Sequence[str], properties: Path, arguments: Sequence[str], timeout: float) -> None:
-    """Run the tool with ``arguments`` in a file, because command lines are visible to other users and in errors."""
+    """Run the tool with ``arguments`` from a file, because command lines are visible to other users and in errors."""
     with tempfile.NamedTemporaryFile("w", dir=properties.parent, prefix="format-") as file:
         file.writelines(f"{argument}\n" for argument in arguments)
         file.flush()
@@ -121,13 +121,13 @@ def _run_storage_tool(java: Sequence[str], properties: Path, arguments: Sequence
 
 
 def _rename_copy(meta: Path, node_id: int) -> None:
-    """Give a copied folder its own node id and directory id, which the cluster requires."""
+    """Give a copied folder its own node id and directory id, as the cluster requires."""
     text = re.sub(r"(?m)^node\.id=.*$", f"node.id={node_id}", meta.read_text())
     meta.write_text(re.sub(r"(?m)^directory\.id=.*$", f"directory.id={_random_id()}", text))
 
 
 def _random_id() -> str:
-    """Return 16 random bytes in Kafka's format, without a leading dash, which would look like an option."""
+    """Return 16 random bytes in Kafka's format, without a leading dash, because it would look like an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -16,11 +16,11 @@
 
 
 class DevBrokerError(Exception):
-    """The base of these errors, whose messages name the remedy."""
+    """The base class of these errors. Their messages name the remedy."""
 
 
 class JavaNotFound(DevBrokerError):
-    """JAVA_HOME and the path have no Java, or one that is too old."""
+    """There is no Java in JAVA_HOME or on the path, or it is too old."""
 
 
 class JarsUnavailable(DevBrokerError):
@@ -28,7 +28,7 @@ class JarsUnavailable(DevBrokerError):
 
 
 class InvalidCluster(DevBrokerError):
-    """The settings contradict each other, or those of the data folder."""
+    """The settings contradict each other, or the settings of the data folder."""
 
 
 class PortTaken(DevBrokerError):
@@ -40,11 +40,11 @@ class BrokerFailed(DevBrokerError):
 
 
 class BrokerTooSlow(BrokerFailed):
-    """A broker was not ready in time: it hangs, or the machine is slower than ``start_timeout`` allows."""
+    """A broker was not ready in time: it hangs, or ``start_timeout`` is too short for this machine."""
 
     def __init__(self, what: str, seconds: float, said: str = "") -> None:
         super().__init__(
-            f"{what} within {seconds:.3g} s: give a slow machine longer (broker start --timeout, "
+            f"{what} within {seconds:.3g} s: use a longer time-out on a slow machine (broker start --timeout, "
             f"KafkaCluster(start_timeout=...)){said and f'; it wrote{chr(10)}{said}'}"
         )
 

@@ -7,7 +7,7 @@
         def test_an_order_arrives(self):
             cluster = self.useFixture(KafkaClusterFixture()).cluster
 
-A start takes 3 s with one node and 7 s with three, formatting included, so tests that do not break their cluster
+A start takes 3 s with one node and 7 s with three nodes, including formatting, so tests that do not break their cluster
 share one: `SharedKafkaCluster`.
 """
 
@@ -28,8 +28,8 @@ from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.proxy import KafkaProxy
 from monasca_common.kafka.errors import TransportError
 
-# oslotest gives every test an empty HOME (without the cache) and a temporary folder that is removed with the test.
-# Servers that outlive a test use the former ones.
+# oslotest gives every test an empty HOME (without the cache) and a temporary folder that is removed after the test.
+# Servers that outlive a test use the original folders.
 _HOME = os.environ.get("HOME")
 _TEMPORARY = tempfile.gettempdir()
 
@@ -46,15 +46,16 @@ class KafkaClusterFixture(Fixture):
             self.cluster.start()
 
     def topic(self, partitions: int = 1, **settings: Any) -> str:
-        """Create a topic with a unique name and return the name; takes what `KafkaCluster.create_topic` takes."""
+        """Create a topic with a unique name and return it. Takes the arguments of `KafkaCluster.create_topic`."""
         return _new_topic(self.cluster, partitions, **settings)
 
 
 class SharedKafkaCluster(Fixture):
-    """One cluster for all tests of this process that use the same settings; the first of them starts it.
+    """One cluster for all tests of this process that use the same settings; the first test starts it.
 
-    After each test, its nodes run and its proxy has no fault. Topics and groups stay, so use new names (`topic`).
-    A process keeps the two clusters that were used last. A test that uses three shared clusters loses the first.
+    After each test, all nodes are running again and the proxy has no fault. Topics and groups stay, so use new names
+    (`topic`). A process keeps the two clusters that were used last; a test that uses three shared clusters loses the
+    first one.
     """
 
     def __init__(self, nodes: int = 1, **settings: Any) -> None:
@@ -72,14 +73,14 @@ class SharedKafkaCluster(Fixture):
         return self.cluster.proxy
 
     def topic(self, partitions: int = 1, **settings: Any) -> str:
-        """Create a topic with a unique name and return the name; takes what `KafkaCluster.create_topic` takes."""
+        """Create a topic with a unique name and return it. Takes the arguments of `KafkaCluster.create_topic`."""
         return _new_topic(self.cluster, partitions, **settings)
 
     def _put_right(self) -> None:
         try:
             self._repair()
         except Exception as error:
-            # One failed test is enough: the next one gets a new cluster.
+            # Only this test fails: the next test gets a new cluster.
             logs = "\n".join(f"node {node.id}: {node.log_tail()}" for node in self.cluster.nodes)
             _discard(self.cluster)
             raise BrokerFailed(
@@ -99,7 +100,7 @@ class SharedKafkaCluster(Fixture):
 # An idle node takes 200 MB and 3 % of a core.
 _KEPT_CLUSTERS = 2
 _FENCED_SECONDS = 15.0
-_clusters: dict[str, KafkaCluster] = {}  # the one asked for last comes last
+_clusters: dict[str, KafkaCluster] = {}  # the most recently used cluster is the last one
 _starting = threading.Lock()
 
 
@@ -126,8 +127,8 @@ def _discard(cluster: KafkaCluster) -> None:
 
 
 def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
-    """Create a topic. The controller fences a broker that was frozen, or had no processor time, until it reports again:
-    for that long the request is repeated."""
+    """Create a topic. Repeat the request while a broker is fenced: the controller fences a broker that was frozen or
+    had no processor time until the broker reports again."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     deadline = time.monotonic() + _FENCED_SECONDS
     while True:
@@ -148,7 +149,7 @@ class PostgresqlFixture(Fixture):
 
     def _setUp(self) -> None:
         self.addCleanup(self.server.stop)
-        # Started by root, the server runs as another user, who cannot read the folders of a test.
+        # If root starts the server, it runs as another user, who cannot read the folders of a test.
         with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
             self.server.start()
 
@@ -156,7 +157,7 @@ class PostgresqlFixture(Fixture):
 class SharedPostgresql(Fixture):
     """One server for all tests of this process, each with its own database; the first test starts it.
 
-    ``url``: the URL of the test's database. ``server``: shared with other tests, so leave it running.
+    ``url``: the URL of the test's database. ``server``: shared with other tests, so do not stop it.
     """
 
     server: PostgresqlServer

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of Kafka's wire format that distinguishes requests.
 
-A frame is a length (4 bytes) and its bytes. A request begins with its API's key (2), the API's version (2) and
-a correlation id (4), an answer with the correlation id of its request.
+A frame is a length (4 bytes) followed by this number of bytes. A request begins with the API key (2 bytes), the API
+version (2 bytes) and a correlation id (4 bytes); an answer begins with the correlation id of its request.
 """
 
 import enum
@@ -15,13 +15,13 @@ _INT32 = struct.Struct(">i")
 
 LENGTH_BYTES = 4
 
-# The first versions with compact strings and tagged fields, and with a transactional id.
+# The first versions with compact strings and tagged fields, and the first one with a transactional id.
 _PRODUCE_FLEXIBLE = 9
 _PRODUCE_TRANSACTIONAL = 3
 
 
 class ApiKey(enum.IntEnum):
-    """The API keys that tests use; others can be given as numbers."""
+    """The API keys that tests use. Any other key can be given as a number."""
 
     PRODUCE = 0
     FETCH = 1
@@ -48,7 +48,7 @@ class ApiKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRequest:
-    """A request to node ``node``; ``frame`` is the request without its length."""
+    """A request to node ``node``. ``frame``: the request without its length."""
 
     node: int
     api_key: int
@@ -65,13 +65,13 @@ class KafkaRequest:
 def parse_request(node: int, frame: bytes) -> KafkaRequest:
     """Read the header of a request. Raises `ValueError` if it is too short."""
     if len(frame) < _REQUEST.size:
-        raise ValueError(f"a request of {len(frame)} bytes is shorter than the header of one: not Kafka's protocol")
+        raise ValueError(f"a request of {len(frame)} bytes is shorter than its header: this is not Kafka's protocol")
     api_key, api_version, request_id = _REQUEST.unpack_from(frame)
     return KafkaRequest(node, api_key, api_version, request_id, frame)
 
 
 def correlation_id(answer: bytes) -> int:
-    """Return the correlation id of ``answer``, which comes without its length."""
+    """Return the correlation id of ``answer``, a frame without its length."""
     return int(_INT32.unpack_from(answer)[0])
 
 
@@ -79,7 +79,7 @@ def frame_length(prefix: bytes) -> int:
     """Return the length in the first four bytes of a frame. Raises `ValueError` if it is negative."""
     length = int(_INT32.unpack(prefix)[0])
     if length < 0:
-        raise ValueError(f"a frame of {length} bytes: not Kafka's protocol, or TLS")
+        raise ValueError(f"a frame of {length} bytes: this is not Kafka's protocol, or TLS is used")
     return length
 
 
@@ -88,7 +88,7 @@ def _acks(request: KafkaRequest) -> int:
     frame, version = request.frame, request.api_version
     at = _skip_string(frame, _REQUEST.size)
     if version >= _PRODUCE_FLEXIBLE:
-        at = _skip_compact_string(frame, at + 1)  # no tagged fields: one zero
+        at = _skip_compact_string(frame, at + 1)  # one zero byte: there are no tagged fields
     elif version >= _PRODUCE_TRANSACTIONAL:
         at = _skip_string(frame, at)
     return int(_INT16.unpack_from(frame, at)[0])
@@ -100,7 +100,7 @@ def _skip_string(frame: bytes, at: int) -> int:
 
 
 def _skip_compact_string(frame: bytes, at: int) -> int:
-    """Skip a string whose length plus one is a variable-size integer of seven bits a byte; zero is null."""
+    """Skip a string. Its length plus one is a variable-length integer with seven bits per byte; zero is null."""
     length = shift = 0
     while True:
         byte = frame[at]

@@ -26,17 +26,16 @@ def kafka_version(environ: Mapping[str, str] | None = None) -> str:
     given = environ.get(VERSION_VARIABLE) or KAFKA_VERSION
     if not re.fullmatch(r"\d+\.\d+\.\d+", given):
         raise InvalidCluster(
-            f"{VERSION_VARIABLE} is {given!r}, which is not a version of Kafka: write three numbers, such as "
-            f"{KAFKA_VERSION}, or unset it"
+            f"{VERSION_VARIABLE} is {given!r}, which is not a version of Kafka: use three numbers, such as "
+            f"{KAFKA_VERSION}, or unset the variable"
         )
     return given
 
 
 def kafka_jars(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder with the jars of `kafka_version`; fetch missing ones (44 MB; progress on stderr).
+    """Return the folder with the jars of `kafka_version`; fetch missing jars (44 MB; progress on stderr).
 
-    ``MONASCA_COMMON_KAFKA_JARS`` names another folder, which must have the jars.
-    Raises `JarsUnavailable`.
+    ``MONASCA_COMMON_KAFKA_JARS`` names a different folder, which must contain the jars. Raises `JarsUnavailable`.
     """
     environ = os.environ if environ is None else environ
     version = kafka_version(environ)
@@ -45,8 +44,8 @@ def kafka_jars(environ: Mapping[str, str] | None = None) -> Path:
         main_jar = f"kafka_{_SCALA_VERSION}-{version}.jar"
         if not Path(given, main_jar).is_file():
             raise JarsUnavailable(
-                f"{JARS_VARIABLE} is {given!r}, and there is no {main_jar} in it: "
-                "name a folder with the jars of that version, or unset it to fetch them"
+                f"{JARS_VARIABLE} is {given!r}, which does not contain {main_jar}: name a folder with the jars of this "
+                "version, or unset the variable to fetch them"
             )
         return Path(given)
     jar_list = list_file(f"kafka-{version}")

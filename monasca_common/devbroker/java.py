@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find a Java that can run Kafka and Spark."""
+"""Finds an installed Java that can run Kafka and Spark."""
 
 import os
 import re
@@ -19,13 +19,13 @@ _REMEDY = (
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> str:
-    """Return the Java program at ``JAVA_HOME``, or else on the path. Raises `JavaNotFound` with the remedy."""
+    """Return the Java program in ``JAVA_HOME`` or on the path. Raises `JavaNotFound` with the remedy."""
     path = _program(os.environ if environ is None else environ)
     version = parse_version(_version_text(path))
     if version is None:
         raise JavaNotFound(f"{path} does not report its version: {_REMEDY}")
     if version < MINIMUM_VERSION:
-        raise JavaNotFound(f"{path} is Java {version}, and Kafka and Spark need {MINIMUM_VERSION} or newer: {_REMEDY}")
+        raise JavaNotFound(f"{path} is Java {version}, but Kafka and Spark need {MINIMUM_VERSION} or newer: {_REMEDY}")
     return path
 
 
@@ -47,7 +47,7 @@ def _program(environ: Mapping[str, str]) -> str:
         return str(path)
     found = shutil.which("java", path=environ.get("PATH"))
     if found is None:
-        raise JavaNotFound(f"there is no java on the path: {_REMEDY}")
+        raise JavaNotFound(f"java is not on the path: {_REMEDY}")
     return found
 
 

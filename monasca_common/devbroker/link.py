@@ -14,7 +14,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(slots=True)
 class Counters:
-    """The numbers of requests and answers that the proxy received, and of those that faults affected."""
+    """The numbers of requests and answers that the proxy received, and of requests and answers that faults affected."""
 
     requests: int = 0
     answers: int = 0
@@ -25,11 +25,11 @@ class Counters:
 
 
 class _Cut(Exception):
-    """Ends a connection because of a fault; not an error."""
+    """Ends a connection because of a fault. It is not an error."""
 
 
 class Link:
-    """A client's connection and the one to its node."""
+    """A client's connection, and the proxy's connection to the node."""
 
     def __init__(self, node: int, client: Stream, upstream: Stream, faults: FaultList, counters: Counters) -> None:
         self.node = node
@@ -37,7 +37,7 @@ class Link:
         self._node_reader, self._node_writer = upstream
         self._faults = faults
         self._counters = counters
-        # The faults of expected answers by correlation id, with the times at which their requests were forwarded.
+        # The faults for expected answers by correlation id, with the times at which the requests were forwarded.
         self._marked: dict[int, tuple[ActiveFault, float]] = {}
 
     async def forward(self) -> None:
@@ -55,7 +55,7 @@ class Link:
         """Close both sides."""
         for writer in (self._client_writer, self._node_writer):
             connection = writer.get_extra_info("socket")
-            # A forked child of this process may hold the socket as well; closing it here would not end the connection.
+            # A forked child can also have the socket open, so closing it here would not end the connection.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             writer.close()
@@ -117,6 +117,6 @@ async def _read_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 async def _wait(active: ActiveFault, seconds: float | None) -> None:
-    """Wait ``seconds``, or until the fault is removed; ``None``: without a limit."""
+    """Wait for ``seconds`` (``None``: indefinitely), or until the fault is removed."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(active.removed.wait(), seconds)

@@ -11,7 +11,7 @@ from monasca_common.devbroker.errors import BrokerFailed, BrokerTooSlow
 from monasca_common.devbroker.properties import NodePorts
 from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
 
-START_SECONDS = 180.0  # an idle machine needs two seconds, a busy one with two cores over a minute
+START_SECONDS = 180.0  # a start takes two seconds on an idle machine, and over a minute on a busy one with two cores
 _KILL_SECONDS = 15.0
 
 
@@ -28,7 +28,7 @@ class Node(ServerProcess):
         self._command = [*java, f"-Djava.io.tmpdir={folder}", "kafka.Kafka", str(folder / "server.properties")]
 
     def start(self) -> None:
-        """Start the JVM; `wait_until_listening` waits until it serves."""
+        """Start the JVM. `wait_until_listening` waits until the node accepts clients."""
         if self.running:
             raise BrokerFailed(f"node {self.id} is already running: stop it first")
         self.launch(self._command)
@@ -44,15 +44,15 @@ class Node(ServerProcess):
             time.sleep(0.02)
 
     def restart(self) -> None:
-        """Stop the node if it runs, start it on the same ports and data, and wait until it listens."""
+        """Stop the node if it runs, start it with the same ports and data, and wait until it listens."""
         self.terminate()
         self.start()
         self.wait_until_listening()
 
     def terminate(self, timeout: float = _KILL_SECONDS) -> bool:
-        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. Return whether SIGTERM was enough.
+        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. Return whether the node ended after SIGTERM.
 
-        Nodes without a quorum of controllers wait for the other nodes and do not stop.
+        A node without a quorum of controllers waits for the other nodes and does not stop.
         """
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a frozen node does not handle SIGTERM
@@ -68,7 +68,7 @@ class Node(ServerProcess):
             raise BrokerFailed(f"node {self.id} (process {self._pid}) has not ended after SIGKILL")
 
     def freeze(self) -> None:
-        """Send SIGSTOP: connections stay open, and nothing is answered."""
+        """Send SIGSTOP: connections stay open, but requests are not answered."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

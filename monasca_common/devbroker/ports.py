@@ -13,25 +13,25 @@ from monasca_common.devbroker.errors import PortTaken
 
 HOST = "127.0.0.1"
 
-# Below the range that systems hand out for outgoing connections, so that a port stays free while its broker is down.
+# Below the range that systems use for outgoing connections, so that a port stays free while its broker is down.
 _FIRST, _LAST = 20_000, 32_000
 _ATTEMPTS = 200
 _given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` ports that are free and that no running process of this user has reserved; other programs may
-    still take them before they are used."""
+    """Return ``count`` free ports that no running process of this user has reserved. Other programs can still take the
+    ports before they are used."""
     candidates = random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS)
     found = list(itertools.islice((port for port in candidates if is_free(port) and _reserve(port)), count))
     if len(found) < count:
-        raise PortTaken(f"no {count} free ports on {HOST} between {_FIRST} and {_LAST}: end programs that listen there")
+        raise PortTaken(f"no {count} free ports on {HOST} between {_FIRST} and {_LAST}: stop programs that use them")
     return found
 
 
 def is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as brokers do: not stopped by TIME_WAIT
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like brokers, ignore sockets in TIME_WAIT
         try:
             probe.bind((HOST, port))
         except OSError:
@@ -40,7 +40,7 @@ def is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """Reserve the port until this process ends. Return whether it was not reserved before."""
+    """Reserve the port until this process ends. Return ``False`` if another process has reserved it."""
     if port in _given:
         return False
     register = _register()
@@ -54,9 +54,8 @@ def _reserve(port: int) -> bool:
 
 @functools.cache
 def _register() -> int:
-    """Open the file in which processes lock the byte of each reserved port.
-
-    It is shared by all processes, so it does not use `tempfile`, whose folder tests change.
+    """Open the file in which processes lock one byte per reserved port. All processes share it, so its folder is not
+    chosen by `tempfile`, whose folder tests change.
     """
     folder = os.environ.get("TMPDIR") or "/tmp"  # nosec B108
     path = Path(folder, f"monasca-common-ports-{os.getuid()}")

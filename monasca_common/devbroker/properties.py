@@ -8,9 +8,9 @@ from pathlib import Path
 from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.security import Security
 
-COORDINATOR_PARTITIONS = 4  # of each topic of groups, transactions and share groups
+COORDINATOR_PARTITIONS = 4  # partitions of each topic of groups, transactions and share groups
 
-# Detect failures and rebalance groups within seconds, for tests and trials.
+# Detect failures and rebalance groups within seconds, because tests wait for both.
 _QUICK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -27,7 +27,7 @@ _QUICK = {
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """The ports of a node. ``advertised``: the port that clients receive, ``client`` or the one of the proxy."""
+    """The ports of a node. ``advertised``: the port that clients receive: ``client`` or the proxy's port."""
 
     client: int
     internal: int
@@ -39,7 +39,7 @@ class NodePorts:
 def node_properties(
     node_id: int, ports: Sequence[NodePorts], security: Security, folder: Path, certificates: Path
 ) -> dict[str, str]:
-    """Return the properties of node ``node_id`` (from 1); ``ports`` are those of all nodes."""
+    """Return the properties of node ``node_id`` (from 1). ``ports``: the ports of all nodes."""
     count = len(ports)
     own = ports[node_id - 1]
     voters = (f"{i}@{HOST}:{node.controller}" for i, node in enumerate(ports, start=1))
@@ -54,7 +54,7 @@ def node_properties(
         "num.partitions": "4",
         "auto.create.topics.enable": "false",
         "unclean.leader.election.enable": "false",
-        # Trials and tests publish records with old timestamps, which the check every five minutes would delete.
+        # Trials and tests publish records with old timestamps; the broker's check every five minutes would delete them.
         "log.retention.ms": "-1",
         # The default takes 128 MiB of each node's heap before the first message.
         "log.cleaner.dedupe.buffer.size": "4194304",
@@ -93,7 +93,7 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def _replication(count: int) -> dict[str, str]:
-    """Replicate every topic to every node, and allow one node to be down, as the guarantees require."""
+    """Return settings that replicate every topic to every node and permit one node to be down."""
     copies, in_sync = str(count), str(max(1, count - 1))
     properties = {"default.replication.factor": copies, "min.insync.replicas": in_sync}
     for topic in ("transaction.state.log", "share.coordinator.state.topic"):

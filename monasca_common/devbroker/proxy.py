@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy in front of each node that delays, drops and cuts requests and answers by rule.
+"""A proxy in front of each node that delays and drops requests and answers, and cuts connections, by rule.
 
 One thread forwards all connections. Traffic that no fault affects passes unchanged and in order.
 """
@@ -18,7 +18,7 @@ from monasca_common.devbroker.proxy_rules import ActiveFault, Fault, FaultList
 
 _START_SECONDS = 10.0
 _STOP_SECONDS = 10.0
-# Frames of a megabyte are common; with asyncio's default of 64 KiB the reader would stop 16 times for each.
+# Frames of a megabyte are common; with asyncio's default buffer of 64 KiB, the reader would pause 16 times per frame.
 _BUFFER_BYTES = 1 << 20
 
 
@@ -70,7 +70,7 @@ class KafkaProxy:
             raise
 
     def stop(self) -> None:
-        """Close every connection and stop listening. May be called again."""
+        """Close every connection and stop listening. Can be called repeatedly."""
         if self._loop is None or self._thread is None:
             return
         self.clear()
@@ -125,12 +125,12 @@ class KafkaProxy:
             connection = asyncio.ensure_future(self._forward(route, reader, writer))
             self._connections.add(connection)
             connection.add_done_callback(self._connections.discard)
-            connection.add_done_callback(lambda _: writer.close())  # also if the task is cancelled before it starts
+            connection.add_done_callback(lambda _: writer.close())  # also run if the task is cancelled before it starts
 
         return handle
 
     async def _forward(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # If the node is down, the connection closes, as without a proxy.
+        # If the node is down, close the connection, as a client without a proxy would see it.
         with contextlib.suppress(OSError):
             upstream = await asyncio.open_connection(HOST, route.target, limit=_BUFFER_BYTES)
             link = Link(route.node, (reader, writer), upstream, self._faults, self._counters)
@@ -148,4 +148,4 @@ class KafkaProxy:
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0)  # lets the loop close the sockets
+        await asyncio.sleep(0)  # let the loop close the sockets

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The faults that a proxy injects into requests and answers.
 
-A `Fault` is an immutable rule; an `ActiveFault` is a rule in effect and counts the requests that it affected.
+A `Fault` is an immutable rule; an `ActiveFault` is a rule in effect that counts the affected requests.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ class Effect(enum.Enum):
 class RequestFilter(TypedDict, total=False):
     """Selects requests among those with the API keys of a fault; without a filter, the fault affects all of them."""
 
-    times: int | None  # the maximum number of requests
-    probability: float  # of each request, with random numbers from `seed`
+    times: int | None  # the maximum number of affected requests
+    probability: float  # probability per request, with random numbers from `seed`
     seed: int
     where: Callable[[KafkaRequest], bool] | None
 
@@ -54,7 +54,7 @@ class Fault:
 
     @classmethod
     def delay_request(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
-        """Forward the request after ``seconds``; later requests of the connection wait as well."""
+        """Forward the request after ``seconds``; later requests of the connection also wait."""
         return cls(Effect.DELAY_REQUEST, frozenset(api_keys), seconds, **filters)
 
     @classmethod
@@ -69,7 +69,7 @@ class Fault:
 
     @classmethod
     def delay_answer(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
-        """Forward the answer at least ``seconds`` after its request; later answers of the connection wait as well."""
+        """Forward the answer at least ``seconds`` after its request; later answers of the connection also wait."""
         return cls(Effect.DELAY_ANSWER, frozenset(api_keys), seconds, **filters)
 
     @classmethod
@@ -94,11 +94,11 @@ class ActiveFault:
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self.taken = 0
-        self.removed = asyncio.Event()  # set in the proxy's loop: ends every delay of this fault
+        self.removed = asyncio.Event()  # set in the proxy's event loop, which ends every delay of this fault
         self._random = random.Random(fault.seed)
 
     def takes(self, request: KafkaRequest) -> bool:
-        """Return whether the fault affects this request, and count it."""
+        """Return whether the fault affects this request, and count the request if so."""
         fault = self.fault
         if fault.times is not None and self.taken >= fault.times:
             return False
@@ -117,7 +117,7 @@ class ActiveFault:
 
 
 class FaultList:
-    """The active faults in the order of their addition; the first match affects a request. Thread-safe."""
+    """The active faults in the order of their addition. The first matching fault affects a request. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,6 +143,6 @@ class FaultList:
         return removed
 
     def match(self, request: KafkaRequest) -> ActiveFault | None:
-        """Return the fault that affects ``request``, and count it."""
+        """Return the fault that affects ``request``, and count the request."""
         with self._lock:
             return next((active for active in self._active if active.takes(request)), None)

@@ -15,9 +15,9 @@ ADMIN = "admin"  # super user
 DEFAULT_USERS: Mapping[str, str] = MappingProxyType({ADMIN: "admin-secret", "monasca": "monasca-secret"})
 
 _MECHANISM = "SCRAM-SHA-512"
-_ITERATIONS = 4096  # the minimum of Kafka
+_ITERATIONS = 4096  # Kafka's minimum
 _LOGIN = "org.apache.kafka.common.security.{module} required {options};"
-# The login between brokers with ACLs; not for clients.
+# The user for connections between brokers with ACLs; clients do not use it.
 _INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
 
 
@@ -25,18 +25,15 @@ _INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
 class Security:
     """The security of the listener for clients.
 
-    ====  ====  ===============================================================================
-    tls   sasl  the listener for clients
-    ====  ====  ===============================================================================
-    no    no    PLAINTEXT
-    yes   no    SSL; client certificates are optional, and required with ACLs
-    no    yes   SASL_PLAINTEXT with SCRAM-SHA-512
-    yes   yes   SASL_SSL with SCRAM-SHA-512, and also SSL with client certificates (mutual TLS)
-    ====  ====  ===============================================================================
+    ==== ==== =============================================================================== tls sasl the listener for
+    clients ==== ==== =============================================================================== no no PLAINTEXT
+    yes no SSL; client certificates are optional, and required with ACLs no yes SASL_PLAINTEXT with SCRAM-SHA-512 yes
+    yes SASL_SSL with SCRAM-SHA-512, and also SSL with client certificates (mutual TLS) ==== ====
+    ===============================================================================
 
-    ``acl``: users except ``admin`` need permissions (`Admin.allow`). It needs ``tls`` or ``sasl``, because anonymous
-    users have no permissions. ``users``: name -> password, always including ``admin``; the principal is
-    ``User:<name>``, with a password and with a certificate.
+    ``acl``: users except ``admin`` need permissions (`Admin.allow`). Requires ``tls`` or ``sasl``, because anonymous
+    users have no permissions. ``users``: passwords by user name, always including ``admin``; the principal is
+    ``User:<name>`` for both passwords and certificates.
     """
 
     tls: bool = False
@@ -46,7 +43,7 @@ class Security:
 
     def __post_init__(self) -> None:
         if self.acl and not (self.tls or self.sasl):
-            raise InvalidCluster("acl without tls or sasl would refuse all users as anonymous: add tls or sasl")
+            raise InvalidCluster("acl without tls or sasl refuses all users as anonymous: add tls or sasl")
         if ADMIN not in self.users:
             object.__setattr__(self, "users", MappingProxyType({**self.users, ADMIN: DEFAULT_USERS[ADMIN]}))
 
@@ -71,7 +68,7 @@ class Security:
         return self.tls and self.sasl
 
     def server_properties(self, certificates: Path) -> dict[str, str]:
-        """Return the broker's properties; ``certificates`` is the folder of `issue`."""
+        """Return the broker's properties. ``certificates``: the folder written by `issue`."""
         properties: dict[str, str] = {}
         if self.tls:
             properties |= _tls(certificates)
@@ -84,16 +81,15 @@ class Security:
         return properties
 
     def format_arguments(self) -> list[str]:
-        """Return arguments for the storage tool, which stores the users' credentials before the first start.
-
-        They have salted passwords, which do not reveal the passwords and have no special characters of the tool.
+        """Return arguments for the storage tool, which stores the users' credentials before the first start. They
+        contain salted passwords, which neither reveal the passwords nor contain special characters of the tool.
         """
         if not self.sasl:
             return []
         return [part for user in self.users.items() for part in ("--add-scram", _scram_credential(*user))]
 
     def client_options(self, user: str, certificates: Path) -> dict[str, str]:
-        """Return librdkafka's options for ``user``, without the servers."""
+        """Return librdkafka's options for ``user``, without ``bootstrap.servers``."""
         if user not in self.users:
             raise InvalidCluster(f"there is no user {user!r}: the users are {', '.join(sorted(self.users))}")
         options = {} if self.protocol == "PLAINTEXT" else {"security.protocol": self.protocol}
@@ -107,12 +103,12 @@ class Security:
         return options
 
     def mutual_tls_options(self, user: str, certificates: Path) -> dict[str, str]:
-        """Return librdkafka's options for ``user`` with a certificate instead of a password, without the servers."""
+        """Return librdkafka's options for ``user`` with a certificate, without ``bootstrap.servers``."""
         ca = {"security.protocol": "SSL", "ssl.ca.location": str(certificates / "ca.pem")}
         return ca | _client_certificate_files(user, certificates)
 
     def internal_options(self) -> dict[str, str]:
-        """Return librdkafka's options for the brokers' listener, where the client is a super user."""
+        """Return librdkafka's options for the brokers' own listener, on which the client is a super user."""
         if not self.acl:
             return {}
         return {

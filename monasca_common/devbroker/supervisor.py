@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts servers through the process that owns them (`supervisor_child`)."""
+"""Starts servers through a child process that owns them (`supervisor_child`)."""
 
 import json
 import os
@@ -20,17 +20,16 @@ _LOG_TAIL_LINES = 15
 
 
 class Supervisor:
-    """Starts processes that end with this process, even if it is killed. Thread-safe.
-
-    ``remove``: folders that are removed after the last process has ended.
+    """Starts processes that end together with this process, even if it is killed. Thread-safe. ``remove``: folders to
+    remove after the last process has ended.
     """
 
     def __init__(self, *, remove: Sequence[str | Path] = ()) -> None:
         self._lock = threading.Lock()
         self._remove = tuple(remove)
         self._asked = 0
-        # -I and -S: without site packages and environment, for a quick start. A new session, so that Ctrl-C in a
-        # terminal reaches only this program, which stops the brokers in order.
+        # -I and -S omit site packages and environment variables, for a quick start. The new session ensures that Ctrl-C
+        # in a terminal reaches only this program, which stops the brokers in an orderly way.
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *map(str, remove)],
             stdin=subprocess.PIPE,
@@ -43,7 +42,8 @@ class Supervisor:
         return self._child.pid
 
     def start(self, argv: Sequence[str], *, log: Path, user: int | None = None) -> int:
-        """Start a program with its output appended to ``log``; return its process id. ``user``: only for root."""
+        """Start a program, append its output to ``log``, and return its process id. ``user``: a user id; only for
+        root."""
         return int(self._ask({"start": list(argv), "log": str(log), "user": user})["pid"])
 
     def signal(self, pid: int, signum: int) -> None:
@@ -51,14 +51,14 @@ class Supervisor:
         self._ask({"signal": int(signum), "pid": pid})
 
     def poll(self, pid: int) -> int | None:
-        """Return the exit status of a process started here (negative: the signal), or None while it runs."""
+        """Return the exit status of a process started here (negative: the signal), or ``None`` while it runs."""
         status = self._ask({"poll": pid})["returncode"]
         return None if status is None else int(status)
 
     def close(self) -> None:
         """Kill every process, and remove the folders."""
         with self._lock:
-            self._exchange(b"exit\n")  # closing the pipe is not enough: a forked child of this process may hold it
+            self._exchange(b"exit\n")  # closing the pipe is not enough: a forked child can have it open
             try:
                 self._child.wait(_CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -67,7 +67,7 @@ class Supervisor:
             for pipe in (self._child.stdin, self._child.stdout):
                 if pipe is not None:
                     pipe.close()
-        for folder in self._remove:  # still there when the child was killed
+        for folder in self._remove:  # still present if the child was killed
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Supervisor:
         return answer
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to this request; an interrupt may have left earlier answers unread."""
+        """Return the answer to this request. After an interrupt, there can be earlier unread answers."""
         line = self._exchange(json.dumps(request).encode() + b"\n")
         while line:
             answer: dict[str, Any] = json.loads(line)
@@ -100,7 +100,7 @@ class Supervisor:
 
 
 class ServerProcess:
-    """A server that a supervisor runs, and may run again, with its output in ``log``."""
+    """A server that a supervisor starts, possibly several times, with its output in ``log``."""
 
     def __init__(self, supervisor: Supervisor, log: Path) -> None:
         self._supervisor = supervisor
@@ -109,12 +109,12 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id; ``None`` before the first start."""
+        """The process id, or ``None`` before the first start."""
         return self._pid
 
     @property
     def running(self) -> bool:
-        """Whether the process exists, frozen or not."""
+        """Whether the process exists, even if it is frozen."""
         return self._pid is not None and self._supervisor.poll(self._pid) is None
 
     def launch(self, argv: Sequence[str], *, user: int | None = None) -> None:

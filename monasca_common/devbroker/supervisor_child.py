@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that owns the brokers, so that no broker outlives the program that started it.
 
-It is the parent of every broker. When its own parent ends for any reason, it kills them all (SIGKILL, which also ends
-frozen processes) and removes the given folders. This is ensured in three ways: the pipe from the parent closes; a
-child that the parent forked may hold that pipe open, so the parent's id is checked as well; and if this process itself
-is killed, Linux kills the brokers (PR_SET_PDEATHSIG).
+This process is the parent of every broker. When its own parent ends for any reason, it kills all brokers (SIGKILL,
+which also ends frozen processes) and removes the given folders. Three mechanisms ensure this: the pipe from the parent
+closes; the parent's id is also checked, because a child that the parent forked can keep the pipe open; and if this
+process itself is killed, Linux kills the brokers (PR_SET_PDEATHSIG).
 
-Processes that a broker or database has started are ended as well: when they lose their parent, Linux makes this process
+Processes that a broker or database has started are also ended: when they lose their parent, Linux makes this process
 their parent (PR_SET_CHILD_SUBREAPER). Frozen sessions of a database (SIGSTOP) would not end by themselves.
 
-It runs as a script with only the standard library, to start within a few hundredths of a second. It reads one JSON
-object a line and answers each with one, which has the ``number`` of the request: ``{"start": argv, "log": path,
-"user": id}`` (``null``: its own), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word ``exit`` ends it.
+It runs as a script that needs only the standard library, so that it starts within a few hundredths of a second. It
+reads one JSON object per line and answers each with a JSON object that has the ``number`` of the request: ``{"start":
+argv, "log": path, "user": id}`` (``null``: its own), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word
+``exit`` ends it.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ class ChildProcesses:
 
     def _signal(self, process: "subprocess.Popen[bytes]", signum: int) -> None:
         """Send a signal; after SIGSTOP, wait until every thread of the process is stopped."""
-        # Popen knows whether the process was waited for, so that a reused id is never hit.
+        # Popen knows whether the process has already been waited for, so a reused process id never gets the signal.
         process.send_signal(signum)
         if signum == signal.SIGSTOP and sys.platform == "linux" and process.poll() is None:
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -59,7 +60,7 @@ class ChildProcesses:
             process.kill()
         for process in self._processes.values():
             process.wait()
-        # Each process that ends may leave its children to this process.
+        # When a process ends, its children can become children of this process.
         while orphans := self._orphans():
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
@@ -67,12 +68,12 @@ class ChildProcesses:
                 os.waitpid(pid, 0)
 
     def reap_orphans(self) -> None:
-        """Wait for orphans that have ended, which would remain zombies otherwise."""
+        """Wait for orphans that have ended; otherwise they would remain zombies."""
         for pid in self._orphans():
             os.waitpid(pid, os.WNOHANG)
 
     def _orphans(self) -> list[int]:
-        """Return children that this process has not started: their own parents have ended."""
+        """Return the children that this process has not started; their own parents have ended."""
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as children:
                 return [pid for pid in map(int, children.read().split()) if pid not in self._processes]
@@ -89,8 +90,8 @@ class ChildProcesses:
                 user=user,
                 group=user,
                 extra_groups=None if user is None else (),
-                # Safe here: this process has a single thread, which is also what PDEATHSIG is tied to. It runs after
-                # the change of user, which would undo it.
+                # This is safe because this process has a single thread, to which PDEATHSIG is also bound. It runs after
+                # the change of the user, because that change would reset it.
                 preexec_fn=self._die_with_parent,
             )
         self._processes[process.pid] = process
@@ -128,12 +129,12 @@ def _reply(children: ChildProcesses, line: bytes) -> bytes:
 
 
 def main(parent: int, folders: list[str]) -> None:
-    """Serve process ``parent``; at the end kill the started processes and remove ``folders``."""
+    """Serve the process ``parent``. At the end, kill the started processes and remove ``folders``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     children = ChildProcesses()
     try:
-        # The parent may end at any time, which may also cause a broken pipe.
+        # The parent can end at any time, which can also cause a broken pipe.
         with contextlib.suppress(BrokenPipeError):
             _serve(children, parent)
     finally:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart: posts this machine's metrics, causes failures on purpose, and counts rows."""
+"""The quickstart: posts this machine's metrics, injects failures, and counts rows."""

@@ -13,7 +13,7 @@ PROCESS_NAME = "quickstart-load"
 
 
 class GeneratedLoad:
-    """A process that uses one core, or is stopped. It ends with the supervisor."""
+    """A process that uses one core, or is stopped. It ends together with the supervisor."""
 
     def __init__(self, supervisor: Supervisor, log: Path) -> None:
         import psutil  # an extra

@@ -15,7 +15,7 @@ _LONGEST = 255
 
 
 class OwnMetrics:
-    """Samples CPU, memory, disks, network and every process; each call is one moment."""
+    """Samples CPU, memory, disks, network and every process."""
 
     def __init__(self) -> None:
         self._host = {"hostname": _clean(socket.gethostname())}
@@ -62,7 +62,7 @@ class OwnMetrics:
 
 def _process_readings(info: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
     dimensions = {"pid": str(info["pid"]), "process_name": _clean(info["name"] or "unknown")}
-    # Values of other users' processes may be missing.
+    # Values of other users' processes can be missing.
     if info["cpu_times"] is not None:
         yield "process.cpu_seconds", dimensions, info["cpu_times"].user + info["cpu_times"].system
     if info["memory_info"] is not None:

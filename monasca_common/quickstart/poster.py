@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts bulks over HTTP until each is acknowledged, with one Idempotency-Key per bulk."""
+"""Posts bulks over HTTP until each bulk is acknowledged, with one Idempotency-Key per bulk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PostedBulk:
 
 
 class Poster:
-    """Posts with some threads. A post without an answer, or with unknown messages in the answer, is repeated."""
+    """Posts with several threads. A post without an answer, or with unknown messages, is repeated."""
 
     def __init__(self, host: str, port: int, *, threads: int) -> None:
         self._address = (host, port)
@@ -49,7 +49,7 @@ class Poster:
         self._bulks.put(bulk)
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything is acknowledged, at most ``seconds``."""
+        """Wait at most ``seconds`` until all bulks are acknowledged."""
         self._deadline = time.monotonic() + seconds
         for _ in self._threads:
             self._bulks.put(None)
@@ -65,7 +65,7 @@ class Poster:
                 time.sleep(_RETRY_SECONDS)
 
     def _attempt(self, bulk: PostedBulk, body: str) -> bool:
-        """Return whether this bulk needs no other attempt."""
+        """Return whether this bulk needs no further attempt."""
         bulk.attempts += 1
         connection = http.client.HTTPConnection(*self._address, timeout=_ANSWER_SECONDS)
         try:

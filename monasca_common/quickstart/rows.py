@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the database with a separate connection: the times of new rows, and the rows at the end."""
+"""Reads the database over a separate connection: the times of new rows, and all rows at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.01
 
 
 class RowWatch:
-    """Records, about every 10 ms, which bulks of metrics are stored. A bulk is identified by its time."""
+    """Records about every 10 ms which bulks of metrics are stored. A bulk is identified by its time."""
 
     def __init__(self, database: Path) -> None:
         self._uri = f"file:{database}?mode=ro"
@@ -69,7 +69,7 @@ class RowWatch:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """``lost``: acknowledged items without a row. ``duplicates``: rows in excess of one per posted item."""
+    """The counts. ``lost``: acknowledged items without a row. ``duplicates``: rows in excess of one per posted item."""
 
     rows: int
     lost: int
@@ -79,8 +79,8 @@ class Count:
 def count(database: Path, metrics: Iterable[PostedBulk], events: Iterable[PostedBulk]) -> Count:
     """Compare posted items with stored rows.
 
-    The table of measurements cannot contain duplicates. The table of events can, because an event that is published
-    again with another id is another row, so each run also posts numbered events.
+    The table of measurements cannot contain duplicates. The table of events can contain duplicates, because an event
+    that is published again with a different id is stored as another row; so each run also posts numbered events.
     """
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         by_time = Counter(dict(connection.execute("SELECT time, count(*) FROM measurements GROUP BY time")))

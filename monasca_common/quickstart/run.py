@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run: post, lose answers, kill the persister, wait for every row, count."""
+"""A run: posts metrics, drops acknowledgements, kills the persister, waits for every row, and counts rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from monasca_common.quickstart.own_metrics import OwnMetrics
 
 _BETWEEN_POSTS_SECONDS = 0.1
-_EVENT_EVERY = 5  # bulks of metrics
+_EVENT_EVERY = 5  # number of bulks of metrics
 _POSTING_THREADS = 4
 _FIRST_ROW_SECONDS = 60.0
 _FINISH_SECONDS = 60.0
-_LOSE_AT = 0.25  # of the run
+_LOSE_AT = 0.25  # fraction of the run
 _KILL_AT = 0.5
 _REPORT_SECONDS = 5.0
 
@@ -55,7 +55,7 @@ class Run:
 
     def go(self) -> None:
         """Post, and wait for the rows."""
-        from monasca_common.quickstart.own_metrics import OwnMetrics  # it needs an extra
+        from monasca_common.quickstart.own_metrics import OwnMetrics  # requires an extra
 
         own = OwnMetrics()
         try:
@@ -78,8 +78,8 @@ class Run:
 
     @property
     def latencies_ms(self) -> list[float]:
-        """The latencies from the POST of a bulk to its last row, in order of posting, without the first one, which
-        includes the start of the services."""
+        """The latencies from the POST of a bulk to its last row, in order of posting. The first bulk is omitted,
+        because its latency includes the start of the services."""
         return [
             (bulk.stored_at - bulk.posted_at) * 1000
             for bulk in self._metrics[1:]
@@ -101,7 +101,7 @@ class Run:
         disturbances = [(_LOSE_AT, self._lose_answers), (_KILL_AT, self._kill)]
         for number in itertools.count(1):
             elapsed = time.monotonic() - started
-            if elapsed >= self._seconds and not disturbances:  # they may be late on a slow machine
+            if elapsed >= self._seconds and not disturbances:  # they can be late on a slow machine
                 return
             if disturbances and elapsed >= disturbances[0][0] * self._seconds:
                 disturbances.pop(0)[1]()
@@ -128,7 +128,7 @@ class Run:
     def _lose_answers(self) -> None:
         self._proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
         self._proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=PUBLISH_SECONDS * 2, times=2))
-        self._say("some of Kafka's acknowledgements are now lost, others delayed")
+        self._say("from now on, some of Kafka's acknowledgements are dropped and others are delayed")
 
     def _kill(self) -> None:
         self._kills += 1

@@ -24,8 +24,8 @@ _COMMAND_SECONDS = 600.0
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
-# With an instance id, the process that replaces a killed one takes over its partitions immediately; otherwise after the
-# session timeout of up to 45 s.
+# With an instance id, the process that replaces a killed one takes over its partitions immediately; without it, after
+# the session timeout of up to 45 s.
 _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = {servers}
@@ -98,7 +98,7 @@ port = {dashboard_port}
 interval_seconds = 2
 """
 
-# Only for the notification service: the other services must not accept addresses of this machine.
+# Only for the notification service, because the other services must not accept addresses of this machine.
 _NOTIFICATION = """\
 [notification]
 allowed_networks = 127.0.0.1/32
@@ -152,11 +152,11 @@ def run_command(*words: str, configuration: Path) -> str:
 
 
 class ServiceProcess:
-    """A command that runs until `stop`; it ends with this process, even if this process is killed.
+    """A command that runs until `stop`. It ends together with this process, even if this process is killed.
 
     ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``. ``more``: further
-    configuration files. Its output, and that of its Java, is written to a file next to the configuration;
-    errors name it.
+    configuration files. The output of the command and of its Java processes is written to a file next to the
+    configuration; errors name this file.
     """
 
     def __init__(self, supervisor: Supervisor, name: str, configuration: Path, *more: Path) -> None:
@@ -167,8 +167,8 @@ class ServiceProcess:
         self._pid = supervisor.start(_command(*name.split(), files=[configuration, *more]), log=self._log)
 
     def kill_workers(self) -> int:
-        """Send SIGKILL to its worker processes, which the service replaces; return their number."""
-        import psutil  # an extra, which only this needs
+        """Send SIGKILL to the worker processes and return their number. The service replaces them."""
+        import psutil  # requires an extra that only this method needs
 
         workers = psutil.Process(self._pid).children()
         for worker in workers:
@@ -210,7 +210,7 @@ class ServiceProcess:
         raise ServiceFailed(f"{self.name} completed no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_log_line()}")
 
     def stop(self) -> None:
-        """Send SIGTERM and wait; the supervisor kills a process that has not ended then."""
+        """Send SIGTERM and wait. The supervisor kills a process that has still not ended."""
         try:
             self._supervisor.signal(self._pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_SECONDS
@@ -220,7 +220,7 @@ class ServiceProcess:
             return
 
     def last_log_line(self) -> str:
-        """Return the last line of the log, if possible of the command instead of its Java, and the path of the log."""
+        """Return the last line of the log, preferably of the command instead of Java, and the path of the log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         own = [line for line in lines if line.startswith("monasca-common ")]

@@ -101,7 +101,7 @@ class TestBrokerStart(base.BaseTestCase):
         process = self.start("--timeout", "0.2")
         _, complaint = process.communicate(timeout=SECONDS)
         self.assertEqual(1, process.returncode)
-        self.assertIn("give a slow machine longer (broker start --timeout", complaint)
+        self.assertIn("use a longer time-out on a slow machine (broker start --timeout", complaint)
         self.assertNotIn("Traceback", complaint)
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")

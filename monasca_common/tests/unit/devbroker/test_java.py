@@ -108,7 +108,7 @@ class TestKafkaJars(base.BaseTestCase):
     def test_a_configured_folder_without_that_version_is_refused_with_the_remedy(self):
         (self.folder / "kafka_2.13-3.9.2.jar").touch()
         refusal = str(self.assertRaises(JarsUnavailable, kafka_jars, {JARS_VARIABLE: str(self.folder)}))
-        for part in (JARS_VARIABLE, MAIN_JAR, "unset it"):
+        for part in (JARS_VARIABLE, MAIN_JAR, "unset the variable"):
             self.assertIn(part, refusal)
 
     def test_an_invalid_version_is_refused_with_the_remedy(self):

@@ -102,7 +102,7 @@ class StorageTest(base.BaseTestCase):
     def test_a_file_instead_of_the_folder_is_refused(self):
         self.folder.write_text("")
         error = self.assertRaises(InvalidCluster, self.prepare)
-        self.assertIn("cannot hold the data (File exists): name a folder", str(error))
+        self.assertIn("cannot store the data (File exists): name a folder", str(error))
 
     def test_a_folder_with_other_files_is_refused_and_unchanged(self):
         self.folder.mkdir()
@@ -122,7 +122,7 @@ class StorageTest(base.BaseTestCase):
 
         error = self.assertRaises(BrokerTooSlow, storage.format, slow, 0.2)
 
-        self.assertIn("did not format its storage within 0.2 s: give a slow machine longer", str(error))
+        self.assertIn("did not format its storage within 0.2 s: use a longer time-out on a slow machine", str(error))
         self.assertIn("broker start --timeout", str(error))
 
     def test_no_command_line_and_no_error_has_a_password(self):

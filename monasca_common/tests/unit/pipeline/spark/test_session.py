@@ -51,12 +51,12 @@ class InstalledTest(base.BaseTestCase):
     def test_missing_java_is_an_error(self):
         self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME", None))
         self.useFixture(fixtures.EnvironmentVariable("PATH", "/nowhere"))
-        self.assert_unavailable("there is no java on the path", "JAVA_HOME")
+        self.assert_unavailable("java is not on the path", "JAVA_HOME")
 
     def test_an_old_java_is_an_error_with_its_version(self):
         for text, version in (('openjdk version "11.0.2" 2019', 11), ('java version "1.8.0_402"', 8)):
             self.java(text)
-            self.assert_unavailable(f"is Java {version}, and Kafka and Spark need 17")
+            self.assert_unavailable(f"is Java {version}, but Kafka and Spark need 17")
 
     def test_a_new_one_will_do(self):
         for text in ('openjdk version "17.0.15" 2025', 'openjdk version "21-ea"'):
