@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A topic with metrics in JSON and in Avro: the aggregates are those of the same metrics in JSON."""
+
+from dataclasses import replace
+
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
+from monasca_common.kafka.errors import RegistryUnavailable
+from monasca_common.kafka.testing import MemoryRegistry
+from monasca_common.models import avro
+from monasca_common.runtime.envelopes import EnvelopeWriter
+from monasca_common.tests.functional.pipeline.pipeline_case import CpuCase, cpu
+from monasca_common.tests.periodic import periodic
+
+META = {"tenantId": "t", "region": "r"}
+
+
+@periodic("the unit tests of each reader are in the gate")
+class FormatsTest(CpuCase):
+    def setUp(self):
+        super().setUp()
+        self.registry = self.useFixture(MemoryRegistry())
+        self.settings = SchemaRegistrySettings(url=self.registry.url, timeout_seconds=5.0)
+        self.writer = EnvelopeWriter(replace(self.settings, auto_register=True), avro.METRICS, self.topic)
+
+    def send_in_avro(self, *values):
+        sent = self.publish(self.writer.values(list(values)))
+        in_json = dict(zip(self.writer.values(list(values)), values, strict=True))
+        self.sent += [(in_json[value], partition, offset) for value, partition, offset in sent]
+
+    def check(self, **limits):
+        job = self.job(registry=self.settings, **limits)
+        self.send(*(cpu(minute, minute) for minute in range(0, 40, 2)))
+        self.send_in_avro(*(cpu(minute, minute, host="b", meta=META) for minute in range(1, 40, 2)))
+        self.publish([self.writer.values([cpu(1, 5, meta=META)])[0][:-4]])
+        total = self.until_quiet(job)
+        self.assert_exact()
+        self.assertEqual(1, total["rejected"])
+
+    def test_executors_read_both_formats(self):
+        self.check(one_task_offsets=0)
+
+    def test_the_driver_reads_both_formats_of_a_small_batch(self):
+        self.check()
+
+    def test_a_batch_waits_for_the_registry(self):
+        job = self.job(registry=self.settings)
+        self.send_in_avro(*(cpu(minute, minute, meta=META) for minute in range(40)))
+        self.registry.stop()
+        self.assertRaises(RegistryUnavailable, job.step)
+        self.registry.start()
+        self.wait_until(lambda: self.attempt(job), what="the next attempt")
+        self.until_quiet(job)
+        self.assert_exact()
+
+    def attempt(self, job):
+        try:
+            return job.step().done
+        except RegistryUnavailable:  # during the back-off
+            return 0
