@@ -25,7 +25,7 @@ from monasca_common.cli.command import (
     add_topics,
     positive,
 )
-from monasca_common.kafka import FencedError, TopicPartition, plugins
+from monasca_common.kafka import FencedError, Message, TopicPartition, plugins
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError, TransactionError, UndeliveredError
 from monasca_common.models import times
@@ -238,7 +238,8 @@ class DlqShow(_DlqCommand, ShowOne):
         for topic in self.topics(parsed_args, (partition.topic,)):
             letter = topic.dead_letter(partition, offset)
             if letter is not None:
-                return self.dict2columns(_facts(letter, parsed_args))
+                decoded = messages.SchemaDecoder(self.read(parsed_args), self.report).decoded(letter.message)
+                return self.dict2columns(_facts(letter, decoded, parsed_args))
         place = f"{partition.topic}/{partition.partition}/{offset}"
         raise NothingFound(f"there is no dead letter {place}: `monasca-common dlq list` shows pending dead letters")
 
@@ -425,8 +426,8 @@ def _row(letter: DeadLetter, *, is_cut: bool) -> Sequence[Any]:
     )
 
 
-def _facts(letter: DeadLetter, parsed_args: argparse.Namespace) -> dict[str, Any]:
-    message = messages.message_facts(letter.message, parsed_args)
+def _facts(letter: DeadLetter, decoded: Message, parsed_args: argparse.Namespace) -> dict[str, Any]:
+    message = messages.message_facts(letter.message, decoded, parsed_args)
     facts = {
         "dead_letter": letter.place,
         "time": _shown(letter.message.timestamp_ms),

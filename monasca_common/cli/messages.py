@@ -6,17 +6,57 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from oslo_config import cfg
+
 from monasca_common.cli.command import add_since_and_until, positive
-from monasca_common.kafka import Message
+from monasca_common.kafka import Message, SerializationContext, load_serializer
+from monasca_common.kafka.config.schema_registry import GROUP
+from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SerializationError
 from monasca_common.models import times
 
 _PAYLOAD_CHARACTERS = 200
 _MASK = "***"
 # Headers whose values are never shown, because they can contain credentials.
 _SECRET = re.compile(r"auth|cookie|credential|passw|secret|token|api.?key", re.IGNORECASE)
+
+
+class SchemaDecoder:
+    """Decodes values with a schema to JSON, if ``[schema_registry]`` has a ``url``. ``report``: writes a remark."""
+
+    def __init__(self, conf: cfg.ConfigOpts, report: Callable[[str], object]) -> None:
+        self._report: Callable[[str], object] | None = report
+        self._serializers: list[Any] = []
+        if conf[GROUP].url:
+            for name in ("avro", "json-schema"):
+                try:
+                    self._serializers.append(load_serializer(name, conf=conf))
+                except ConfigurationError as error:
+                    self._remark(error)
+
+    def decoded(self, message: Message) -> Message:
+        """Return the message with a value in JSON if its schema is known, otherwise the message itself."""
+        if not message.value or message.value[0] != 0:
+            return message
+        context = SerializationContext(message.topic, "value", message.headers)
+        for serializer in self._serializers:
+            try:
+                value = serializer.loads(message.value, context)
+            except RegistryUnavailable as error:
+                self._remark(error)
+            except SerializationError:
+                continue
+            else:
+                return replace(message, value=json.dumps(value, default=str).encode())
+        return message
+
+    def _remark(self, error: Exception) -> None:
+        if self._report is not None:
+            self._report(f"some values are not decoded: {error}")
+            self._report = None
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +115,8 @@ def is_in_time(message: Message, parsed_args: argparse.Namespace) -> bool:
     )
 
 
-def message_facts(message: Message, parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON object of a message."""
+def message_facts(message: Message, decoded: Message, parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return the JSON object of a message. ``decoded``: the message with the value to show."""
     facts: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
@@ -89,11 +129,11 @@ def message_facts(message: Message, parsed_args: argparse.Namespace) -> dict[str
     if parsed_args.payload:
         limit = parsed_args.payload_characters
         headers = [[name, _header(name, value, limit)] for name, value in message.headers]
-        facts |= {"key": _cut(message.key, limit), "headers": headers, "value": _cut(message.value, limit)}
+        facts |= {"key": _cut(message.key, limit), "headers": headers, "value": _cut(decoded.value, limit)}
     return facts
 
 
-def message_lines(message: Message, parsed_args: argparse.Namespace) -> Iterator[str]:
+def message_lines(message: Message, decoded: Message, parsed_args: argparse.Namespace) -> Iterator[str]:
     time = "no time" if message.timestamp_ms is None else times.shown(message.timestamp_ms)
     key = "no key" if message.key is None else f"key of {len(message.key):,} B"
     value = "deletion" if message.value is None else f"value of {len(message.value):,} B"
@@ -103,7 +143,7 @@ def message_lines(message: Message, parsed_args: argparse.Namespace) -> Iterator
         yield f"  key     {_cut(message.key, limit)}"
         for name, content in message.headers:
             yield f"  header  {_printable(name)}: {_header(name, content, limit)}"
-        yield f"  value   {_cut(message.value, limit)}"
+        yield f"  value   {_cut(decoded.value, limit)}"
 
 
 def _has_header(message: Message, wanted: str) -> bool:

@@ -20,6 +20,7 @@ from monasca_common.cli.command import (
 )
 from monasca_common.cli.topic import known_topic
 from monasca_common.kafka import Admin, ConfigurationError, Message, TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.log_reading import LogReader
 
 _SAMPLE = 10
@@ -40,11 +41,19 @@ class _MessagesCommand(ClusterCommand):
         add_line_format(parser)
         return parser
 
+    def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
+        self._decoder = messages.SchemaDecoder(self.read(parsed_args), self.report)
+        return super().cluster(parsed_args)
+
+    def is_selected(self, message: Message, parsed_args: argparse.Namespace) -> bool:
+        return messages.is_selected(self._decoder.decoded(message) if parsed_args.field else message, parsed_args)
+
     def show(self, message: Message, parsed_args: argparse.Namespace) -> None:
+        decoded = self._decoder.decoded(message) if parsed_args.payload else message
         if parsed_args.formatter == "json":
-            self.print(json.dumps(messages.message_facts(message, parsed_args)))
+            self.print(json.dumps(messages.message_facts(message, decoded, parsed_args)))
         else:
-            self.print(*messages.message_lines(message, parsed_args))
+            self.print(*messages.message_lines(message, decoded, parsed_args))
 
     def nothing(self) -> int:
         self.report("no message is selected")
@@ -80,7 +89,7 @@ class TopicTail(_MessagesCommand):
         deadline = None if parsed_args.seconds is None else time.monotonic() + parsed_args.seconds
         with until_interrupted():
             for message in self._messages(parsed_args, deadline):
-                if messages.is_selected(message, parsed_args):
+                if self.is_selected(message, parsed_args):
                     self.show(message, parsed_args)
                     shown += 1
                 if shown == parsed_args.count or (deadline is not None and time.monotonic() >= deadline):
@@ -158,7 +167,7 @@ class TopicSample(_MessagesCommand):
             for number, message in enumerate(reader.messages(starts, ends)):
                 if number % _PROGRESS_EVERY == 0:
                     shown.update(number, total - number)
-                if messages.is_selected(message, parsed_args):
+                if self.is_selected(message, parsed_args):
                     yield message
 
 

@@ -105,25 +105,16 @@ def _reader(settings: bytes) -> EnvelopeReader:
     return EnvelopeReader(pickle.loads(settings))
 
 
-class _EnvelopeSchemas:
-    """A `SchemaParser` of envelopes. The parsed schema is the function that decodes a record."""
+def _decoder(text: str, names: Sequence[tuple[str, str]]) -> Callable[[bytes], bytes]:
+    """Return the function that decodes records of a schema. Raises `SerializationError`."""
+    from monasca_common.kafka.serialization import avro
+    from monasca_common.models.avro import decoder
 
-    schema_type = "AVRO"
-
-    def parse(self, text: str, names: Sequence[tuple[str, str]]) -> Callable[[bytes], bytes]:
-        from monasca_common.kafka.serialization import avro
-        from monasca_common.models.avro import decoder
-
-        schema = avro.parse(text, names)
-        try:
-            return decoder(schema.parsed, schema.reads)
-        except InvalidEnvelope as error:
-            raise SerializationError(str(error)) from None
-
-    def canonical(self, text: str) -> Any:
-        from monasca_common.kafka.serialization import avro
-
-        return avro.canonical(text)
+    schema = avro.parse(text, names)
+    try:
+        return decoder(schema.parsed, schema.reads)
+    except InvalidEnvelope as error:
+        raise SerializationError(str(error)) from None
 
 
 def _schemas(settings: SchemaRegistrySettings) -> SchemaRegistry[Callable[[bytes], bytes]]:
@@ -134,4 +125,4 @@ def _schemas(settings: SchemaRegistrySettings) -> SchemaRegistry[Callable[[bytes
         from monasca_common.kafka.serialization.registry import SchemaRegistry
     except ImportError as error:
         raise ConfigurationError(f"url in group [{GROUP}] is set, but {extras.remedy(error, 'avro')}") from None
-    return SchemaRegistry(settings, _EnvelopeSchemas())
+    return SchemaRegistry(settings, "AVRO", _decoder)

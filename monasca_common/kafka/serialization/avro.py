@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import fastavro
 from fastavro import _read_py, _write_py
-from fastavro.schema import SchemaParseException, to_parsing_canonical_form
+from fastavro.schema import SchemaParseException
 from fastavro.validation import ValidationError
 from oslo_config import cfg
 
@@ -27,9 +26,8 @@ from monasca_common.kafka.serialization.registry import Names, SchemaKey
 _RECORDS = ("record", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class AvroSchema:
-    """A parsed schema. ``reads`` and ``writes``: functions of fastavro."""
+class AvroSchema(NamedTuple):
+    """A parsed schema, and the functions of fastavro that read and write its values."""
 
     parsed: Any
     reads: Any
@@ -56,9 +54,6 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
 
     def parse(self, text: str, names: Names) -> AvroSchema:
         return parse(text, names)
-
-    def canonical(self, text: str) -> Any:
-        return canonical(text)
 
     def record_name(self, schema: AvroSchema) -> str:
         name = schema.parsed.get("name") if isinstance(schema.parsed, dict) else None
@@ -94,7 +89,7 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
 
 
 def parse(text: str, names: Names) -> AvroSchema:
-    """See `SchemaParser`."""
+    """Return the parsed schema. ``names``: those that it refers to. Raises `SerializationError`."""
     named: dict[str, Any] = {}
     try:
         for _, each in names:
@@ -106,14 +101,6 @@ def parse(text: str, names: Names) -> AvroSchema:
     if recursive:
         return AvroSchema(parsed, _read_py.schemaless_reader, _write_py.schemaless_writer)
     return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
-
-
-def canonical(text: str) -> Any:
-    """See `SchemaParser`."""
-    try:
-        return to_parsing_canonical_form(json.loads(text))
-    except Exception:
-        return text
 
 
 def _invalid_field(value: Any, schema: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from oslo_config import cfg
 
@@ -37,17 +37,13 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         settings = registry_settings(conf)
-        self.registry: SchemaRegistry[T] = SchemaRegistry(settings, self)
-        self._mixed = frozenset(settings.mixed_topics)
+        self.registry: SchemaRegistry[T] = SchemaRegistry(settings, self.schema_type, self.parse)
+        self.mixed_topics = frozenset(settings.mixed_topics)
         self._writers: dict[str, tuple[bytes, T]] = {}  # the start of a value and its schema, by topic
 
     @abstractmethod
     def parse(self, text: str, names: Names) -> T:
-        """See `SchemaParser`."""
-
-    @abstractmethod
-    def canonical(self, text: str) -> Any:
-        """See `SchemaParser`."""
+        """Return the parsed schema. ``names``: those that it refers to. Raises `SerializationError`."""
 
     @abstractmethod
     def record_name(self, schema: T) -> str:
@@ -60,10 +56,6 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
     @abstractmethod
     def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> S:
         """Return the value whose bytes begin at ``start``. Raises `SerializationError` and `RegistryUnavailable`."""
-
-    def decode_json(self, plain: Any) -> S:
-        """Return the value of a plain JSON value in a mixed topic."""
-        return plain  # type: ignore[no-any-return]
 
     def dumps(self, value: S, context: SerializationContext | None = None) -> bytes:
         """See `Serializer`. The context is required, because the schema depends on the topic."""
@@ -89,35 +81,37 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
             if len(value) < ID_END:
                 raise SerializationError("the value ends within its schema id")
             return self.decode(value, ID_END, int.from_bytes(value[1:ID_END]), topic)
-        if topic in self._mixed:
-            return self.decode_json(_JSON.loads(value))
+        if topic in self.mixed_topics:
+            return _JSON.loads(value)  # type: ignore[no-any-return]
         raise SerializationError(
             "the value has no schema id: it does not begin with byte 0, and its topic is not one of mixed_topics"
         )
 
-    def _open_writer(self, topic: str, context: SerializationContext) -> tuple[bytes, T]:
-        settings = self.registry.settings
-        strategy = settings.subject_name_strategy
+    def subject(self, context: SerializationContext, schema: T) -> str:
+        """Return the name under which a schema is registered. Raises `ConfigurationError` without a strategy."""
+        strategy = self.registry.settings.subject_name_strategy
         if strategy is None:
             raise ConfigurationError(
                 f"subject_name_strategy in group [{GROUP}] is not set, and there is no default: all writers of topic "
                 f"{context.topic} must use the same"
             )
-        path = settings.schema_files.get(topic)
-        if path is None:
-            if strategy != "topic":
-                raise ConfigurationError(
-                    f"schema_files in group [{GROUP}] has no file for topic {topic}: add one, because "
-                    f"subject_name_strategy={strategy} needs the name of its record"
-                )
-            schema_id, schema = self.registry.latest(f"{context.topic}-{context.field}")
-        else:
+        if strategy == "topic":
+            return f"{context.topic}-{context.field}"
+        name = self.record_name(schema)
+        return name if strategy == "record" else f"{context.topic}-{name}"
+
+    def _open_writer(self, topic: str, context: SerializationContext) -> tuple[bytes, T]:
+        settings = self.registry.settings
+        if (path := settings.schema_files.get(topic)) is not None:
             text = Path(path).read_text()
             schema = self.parse(text, ())
-            subject = {
-                "topic": lambda: f"{context.topic}-{context.field}",
-                "record": lambda: self.record_name(schema),
-                "topic-record": lambda: f"{context.topic}-{self.record_name(schema)}",
-            }[strategy]()
+            subject = self.subject(context, schema)
             schema_id = self.registry.schema_id(subject, text, register=settings.auto_register)
+        elif settings.subject_name_strategy == "topic":
+            schema_id, schema = self.registry.latest(f"{context.topic}-{context.field}")
+        else:
+            raise ConfigurationError(
+                f"schema_files in group [{GROUP}] has no file for topic {topic}: add one, or set "
+                "subject_name_strategy=topic to use the latest schema of the registry"
+            )
         return MAGIC + schema_id.to_bytes(ID_END - 1), schema

@@ -38,9 +38,6 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
         registry: Any = referencing.Registry()
         return validator(schema, registry=registry.with_resources(resources))
 
-    def canonical(self, text: str) -> Any:
-        return json.loads(text)
-
     def record_name(self, schema: Validator) -> str:
         title = schema.schema.get("title") if isinstance(schema.schema, dict) else None
         if not title:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from typing import Any, ClassVar
 
-from google.protobuf import json_format
 from google.protobuf.message import DecodeError, EncodeError, Message
 from oslo_config import cfg
 
@@ -28,15 +27,13 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
         if not (inspect.isclass(type) and issubclass(type, Message)):
             raise ConfigurationError("serializer=protobuf needs a class that protoc generated: pass it as type=")
         super().__init__(conf)
+        self.mixed_topics = frozenset()  # plain JSON is not a message
         generated: Any = type
         self._type = generated
         self._indexes = _indexes(generated.DESCRIPTOR)
 
     def parse(self, text: str, names: Names) -> str:
         return text
-
-    def canonical(self, text: str) -> Any:
-        return "".join(text.split())
 
     def record_name(self, schema: str) -> str:
         return str(self._type.DESCRIPTOR.full_name)
@@ -59,13 +56,6 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
             return self._type.FromString(value[payload:])
         except DecodeError:
             reason = f"not a {self._type.__name__} (schema {key})"
-        raise SerializationError(reason)
-
-    def decode_json(self, plain: Any) -> Any:
-        try:
-            return json_format.ParseDict(plain, self._type())
-        except (json_format.ParseError, AttributeError, TypeError):
-            reason = f"JSON that is not a {self._type.__name__}"
         raise SerializationError(reason)
 
 

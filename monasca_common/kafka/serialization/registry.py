@@ -1,75 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of a schema registry, and a bounded cache of parsed schemas that outlives an outage.
-
-Each question opens a client: questions are rare, and neither a connection nor a cache of the client is shared with a
-forked child or kept by a registry that hangs.
-"""
+"""The schemas of a registry, in a bounded cache that outlives an outage."""
 
 from __future__ import annotations
 
-import queue
-import random
-import threading
+import json
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused, SerializationError
+from monasca_common.kafka.serialization.registry_client import (
+    MAX_BACKOFF_SECONDS,
+    SCHEMA_NOT_FOUND,
+    SUBJECT_NOT_FOUND,
+    VERSION_NOT_FOUND,
+    RegistryClient,
+    refusal,
+)
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 SchemaKey = int | uuid.UUID  # the id in the frame of a value, or the GUID in a header
 Names = Sequence[tuple[str, str]]  # (name, text) of the schemas that a schema refers to, each after those it refers to
 
-_FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.5, 30.0
 _ASK_AGAIN_SECONDS = 1.0  # for an unknown id
 _SHORT_WAIT_SECONDS = 0.1  # for an unknown id shortly after another one was rejected
 _MOST_REFERENCES = 100
-_MOST_TEXT = 300  # characters of the registry's own error text
 _VERIFIED = 3  # cached schemas that a registry which has lost its schemas no longer has
-_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND, _SCHEMA_NOT_FOUND = 40401, 40402, 40403
-_REFUSALS = (409, 422, 40401, 40402, 40403)
 
 
-class SchemaParser(Protocol[T_co]):
-    """Parses the schemas of one format. ``schema_type``: its name in the registry."""
-
-    @property
-    def schema_type(self) -> str: ...
-
-    def parse(self, text: str, names: Names) -> T_co:
-        """Return the parsed schema. Raises `SerializationError`."""
-        ...
-
-    def canonical(self, text: str) -> Any:
-        """Return a value that is equal for texts of the same schema."""
-        ...
-
-
-class SchemaRegistry(Generic[T]):
-    """The schemas of one format, by id. Thread-safe.
+class SchemaRegistry(RegistryClient, Generic[T]):
+    """The schemas of one format, by id. Thread-safe. ``parse``: returns the parsed schema of a text and of the texts
+    that it refers to, or raises `SerializationError`.
 
     Schemas in the cache need no registry. A registry that restarts empty may give an id to another schema: a process
-    keeps the schema that it has cached for an id, and never registers one under an id that it knows otherwise.
+    keeps the schema that it has cached for an id, and never writes one under an id that it knows otherwise.
     """
 
-    def __init__(self, settings: SchemaRegistrySettings, parser: SchemaParser[T]) -> None:
-        self.settings = settings
+    def __init__(self, settings: SchemaRegistrySettings, schema_type: str, parse: Callable[[str, Names], T]) -> None:
+        super().__init__(settings)
         self.cached: dict[SchemaKey, T] = {}  # read without the lock
-        self._parser = parser
-        self.clock: Clock = SystemClock()
+        self._schema_type = schema_type
+        self._parse = parse
         self._texts: dict[SchemaKey, str] = {}
         self._unknown: dict[SchemaKey, float] = {}  # when each unknown id was first asked for
         self._rejected_at = float("-inf")  # when the last unknown id was rejected
-        self._asking = threading.Lock()
-        self._failures = 0
-        self._ask_at = 0.0
-        self._reason = ""
 
     def get(self, key: SchemaKey) -> T:
         """Return the parsed schema, from the cache or the registry. Raises `RegistryUnavailable`; `SerializationError`
@@ -80,7 +58,7 @@ class SchemaRegistry(Generic[T]):
         try:
             schema, names = self.ask(lambda client: _resolved(client, _by_key(client, key)))
         except SchemaRefused as refused:
-            if refused.code not in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND, _SCHEMA_NOT_FOUND):
+            if refused.code not in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND):
                 raise
             self._wait_for(key)
             raise SerializationError(f"the schema registry has no schema {key}") from refused
@@ -95,6 +73,7 @@ class SchemaRegistry(Generic[T]):
             return (found.schema_id, *_resolved(client, found.schema))
 
         schema_id, schema, names = self.ask(question)
+        self._check(schema_id, schema.schema_str or "")
         return schema_id, self.cached.get(schema_id) or self._cache(schema_id, schema, names)
 
     def schema_id(self, subject: str, text: str, *, register: bool) -> int:
@@ -102,7 +81,7 @@ class SchemaRegistry(Generic[T]):
 
         Raises `SchemaRefused`, and `RegistryUnavailable` if the registry returns an id that another schema has here.
         """
-        schema = Schema(text, self._parser.schema_type)
+        schema = Schema(text, self._schema_type)
 
         def question(client: Any) -> tuple[int, str | None]:
             if register:
@@ -114,66 +93,26 @@ class SchemaRegistry(Generic[T]):
 
         schema_id: int
         schema_id, returned = self.ask(question)
-        canonical = self._parser.canonical
-        if any(canonical(each) != canonical(text) for each in (returned, self._texts.get(schema_id, text))):
-            raise RegistryUnavailable(
-                f"the schema registry has given id {schema_id} to two schemas, as after a restart without its data: "
-                "restore it, or restart all readers and writers",
-                _MAX_BACKOFF_SECONDS,
-            )
+        self._check(schema_id, text, returned or "")
         return schema_id
 
-    def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Return the answer to ``question``, within ``timeout_seconds``. After a failure, no question is asked until a
-        back-off has passed. Raises `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
-        with self._asking:
-            left = self._ask_at - self.clock.monotonic()
-            if left > 0:
-                raise RegistryUnavailable(self._reason, left)
-            answer, error = self._answer(question)
-            if error is None:
-                self._failures = 0
-                return answer
-            if isinstance(error, SchemaRefused | SerializationError):
-                self._failures = 0
-                raise error
-            delay = min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2**self._failures) * random.uniform(0.5, 1)
-            self._failures = min(self._failures + 1, 10)
-            self._ask_at = self.clock.monotonic() + delay
-            self._reason = f"the schema registry {self.settings.url} is unavailable ({_reason(error)})"
-            raise RegistryUnavailable(self._reason, delay)
-
-    def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
-        """Return the answer or the error of a thread that can be left behind, because the client has a time-out only
-        for each part of an answer."""
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        clients: list[SchemaRegistryClient] = []
-
-        def run() -> None:
-            try:
-                with SchemaRegistryClient(_client_options(self.settings)) as client:
-                    clients.append(client)
-                    answers.put((question(client), None))
-            except SchemaRegistryError as error:
-                answers.put((None, _refusal(error) or error))
-            except Exception as error:
-                answers.put((None, error))
-
-        threading.Thread(target=run, name="schema-registry", daemon=True).start()
-        try:
-            return answers.get(timeout=self.settings.timeout_seconds)
-        except queue.Empty:
-            for client in clients:
-                client.close()  # ends the thread
-            return None, TimeoutError()
+    def _check(self, schema_id: int, text: str, returned: str | None = None) -> None:
+        """Raise `RegistryUnavailable` if the registry or the cache has another schema for an id."""
+        for other in (returned, self._texts.get(schema_id)):
+            if other is not None and _canonical(other) != _canonical(text):
+                raise RegistryUnavailable(
+                    f"the schema registry has given id {schema_id} to two schemas, as after a restart without its "
+                    "data: restore it, or restart all readers and writers",
+                    MAX_BACKOFF_SECONDS,
+                )
 
     def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> T:
         # Apicurio does not return the type, and the client then assumes AVRO.
-        if schema.schema_type not in (self._parser.schema_type, "AVRO"):
-            raise SerializationError(f"schema {key} is {schema.schema_type}, not {self._parser.schema_type}")
+        if schema.schema_type not in (self._schema_type, "AVRO"):
+            raise SerializationError(f"schema {key} is {schema.schema_type}, not {self._schema_type}")
         text = schema.schema_str or ""
         try:
-            parsed = self._parser.parse(text, names)
+            parsed = self._parse(text, names)
         except SerializationError as error:
             raise SerializationError(f"schema {key}: {error}") from None
         with self._asking:
@@ -196,7 +135,7 @@ class SchemaRegistry(Generic[T]):
         if now - first < limit:
             raise RegistryUnavailable(f"the schema registry has no schema {key} yet", min(limit, _ASK_AGAIN_SECONDS))
         if not self.ask(self._has_schemas):
-            raise RegistryUnavailable("the schema registry has lost its schemas: restore them", _MAX_BACKOFF_SECONDS)
+            raise RegistryUnavailable("the schema registry has lost its schemas: restore them", MAX_BACKOFF_SECONDS)
         self._unknown.pop(key, None)
         self._rejected_at = now
 
@@ -207,15 +146,34 @@ class SchemaRegistry(Generic[T]):
             try:
                 if _by_key(client, key).schema_str == text:
                     return True
+            except SchemaRefused:
+                continue
             except SchemaRegistryError as error:
-                if _refusal(error) is None:
+                if refusal(error) is None:
                     raise
         return not known and bool(client.get_subjects())
 
 
 def _by_key(client: Any, key: SchemaKey) -> Schema:
-    found: Schema = client.get_schema(key) if isinstance(key, int) else client.get_schema_by_guid(str(key))
+    found: Schema
+    if isinstance(key, int):
+        found = client.get_schema(key)
+        return found
+    try:
+        found = client.get_schema_by_guid(str(key))
+    except SchemaRegistryError as error:
+        if error.http_status_code != 404:
+            raise
+        raise SchemaRefused("no such GUID", SCHEMA_NOT_FOUND) from None  # a registry may not have such requests
     return found
+
+
+def _canonical(text: str) -> Any:
+    """Return a value that is equal for texts of one schema that are formatted differently."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.split()
 
 
 def _resolved(client: Any, schema: Schema) -> tuple[Schema, Names]:
@@ -235,40 +193,3 @@ def _resolved(client: Any, schema: Schema) -> tuple[Schema, Names]:
 
     resolve(schema)
     return schema, names
-
-
-def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "url": settings.url,
-        "timeout": settings.timeout_seconds,
-        "max.retries": 0,  # the caller retries
-        "ssl.ca.location": settings.tls_ca_file,
-        "ssl.certificate.location": settings.tls_certificate_file,
-        "ssl.key.location": settings.tls_key_file,
-    }
-    if settings.username:
-        options["basic.auth.user.info"] = f"{settings.username}:{settings.password}"
-    if settings.bearer_token:
-        options |= {
-            "bearer.auth.credentials.source": "STATIC_TOKEN",
-            "bearer.auth.token": settings.bearer_token,
-            "bearer.auth.logical.cluster": "",  # required by the client; only Confluent Cloud reads it
-        }
-    return options
-
-
-def _refusal(error: SchemaRegistryError) -> SchemaRefused | None:
-    """Return the refusal if the registry itself refuses a request, rather than a proxy, a login or a failure."""
-    code = error.error_code
-    if error.http_status_code not in (404, 409, 422) or not isinstance(code, int):
-        return None
-    if code not in _REFUSALS and not 42200 <= code < 42300:
-        return None
-    return SchemaRefused(f"{' '.join(str(error.error_message).split())[:_MOST_TEXT]} ({code})", code)
-
-
-def _reason(error: Exception) -> str:
-    """Return a reason without the error's text, which may quote a credential."""
-    if isinstance(error, SchemaRegistryError):
-        return f"status {error.http_status_code}"
-    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples on a real Kafka, each as a process of its own."""
 
+import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,8 +15,9 @@ from pathlib import Path
 import confluent_kafka
 import fixtures
 
-from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.devbroker import ApicurioRegistry, ApiKey, Fault
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
 from monasca_common.tests.functional.waiting import Waiting
@@ -163,3 +168,56 @@ class ExamplesTest(Waiting, ExampleCase):
             return values
         finally:
             reader.close()
+
+
+class JsonToAvroTest(ExampleCase):
+    """Runs each command of the second terminal on the page."""
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(SharedKafkaCluster(proxied=True))
+        self.topic = f"readings-{uuid.uuid4().hex[:8]}"
+        self.work = self.folder / "json_to_avro"
+        shutil.copytree(EXAMPLES / "json_to_avro", self.work)
+
+    def renamed(self, text):
+        return re.sub(r"\breadings\b(?!-value)", self.topic, text).replace("readings-value", f"{self.topic}-value")
+
+    def follow_the_page(self, url):
+        for name in ("tutorial.conf", "write_reading.py"):
+            text = self.renamed((self.work / name).read_text()).replace("kafka_" + self.topic, "kafka_readings")
+            text = text.replace("127.0.0.1:9092", self.kafka.cluster.bootstrap_servers)
+            (self.work / name).write_text(text.replace("http://127.0.0.1:8081/apis/ccompat/v7", url))
+        page = (PAGES / "formats.rst").read_text()
+        blocks = re.findall(r"caption: Second terminal\n\n((?:   .*\n|\n)+)", page)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        commands = 0
+        for step in re.split(r"^\$ ", textwrap.dedent("\n".join(blocks)), flags=re.MULTILINE)[1:]:
+            command, _, printed = self.renamed(step).partition("\n")
+            if command.startswith("cd "):
+                continue
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=self.work,
+                env={**os.environ, "PATH": path},
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+            )
+            self.assertEqual(0, done.returncode, command + done.stderr)
+            if not printed.strip():
+                rows = [json.loads(line) for line in done.stdout.splitlines()]
+                self.assertEqual([{"room": "hall", "celsius": 21.5}] * 3, [json.loads(row["value"]) for row in rows])
+                self.assertEqual([30, 18, 30], [row["value_bytes"] for row in rows])
+            else:
+                self.assertEqual(printed.strip(), done.stdout.strip(), command)
+            commands += 1
+        self.assertEqual(9, commands)
+
+    def test_the_commands_of_the_page_print_what_it_states(self):
+        self.follow_the_page(self.useFixture(MemoryRegistry()).url)
+
+    @periodic("a second registry, 142 MB to fetch; test_the_commands_of_the_page has the same steps")
+    def test_the_commands_of_the_page_print_what_it_states_with_apicurio(self):
+        with ApicurioRegistry() as registry:
+            self.follow_the_page(registry.url)

@@ -44,6 +44,10 @@ _CONFIGURED = {
     "lag serve": ((), "monasca-common[monitoring]"),
     "audit serve": ((), "monasca-common[monitoring]"),
     "persister": ((), "monasca-common[persister]"),
+    "schema check": (("s", "f.avsc"), "monasca-common[avro]"),
+    "schema list": ((), "monasca-common[avro]"),
+    "schema register": (("s", "f.avsc"), "monasca-common[avro]"),
+    "schema show": (("s",), "monasca-common[avro]"),
     "pipeline run": (("aggregate",), "monasca-common[spark]"),
     "pipeline status": ((), "monasca-common[spark]"),
 }

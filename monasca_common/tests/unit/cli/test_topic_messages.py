@@ -84,17 +84,18 @@ class SelectionTest(base.BaseTestCase):
 class ViewTest(base.BaseTestCase):
     def test_payloads_are_shown_only_on_request(self):
         one = message(b"confidential", key=b"whose", headers=[("room", b"hall")])
-        told = f"{messages.message_facts(one, parsed())} {list(messages.message_lines(one, parsed()))}"
+        told = f"{messages.message_facts(one, one, parsed())} {list(messages.message_lines(one, one, parsed()))}"
         for hidden in ("confidential", "whose", "hall"):
             self.assertNotIn(hidden, told)
 
     def test_headers_with_secrets_are_masked_and_long_values_truncated(self):
         names = ("Authorization", "x-auth-token", "Cookie", "DB_PASSWORD", "client-secret", "api_key", "credentials")
         one = message("é".encode() * 300, headers=[*((name, b"hidden") for name in names), ("empty", None)])
-        facts = messages.message_facts(one, parsed("--payload", "--payload-characters", "3"))
+        facts = messages.message_facts(one, one, parsed("--payload", "--payload-characters", "3"))
         self.assertEqual([[name, "***"] for name in names], facts["headers"][:-1])
         self.assertEqual((["empty", None], "ééé… (600 B)"), (facts["headers"][-1], facts["value"]))
 
     def test_control_characters_are_shown_as_text(self):
-        (_, _, value) = messages.message_lines(message(b"\x1b]0;title\x07"), parsed("--payload"))
+        title = message(b"\x1b]0;title\x07")
+        (_, _, value) = messages.message_lines(title, title, parsed("--payload"))
         self.assertEqual("  value   \\x1b]0;title\\x07", value)

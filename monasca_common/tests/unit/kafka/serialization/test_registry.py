@@ -200,7 +200,7 @@ class SecretsTest(MemoryRegistryCase):
 
     def test_credentials_are_sent(self):
         """The registry in memory does not check them, so the client's options are."""
-        from monasca_common.kafka.serialization.registry import _client_options
+        from monasca_common.kafka.serialization.registry_client import _client_options
 
         serializer = self.avro(allow_insecure_credentials=True, username="ali", password="a:b")
         self.assertEqual("ali:a:b", _client_options(serializer.registry.settings)["basic.auth.user.info"])
@@ -224,3 +224,11 @@ class WriterTest(MemoryRegistryCase):
     def test_an_unknown_extra_is_named(self):
         error = self.assertRaises(ConfigurationError, load_serializer, "protobuf", conf=self.conf(), type=int)
         self.assertIn("protoc", str(error))
+
+    def test_a_latest_schema_with_an_id_that_another_schema_has_is_not_written(self):
+        serializer = self.avro()
+        serializer.loads(self.value, self.context)
+        self.memory.clear()
+        self.avro(schema=RENAMED).dumps({"place": "x"}, self.context)
+
+        self.assertRaises(RegistryUnavailable, serializer.dumps, VALUE, self.context)

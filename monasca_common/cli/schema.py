@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common schema list | show | check | register``: the schemas of a registry."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Iterator, Sequence
+from operator import methodcaller
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cliff.lister import Lister
+from oslo_config import cfg
+
+from monasca_common.cli.command import (
+    NOTHING_FOUND,
+    ChangeLister,
+    MonascaCommand,
+    NothingFound,
+    add_execute,
+    add_name_pattern,
+    positive,
+)
+from monasca_common.kafka import SerializationContext, load_serializer
+from monasca_common.kafka.config.schema_registry import GROUP, registry_settings
+from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SchemaRefused, SerializationError
+
+if TYPE_CHECKING:
+    from monasca_common.kafka.serialization.registry_client import RegistryClient
+
+_SERIALIZERS = {".avsc": "avro", ".json": "json-schema", ".proto": "protobuf"}
+_SUBJECT_NOT_FOUND, _SCHEMA_NOT_FOUND = 40401, 40403
+_REGISTERED, _COMPATIBLE, _NEW, _INCOMPATIBLE, _INVALID = "registered", "compatible", "new", "incompatible", "invalid"
+
+
+class _SchemaCommand(MonascaCommand):
+    """Asks the registry of ``[schema_registry]``."""
+
+    extra = "avro"
+    reported = (*MonascaCommand.reported, RegistryUnavailable)
+
+    def client(self, conf: cfg.ConfigOpts) -> RegistryClient:
+        from monasca_common.kafka.serialization.registry_client import RegistryClient
+
+        return RegistryClient(registry_settings(conf))
+
+
+class SchemaList(_SchemaCommand, Lister):
+    """Show the subjects of the schema registry with the number of their versions and the id of the latest one.
+
+    The exit status is 3 if no subject has the name. For example:
+    monasca-common schema list --subject "metrics*"
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_name_pattern(parser, "--subject", "subjects")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
+        ask = self.client(self.read(parsed_args)).ask
+        rows = []
+        for subject in sorted(fnmatch.filter(ask(lambda client: client.get_subjects()), parsed_args.subject)):
+            versions = ask(methodcaller("get_versions", subject))
+            latest = ask(methodcaller("get_latest_version", subject))
+            rows.append((subject, len(versions), latest.version, latest.schema_id))
+        if not rows and parsed_args.subject != "*":
+            self._status = NOTHING_FOUND
+            self.report(f"--subject {parsed_args.subject}: there is no such subject")
+        return ("subject", "versions", "latest_version", "latest_id"), rows
+
+
+class SchemaShow(_SchemaCommand):
+    """Print a schema: the latest version of a subject, another version, or the schema with an id.
+
+    The exit status is 3 if there is no such schema. For example:
+    monasca-common schema show metrics-value --schema-version 2
+    monasca-common schema show --id 17
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("subject", nargs="?", metavar="SUBJECT", help="a subject of the registry")
+        chosen = parser.add_mutually_exclusive_group()
+        chosen.add_argument("--schema-version", type=positive, metavar="N", help="a version (default: the latest)")
+        chosen.add_argument("--id", type=positive, metavar="N", help="the id of a schema, instead of a subject")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        if bool(parsed_args.subject) == bool(parsed_args.id):
+            raise ConfigurationError("name either a subject or --id")
+        ask = self.client(self.read(parsed_args)).ask
+        try:
+            if parsed_args.id:
+                schema = ask(lambda client: client.get_schema(parsed_args.id))
+            else:
+                version = parsed_args.schema_version or "latest"
+                schema = ask(lambda client: client.get_version(parsed_args.subject, version).schema)
+        except SchemaRefused as refused:
+            raise NothingFound(str(refused)) from refused
+        self.print(schema.schema_str)
+        return 0
+
+
+class _File(NamedTuple):
+    """A schema to register."""
+
+    subject: str
+    path: str
+    schema_type: str
+    text: str
+
+
+class _FilesCommand(_SchemaCommand, ChangeLister):
+    """Compares files with the registry."""
+
+    columns = ("subject", "file", "state", "reason")
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "subject",
+            nargs="?",
+            metavar="SUBJECT",
+            help="a subject (default: those of schema_files in the configuration)",
+        )
+        parser.add_argument("file", nargs="?", metavar="FILE", help="its schema: .avsc, .json or .proto")
+        return parser
+
+    def files(self, parsed_args: argparse.Namespace, conf: cfg.ConfigOpts) -> Iterator[_File]:
+        """Raises `ConfigurationError`, and `SerializationError` for a file that is not a schema."""
+        if parsed_args.subject and not parsed_args.file:
+            raise ConfigurationError("name a subject and its file, or neither")
+        if parsed_args.subject:
+            yield _file(conf, parsed_args.file, subject=parsed_args.subject)
+            return
+        found = registry_settings(conf).schema_files
+        if not found:
+            raise ConfigurationError(
+                f"schema_files in group [{GROUP}] is not set: set it, or name a subject and its file"
+            )
+        for topic, path in found.items():
+            name, _, field = topic.partition(":")
+            yield _file(conf, path, context=SerializationContext(name, "key" if field else "value"))
+
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
+        conf = self.read(parsed_args)
+        client = self.client(conf)
+        for file in self.files(parsed_args, conf):
+            state, reason = self.state(client, file, register=getattr(parsed_args, "execute", False))
+            rows.append((file.subject, file.path, state, reason))
+            self._status |= state in (_INCOMPATIBLE, _INVALID)
+
+    def state(self, client: RegistryClient, file: _File, *, register: bool) -> tuple[str, str]:
+        """Return the state of a file in the registry, and the reason if it cannot be registered."""
+        from monasca_common.kafka.serialization.registry_client import unregistered
+
+        schema = unregistered(file.text, file.schema_type)
+        found = _NEW
+        try:
+            client.ask(methodcaller("lookup_schema", file.subject, schema))
+            return _REGISTERED, ""
+        except SchemaRefused as refused:
+            if refused.code == _SCHEMA_NOT_FOUND:
+                found = _COMPATIBLE
+            elif refused.code != _SUBJECT_NOT_FOUND:
+                return _INVALID, str(refused)
+        try:
+            if found == _COMPATIBLE and not client.ask(
+                methodcaller("test_compatibility_all_versions", file.subject, schema)
+            ):
+                return _INCOMPATIBLE, "with an earlier version of the subject"
+            if register:
+                client.ask(methodcaller("register_schema", file.subject, schema))
+                found = _REGISTERED
+        except SchemaRefused as refused:
+            return _INVALID, str(refused)
+        return found, ""
+
+
+class SchemaCheck(_FilesCommand):
+    """Check whether schemas are registered, or could be, before a deployment. It changes nothing.
+
+    The exit status is 1 if a schema is incompatible or invalid. For example, each of schema_files, or one:
+    monasca-common schema check
+    monasca-common schema check metrics-value metric.avsc
+    """
+
+
+class SchemaRegister(_FilesCommand):
+    """Register schemas; without --execute, only check them.
+
+    The exit status is 1 if a schema is incompatible or invalid; the others are registered. For example:
+    monasca-common schema register --execute
+    monasca-common schema register metrics-value metric.avsc --execute
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_execute(parser)
+        return parser
+
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
+        super().change(parsed_args, rows)
+        self.note_dry_run(parsed_args)
+
+
+def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: SerializationContext | None = None) -> _File:
+    """Return a file with ``subject``, or with the one that the strategy gives it in ``context``."""
+    name = _SERIALIZERS.get(Path(path).suffix)
+    if name is None or not Path(path).is_file():
+        raise ConfigurationError(f"{path} is not a schema: name a file that ends in {', '.join(_SERIALIZERS)}")
+    text = Path(path).read_text()
+    if name == "protobuf":  # its serializer needs a generated class
+        if context is not None:
+            if registry_settings(conf).subject_name_strategy != "topic":
+                raise ConfigurationError(f"{path}: the name of a Protobuf message is not known here: name the subject")
+            subject = f"{context.topic}-{context.field}"
+        return _File(subject, path, "PROTOBUF", text)
+    serializer: Any = load_serializer(name, conf=conf)
+    try:
+        schema = serializer.parse(text, ())
+    except SerializationError as error:
+        raise SerializationError(f"{path}: {error}") from error
+    return _File(
+        subject if context is None else serializer.subject(context, schema), path, serializer.schema_type, text
+    )

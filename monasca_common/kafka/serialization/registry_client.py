@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of a schema registry, with a deadline for each question, and a back-off while it is unavailable.
+
+Each question opens a client: questions are rare, and neither a connection nor a cache of the client is shared with a
+forked child or kept by a registry that hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
+from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused, SerializationError
+
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request
+
+SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
+MAX_BACKOFF_SECONDS = 30.0
+_FIRST_BACKOFF_SECONDS = 0.5
+_MOST_DOUBLINGS = 10
+_MOST_TEXT = 300  # characters of the registry's own error text
+_REFUSALS = (409, 422, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
+
+
+class RegistryClient:
+    """Asks the registry of ``[schema_registry]``. Thread-safe."""
+
+    def __init__(self, settings: SchemaRegistrySettings) -> None:
+        self.settings = settings
+        self.clock: Clock = SystemClock()
+        self._asking = threading.Lock()
+        self._failures = 0
+        self._ask_at = 0.0
+        self._reason = ""
+
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        """Return the answer to ``question``, within ``timeout_seconds``. After a failure, no question is asked until a
+        back-off has passed. Raises `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
+        with self._asking:
+            left = self._ask_at - self.clock.monotonic()
+            if left > 0:
+                raise RegistryUnavailable(self._reason, left)
+            answer, error = self._answer(question)
+            if error is None:
+                self._failures = 0
+                return answer
+            if isinstance(error, SchemaRefused | SerializationError):
+                self._failures = 0
+                raise error
+            delay = min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2**self._failures) * random.uniform(0.5, 1)
+            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+            self._ask_at = self.clock.monotonic() + delay
+            self._reason = f"the schema registry {self.settings.url} is unavailable ({_reason(error)})"
+            raise RegistryUnavailable(self._reason, delay)
+
+    def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
+        """Return the answer or the error of a thread that can be left behind, because the client has a time-out only
+        for each part of an answer."""
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        clients: list[SchemaRegistryClient] = []
+
+        def run() -> None:
+            try:
+                with SchemaRegistryClient(_client_options(self.settings)) as client:
+                    clients.append(client)
+                    answers.put((question(client), None))
+            except SchemaRegistryError as error:
+                answers.put((None, refusal(error) or error))
+            except Exception as error:
+                answers.put((None, error))
+
+        threading.Thread(target=run, name="schema-registry", daemon=True).start()
+        try:
+            return answers.get(timeout=self.settings.timeout_seconds)
+        except queue.Empty:
+            for client in clients:
+                client.close()  # ends the thread
+            return None, TimeoutError()
+
+
+def unregistered(text: str, schema_type: str) -> Schema:
+    """Return the argument of requests with a schema."""
+    return Schema(text, schema_type)
+
+
+def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "url": settings.url,
+        "timeout": settings.timeout_seconds,
+        "max.retries": 0,  # the caller retries
+        "ssl.ca.location": settings.tls_ca_file,
+        "ssl.certificate.location": settings.tls_certificate_file,
+        "ssl.key.location": settings.tls_key_file,
+    }
+    if settings.username:
+        options["basic.auth.user.info"] = f"{settings.username}:{settings.password}"
+    if settings.bearer_token:
+        options |= {
+            "bearer.auth.credentials.source": "STATIC_TOKEN",
+            "bearer.auth.token": settings.bearer_token,
+            "bearer.auth.logical.cluster": "",  # required by the client; only Confluent Cloud reads it
+        }
+    return options
+
+
+def refusal(error: SchemaRegistryError) -> SchemaRefused | None:
+    """Return the refusal if the registry itself refuses a request, rather than a proxy, a login or a failure."""
+    code = error.error_code
+    if error.http_status_code not in (404, 409, 422) or not isinstance(code, int):
+        return None
+    if code not in _REFUSALS and not 42200 <= code < 42300:
+        return None
+    return SchemaRefused(f"{' '.join(str(error.error_message).split())[:_MOST_TEXT]} ({code})", code)
+
+
+def _reason(error: Exception) -> str:
+    """Return a reason without the error's text, which may quote a credential."""
+    if isinstance(error, SchemaRegistryError):
+        return f"status {error.http_status_code}"
+    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__

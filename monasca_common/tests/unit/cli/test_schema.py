@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the schema registry, on the registry in memory."""
+
+import json
+from pathlib import Path
+
+import fixtures
+
+from monasca_common.cli.messages import SchemaDecoder
+from monasca_common.kafka import Message
+from monasca_common.kafka.testing import MemoryRegistry
+from monasca_common.tests.contracts.schemas import JSON_READING, PROTO_READING, READING, RENAMED, VALUE, WITH_UNIT
+from monasca_common.tests.contracts.schemas import RegistryCase as RegistryValues
+from monasca_common.tests.unit.cli.command_case import CommandCase
+
+
+class SchemaCase(CommandCase):
+    command = ("schema",)
+
+    def setUp(self):
+        super().setUp()
+        self.memory = self.useFixture(MemoryRegistry())
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.configuration = f"""\
+            [kafka]
+            bootstrap_servers = 127.0.0.1:1
+            [schema_registry]
+            url = {self.memory.url}
+            subject_name_strategy = topic
+            schema_files = readings={self.file("reading.avsc", READING)}
+            schema_files = readings:key={self.file("key.avsc", "string")}
+            """
+
+    def file(self, name, content):
+        path = self.folder / name
+        path.write_text(content if isinstance(content, str) and name.endswith(".proto") else json.dumps(content))
+        return path
+
+    def states(self, *arguments):
+        status, out, err = self.run_command(*arguments, "-f", "json")
+        return status, [row["state"] for row in json.loads(out)], err
+
+
+class RegisterTest(SchemaCase):
+    def test_the_files_of_the_configuration_are_checked_and_registered(self):
+        self.assertEqual((0, ["new", "new"], ""), self.states("check"))
+        status, states, err = self.states("register")
+        self.assertEqual((0, ["new", "new"]), (status, states))
+        self.assertIn("nothing was changed", err)
+        self.assertEqual((0, ["registered", "registered"], ""), self.states("register", "--execute"))
+        self.assertEqual((0, ["registered", "registered"], ""), self.states("check"))
+        self.assertEqual(["readings-key", "readings-value"], self.memory.answer("GET", "/subjects", {})[1])
+
+    def test_an_incompatible_schema_is_an_error_and_is_not_registered(self):
+        self.states("register", "--execute")
+        for schema, status, state in ((WITH_UNIT, 0, "compatible"), (RENAMED, 1, "incompatible")):
+            path = str(self.file("new.avsc", schema))
+            for command in (("check",), ("register",)):
+                self.assertEqual((status, [state]), self.states(*command, "readings-value", path)[:2])
+        self.assertEqual((1, ["incompatible"]), self.states("register", "readings-value", path, "--execute")[:2])
+        self.assertEqual([1], self.memory.answer("GET", "/subjects/readings-value/versions", {})[1])
+
+    def test_each_format_is_registered(self):
+        for name, content in (("r.json", JSON_READING), ("r.proto", PROTO_READING)):
+            path = str(self.file(name, content))
+            self.assertEqual((0, ["registered"], ""), self.states("register", f"{name}-value", path, "--execute"))
+
+    def test_what_is_not_a_schema_is_reported(self):
+        broken = self.file("broken.avsc", {"type": "nothing"})
+        for arguments, part in (
+            (("s", str(broken)), "broken.avsc: not an Avro schema"),
+            (("s", "/nowhere.avsc"), "is not a schema"),
+            (("s", str(self.file("x.txt", "x"))), ".avsc, .json, .proto"),
+            (("s",), "name a subject and its file"),
+        ):
+            status, _, err = self.run_command("check", *arguments)
+            self.assertEqual(1, status)
+            self.assertIn(part, err)
+
+    def test_an_unavailable_registry_is_an_error(self):
+        self.memory.stop()
+        for arguments in (("check",), ("list",), ("show", "s")):
+            status, _, err = self.run_command(*arguments)
+            self.assertEqual(1, status)
+            self.assertIn("is unavailable (ConnectError)", err)
+
+
+class ShowTest(SchemaCase):
+    def setUp(self):
+        super().setUp()
+        self.states("register", "--execute")
+        self.states("register", "readings-value", str(self.file("new.avsc", WITH_UNIT)), "--execute")
+
+    def test_subjects_are_listed(self):
+        status, out, _ = self.run_command("list", "-f", "json")
+        self.assertEqual(0, status)
+        self.assertIn(
+            {"subject": "readings-value", "versions": 2, "latest_version": 2, "latest_id": 3}, json.loads(out)
+        )
+        self.assertEqual(1, len(json.loads(self.run_command("list", "--subject", "*-key", "-f", "json")[1])))
+        self.assertEqual(3, self.run_command("list", "--subject", "x")[0])
+
+    def test_a_schema_is_shown(self):
+        for arguments, schema in (
+            (("readings-value",), WITH_UNIT),
+            (("readings-value", "--schema-version", "1"), READING),
+            (("--id", "3"), WITH_UNIT),
+        ):
+            status, out, _ = self.run_command("show", *arguments)
+            self.assertEqual((0, schema), (status, json.loads(out)))
+        for arguments in (("x",), ("readings-value", "--schema-version", "9"), ("--id", "99")):
+            self.assertEqual(3, self.run_command("show", *arguments)[0])
+        self.assertEqual(1, self.run_command("show")[0])
+
+
+class DecoderTest(RegistryValues):
+    def setUp(self):
+        super().setUp()
+        self.memory = self.useFixture(MemoryRegistry())
+        self.url = self.memory.url
+        self.remarks = []
+
+    def decoded(self, value, **options):
+        message = Message(self.topic, 0, 0, 1000, None, value, ())
+        return SchemaDecoder(self.conf(**options), self.remarks.append).decoded(message).value
+
+    def test_a_value_with_a_schema_is_shown_as_json(self):
+        value = self.avro(schema=READING).dumps(VALUE, self.context)
+
+        self.assertEqual(VALUE, json.loads(self.decoded(value)))
+        self.assertEqual(value, self.decoded(value, url=None))
+        self.assertEqual(b"{}", self.decoded(b"{}"))
+
+    def test_a_value_that_cannot_be_decoded_is_shown_as_it_is(self):
+        self.avro(schema=READING).dumps(VALUE, self.context)
+        self.assertEqual(b"\0\0\0\0\1x", self.decoded(b"\0\0\0\0\1x"))
+        self.assertEqual([], self.remarks)
+        self.memory.stop()
+        self.assertEqual(b"\0\0\0\0\1x", self.decoded(b"\0\0\0\0\1x"))
+        self.assertEqual(1, len(self.remarks))
