@@ -22,6 +22,7 @@ from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.layout import HOUR_MS, STAGED, Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile
 from monasca_common.pipeline.archive.store import Store
+from monasca_common.runtime.envelopes import EnvelopeReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,7 @@ KEPT = ("partition", "offset", "timestamp", "key", "value", "headers")
 _HEADERS = "array<struct<key: string, value: binary>>"
 # These divide the records into files, and are not in them.
 _HOUR, _DATED = "of_hour", "is_dated"
+_TEXT = "text"  # the value in JSON
 _REPORT = (
     "path string, partition long, hour long, first long, last long, records long, undated long, bytes long, newest long"
 )
@@ -57,14 +59,24 @@ class StagedFiles:
     newest_ms: Mapping[int, float]
 
 
-def stage_files(records: DataFrame, store: Store, topic: str, batch: str) -> StagedFiles:
+def stage_files(
+    records: DataFrame, store: Store, topic: str, batch: str, envelopes: EnvelopeReader | None = None
+) -> StagedFiles:
     """Write the connector's rows to files in the hidden folder of the batch. Returns these files; each is complete and
-    on disk."""
-    from pyspark.sql import functions as sql
+    on disk.
 
+    ``envelopes``: reads values in Avro, of which only JSON gives the event time. ``None``: all values are JSON.
+    """
+    from pyspark.sql import functions as sql
+    from pyspark.sql import types
+
+    records = records.select(*KEPT)
+    if envelopes is not None:
+        with_text = types.StructType([*records.schema.fields]).add(_TEXT, "binary")
+        records = records.mapInArrow(_AddText(envelopes), with_text)
     own = sql.col("own_ms")
     rows = (
-        with_own_ms(records.select(*KEPT))
+        with_own_ms(records)
         .withColumn("event_ms", sql.coalesce(own, kafka_ms(sql.col("timestamp"))))
         .withColumn("headers", _without_null(sql.col("headers")))
         .select(
@@ -92,6 +104,20 @@ def stage_files(records: DataFrame, store: Store, topic: str, batch: str) -> Sta
     for each in reports:
         newest_ms[each.partition] = max(each.newest, newest_ms.get(each.partition, each.newest))
     return StagedFiles(tuple(files), sum(each.undated for each in reports), newest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _AddText:
+    """Runs on an executor: adds the values in JSON, null for those that cannot be read."""
+
+    envelopes: EnvelopeReader
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            texts, _ = self.envelopes.as_json(batch.column("value").to_pylist())
+            yield batch.append_column(_TEXT, pa.array(texts, pa.binary()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +253,11 @@ class HourFile:
 
 
 def with_own_ms(records: DataFrame) -> DataFrame:
-    """Add the column ``own_ms``: the event time in each ``value``; null without one. If a member is repeated, the first
-    one counts."""
+    """Add the column ``own_ms``: the event time in each ``value`` (or its text in JSON); null without one. If a member
+    is repeated, the first one counts."""
     from pyspark.sql import functions as sql
 
-    text = sql.col("value").cast("string")
+    text = sql.col(_TEXT if _TEXT in records.columns else "value").cast("string")
     # Compute in steps, because Spark may compute a value twice if one expression uses it twice.
     return (
         records.withColumn("written", _written(text))

@@ -8,6 +8,7 @@ from monasca_common.kafka.errors import RegistryUnavailable
 from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.models import avro
 from monasca_common.runtime.envelopes import EnvelopeWriter
+from monasca_common.tests.functional.pipeline.archive_case import ArchiveCase, metric
 from monasca_common.tests.functional.pipeline.pipeline_case import CpuCase, cpu
 from monasca_common.tests.periodic import periodic
 
@@ -57,3 +58,22 @@ class FormatsTest(CpuCase):
             return job.step().done
         except RegistryUnavailable:  # during the back-off
             return 0
+
+
+@periodic("the tests of the archive in the gate archive JSON")
+class ArchiveFormatsTest(ArchiveCase):
+    def test_a_record_in_avro_is_archived_unchanged_in_the_folder_of_its_hour(self):
+        registry = self.useFixture(MemoryRegistry())
+        settings = SchemaRegistrySettings(url=registry.url, timeout_seconds=5.0)
+        writer = EnvelopeWriter(replace(settings, auto_register=True), avro.METRICS, self.topic)
+        records = [metric(number) for number in range(6)]
+        values = writer.values([record.value for record in records])
+        sent = self.publish(
+            [each if number % 2 else replace(each, value=values[number]) for number, each in enumerate(records)]
+        )
+
+        report = self.archiver(registry=settings).step()
+
+        self.assertEqual((6, 0), (report.results["records"], report.results["undated_records"]))
+        self.assert_archived_once(sent)
+        self.assertEqual({6, 7, 8}, {row.hour for row in self.archived()})
